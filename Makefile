@@ -1,0 +1,48 @@
+# Every target sets up what it needs: system packages when root, the rest in .venv, C in build/.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+MESON_DIR := build/meson
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-full lint bench soak gpu-check clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: build ## start a simulated two-GPU node and run the main job on it, from end to end
+	$(BIN)/python -m tests.demo $(DEMO_ARGS)
+
+build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice` into .venv/bin
+	@test -f $(MESON_DIR)/build.ninja || meson setup $(MESON_DIR) >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
+	@ninja -C $(MESON_DIR) --quiet
+	@packaging/stage.sh $(MESON_DIR) build
+
+test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-full: build lint ## the same, with the long torture and fuzz runs
+	$(BIN)/python -m pytest -m '' $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
+	@packaging/lint.sh
+
+bench: build ## ratios measured in one run: with and without us; writes build/bench.json
+	$(BIN)/python -m tests.bench
+
+soak: build ## the node under random load and kills for SOAK_S seconds (default 1800)
+	$(BIN)/python -m tests.soak --seconds $${SOAK_S:-1800}
+
+gpu-check: build ## the same promises on a real GPU; needs one
+	tests/gpu/run
+
+clean: ## remove what was built, keep .venv
+	rm -rf build
+
+$(VENV)/.ready: pyproject.toml packaging/setup.sh
+	@mkdir -p build
+	@packaging/setup.sh $(VENV)
+	@touch $@

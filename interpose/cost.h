@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a launch costs: one table per process, from (function, shape, device) or graph exec to nanoseconds of GPU time.
+ *
+ * Read on the launch path, so it is a fixed open-addressed array of atomics with no lock: a lost update costs one
+ * sample, a reused entry one wrong estimate that the next sample repairs. Mapped on first use, because a megabyte of
+ * BSS would make the library fail to load under a tight RLIMIT_AS.
+ */
+#ifndef SLUICE_COST_H
+#define SLUICE_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define COST_DEFAULT_NS 20000 /* a launch nobody has timed yet; corrected as soon as its first sample is in */
+
+struct cost_shape {
+	uint32_t grid[3];
+	uint32_t block[3];
+	uint32_t shared_bytes;
+};
+
+struct cost_entry {
+	uint64_t key;            /* 0 = free */
+	uint64_t cost_ns;        /* 0 = never timed */
+	uint64_t next_sample_ns; /* CLOCK_MONOTONIC */
+	uint32_t samples;        /* taken while nobody else was on the GPU */
+	uint16_t outliers;       /* in a row */
+	uint16_t tries;          /* of any kind, saturating */
+};
+
+/* Never 0. Different launches may share a key with probability 2^-64 a pair: then they share an estimate. */
+uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device);
+/* Find or make the entry; NULL only when the table cannot be mapped. */
+struct cost_entry *cost_entry(uint64_t key);
+/* Find only. */
+struct cost_entry *cost_lookup(uint64_t key);
+/* Feed one measured launch. `exclusive`: no other tenant or process could have run meanwhile; otherwise the time is
+ * an upper bound shared with `active` tenants and only used while nothing better is known, or when it is lower. */
+void cost_learn(struct cost_entry *entry, uint64_t elapsed_ns, bool exclusive, uint32_t active);
+/* The work behind a key changed (graph update): keep the estimate, time it anew. */
+void cost_relearn(uint64_t key);
+/* Handles may be reused (module or library unloaded): time everything anew. */
+void cost_relearn_all(void);
+
+#endif

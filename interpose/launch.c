@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The doors through which kernels reach the GPU, and the calls that wait for them. Each door has one shape: missing,
+ * charged already, the long way. The gate itself is throttle.c.
+ */
+#include "interpose/driver.h"
+#include "interpose/guest.h"
+#include "interpose/throttle.h"
+
+/* The `_ptsz` doors mean the calling thread's own stream where the plain ones mean the legacy stream. */
+static inline CUstream own_stream(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+#define SHAPE(gx, gy, gz, bx, by, bz, bytes) { .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = bytes }
+
+/* The body of every kernel door. `CALL` is the driver's call; an expression, so nothing is hidden but repetition. */
+#define THROUGH_GATE(HANDLE, SHAPE_PTR, STREAM, CALL)                                                                  \
+	({                                                                                                             \
+		CUresult result_;                                                                                      \
+		struct throttle_ticket ticket_;                                                                        \
+		if (throttle_pass(HANDLE, SHAPE_PTR)) {                                                                \
+			result_ = CALL;                                                                                \
+		} else {                                                                                               \
+			result_ = throttle_before(&ticket_, HANDLE, SHAPE_PTR, STREAM);                                \
+			if (result_ == CUDA_SUCCESS) {                                                                 \
+				result_ = CALL;                                                                        \
+				throttle_after(&ticket_, result_);                                                     \
+			}                                                                                              \
+		}                                                                                                      \
+		result_;                                                                                               \
+	})
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned bytes, CUstream stream, void **params, void **extra)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	if (!driver.cuLaunchKernel)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, stream,
+	                    driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                             unsigned bz, unsigned bytes, CUstream stream, void **params, void **extra)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	if (!driver.cuLaunchKernel_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, own_stream(stream),
+	                    driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	if (!driver.cuLaunchKernelEx)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!config) /* the driver's own error for it */
+		return driver.cuLaunchKernelEx(config, f, params, extra);
+	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
+
+	return THROUGH_GATE(f, &shape, config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	if (!driver.cuLaunchKernelEx_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!config)
+		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
+	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
+
+	return THROUGH_GATE(f, &shape, own_stream(config->hStream),
+	                    driver.cuLaunchKernelEx_ptsz(config, f, params, extra));
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned bytes, CUstream stream, void **params)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	if (!driver.cuLaunchCooperativeKernel)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, stream,
+	                    driver.cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                        unsigned bz, unsigned bytes, CUstream stream, void **params)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	if (!driver.cuLaunchCooperativeKernel_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, own_stream(stream),
+	                    driver.cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
+}
+
+/* One kernel per device. The first one's stream stands for the whole launch: the driver starts all or none, so the
+ * longest wait is everybody's wait. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+	if (!driver.cuLaunchCooperativeKernelMultiDevice)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!list || count == 0)
+		return driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+	struct cost_shape shape = SHAPE(list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ, list[0].blockDimX,
+	                                list[0].blockDimY, list[0].blockDimZ, list[0].sharedMemBytes);
+
+	return THROUGH_GATE(list[0].function, &shape, list[0].hStream,
+	                    driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags));
+}
+
+/* Before CUDA 4 the block shape was set on the function; it is not ours to know, so all blocks share one estimate. */
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
+{
+	struct cost_shape shape = SHAPE((uint32_t)width, (uint32_t)height, 1, 0, 0, 0, 0);
+
+	if (!driver.cuLaunchGridAsync)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, stream, driver.cuLaunchGridAsync(f, width, height, stream));
+}
+
+CUresult cuLaunchGrid(CUfunction f, int width, int height)
+{
+	struct cost_shape shape = SHAPE((uint32_t)width, (uint32_t)height, 1, 0, 0, 0, 0);
+
+	if (!driver.cuLaunchGrid)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, NULL, driver.cuLaunchGrid(f, width, height));
+}
+
+CUresult cuLaunch(CUfunction f)
+{
+	struct cost_shape shape = SHAPE(1, 1, 1, 0, 0, 0, 0);
+
+	if (!driver.cuLaunch)
+		return CUDA_ERROR_NOT_FOUND;
+	return THROUGH_GATE(f, &shape, NULL, driver.cuLaunch(f));
+}
+
+/* --- graphs: one key per executable, re-timed when it changes --------------------------------------------------- */
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	struct throttle_ticket ticket;
+
+	if (!driver.cuGraphLaunch)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = throttle_before(&ticket, exec, NULL, stream);
+
+	if (result == CUDA_SUCCESS) {
+		result = driver.cuGraphLaunch(exec, stream);
+		throttle_after(&ticket, result);
+	}
+	return result;
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+	struct throttle_ticket ticket;
+
+	if (!driver.cuGraphLaunch_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = throttle_before(&ticket, exec, NULL, own_stream(stream));
+
+	if (result == CUDA_SUCCESS) {
+		result = driver.cuGraphLaunch_ptsz(exec, stream);
+		throttle_after(&ticket, result);
+	}
+	return result;
+}
+
+/* The key of a graph depends on the device it is launched on; a change is rare, so all of them are re-timed. */
+static CUresult graph_changed(CUgraphExec exec, CUresult result)
+{
+	for (int device = 0; device < SLUICE_MAX_DEVICES; device++)
+		cost_relearn(cost_key(exec, NULL, device));
+	return result;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+	if (!driver.cuGraphExecUpdate_v2)
+		return CUDA_ERROR_NOT_FOUND;
+	return graph_changed(exec, driver.cuGraphExecUpdate_v2(exec, graph, info));
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	if (!driver.cuGraphExecKernelNodeSetParams_v2)
+		return CUDA_ERROR_NOT_FOUND;
+	return graph_changed(exec, driver.cuGraphExecKernelNodeSetParams_v2(exec, node, params));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	if (!driver.cuGraphExecDestroy)
+		return CUDA_ERROR_NOT_FOUND;
+	return graph_changed(exec, driver.cuGraphExecDestroy(exec));
+}
+
+/* --- waiting for work: a good moment to settle accounts --------------------------------------------------------- */
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	if (!driver.cuStreamSynchronize)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuStreamSynchronize(stream);
+
+	throttle_settle(false);
+	return result;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	if (!driver.cuStreamSynchronize_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuStreamSynchronize_ptsz(stream);
+
+	throttle_settle(false);
+	return result;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	if (!driver.cuEventSynchronize)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuEventSynchronize(event);
+
+	throttle_settle(false);
+	return result;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	if (!driver.cuCtxSynchronize)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuCtxSynchronize();
+
+	throttle_settle(result == CUDA_SUCCESS);
+	return result;
+}
+
+/* --- handles that may come back as something else --------------------------------------------------------------- */
+
+CUresult cuModuleUnload(CUmodule module)
+{
+	if (!driver.cuModuleUnload)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuModuleUnload(module);
+
+	throttle_forget_all();
+	return result;
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+	if (!driver.cuLibraryUnload)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuLibraryUnload(library);
+
+	throttle_forget_all();
+	return result;
+}

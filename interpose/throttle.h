@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The compute gate every launch goes through: charge GPU time before it runs, correct it after.
+ *
+ * The common launch is throttle_pass(): compare with the thread's last launch and subtract, in thread-local memory
+ * only. Everything else (new shapes, an empty credit, samples, waits) is throttle_before()/throttle_after() around
+ * the driver's call.
+ */
+#ifndef SLUICE_THROTTLE_H
+#define SLUICE_THROTTLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/cost.h"
+#include "interpose/cuda_abi.h"
+
+struct throttle_lane; /* what a thread keeps per device, off the launch path */
+
+/* One per thread; zeroed means "no launch remembered". */
+struct throttle_local {
+	const void *function; /* of the last launch, NULL = take the long way */
+	struct cost_shape shape;
+	uint32_t cost_ns;
+	int64_t credit_ns; /* GPU time drawn from the grant and not used yet */
+	uint64_t launches; /* not yet added to the slot */
+	struct throttle_lane *lane;
+};
+
+extern __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
+
+static inline bool throttle_same_shape(const struct cost_shape *a, const struct cost_shape *b)
+{
+	return a->grid[0] == b->grid[0] && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2] &&
+	       a->block[0] == b->block[0] && a->block[1] == b->block[1] && a->block[2] == b->block[2] &&
+	       a->shared_bytes == b->shared_bytes;
+}
+
+/* True: charged, launch away. False: nothing happened, take the long way. */
+static inline bool throttle_pass(const void *function, const struct cost_shape *shape)
+{
+	struct throttle_local *local = &throttle_local;
+
+	if (__builtin_expect(local->function != function || !throttle_same_shape(&local->shape, shape), 0))
+		return false;
+	if (__builtin_expect(local->credit_ns < (int64_t)local->cost_ns, 0))
+		return false;
+	local->credit_ns -= local->cost_ns;
+	local->launches++;
+	return true;
+}
+
+struct throttle_pipe;
+
+/* What throttle_before() decided about one launch. */
+struct throttle_ticket {
+	struct throttle_pipe *pipe; /* NULL: nothing to do afterwards */
+	CUstream stream;
+	uint64_t key;
+	uint64_t cost_ns; /* charged for this launch */
+	uint64_t window_left_ns;
+	uint32_t contention; /* low bits of the device's contention epoch at the launch */
+	int device;
+	int8_t record; /* ring entry that times or marks this launch, -1 = none */
+	bool exclusive;
+};
+
+/* Charge one launch of `handle` (function or graph exec) on `stream` and wait for its turn.
+ * CUDA_SUCCESS: go on, then call throttle_after() with the driver's answer. Anything else: return that. */
+CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, const struct cost_shape *shape,
+                         CUstream stream);
+void throttle_after(struct throttle_ticket *ticket, CUresult result);
+
+/* The application waited for work to finish: flush counters, settle what is done. */
+void throttle_settle(bool whole_context);
+
+/* The thread's current context changed: the next launch takes the long way. */
+void throttle_forget_local(void);
+/* A context is gone with its events. NULL = all of them. */
+void throttle_context_gone(CUcontext context);
+/* Handles may be reused. */
+void throttle_forget_all(void);
+
+#endif

@@ -1,0 +1,268 @@
+"""Settings: frozen dataclasses, one per TOML section, each field with its unit, its default and
+the reason for it.
+
+`parse` reports every mistake at once, because a daemon that is restarted once per typing error
+wastes an evening. Nothing here reads a file or the environment; `nodeagent.__main__` does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+
+def _number(default: float, low: float, high: float) -> Any:
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _choice(default: str, *allowed: str) -> Any:
+    return field(default=default, metadata={"allowed": allowed})
+
+
+def _absolute_path() -> Any:
+    return field(default="", metadata={"absolute": True})
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """[daemon]: where the daemon keeps its things."""
+
+    runtime_dir: str = _absolute_path()
+    """Sockets and regions; lost at reboot. Default: /run/sluice as root, else
+    $XDG_RUNTIME_DIR/sluice."""
+    state_dir: str = _absolute_path()
+    """The ledger. Default: /var/lib/sluice as root, else $XDG_STATE_HOME/sluice."""
+    log_level: str = _choice("info", "debug", "info", "warning", "error")
+    """Lowest level written to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSettings:
+    """[grants]: how much of a GPU may be given away."""
+
+    slots_per_gpu: int = _number(10, 1, 256)
+    """Grants that may share one GPU. 10: what HAMi advertises; more tenants mean longer turns."""
+    strategy: str = _choice("pack", "pack", "spread")
+    """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: take the
+    emptiest."""
+    memory_reserve_mib: int = _number(0, 0, 1_000_000)
+    """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
+    tenant itself."""
+    max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0)
+    """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
+    controller."""
+    max_waiting: int = _number(256, 1, 10_000)
+    """Requests that may wait at once; bounds what one user can make the daemon remember."""
+    max_grants_per_uid: int = _number(256, 1, 100_000)
+    """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """[throttle]: the arithmetic the tenants do, written into each region."""
+
+    burst_ms: float = _number(20.0, 1.0, 1000.0)
+    """How far a tenant's virtual clock may run ahead, in ms of wall time. 20: two default
+    periods."""
+    inflight_ms: float = _number(4.0, 0.5, 1000.0)
+    """Estimated GPU time a grant may have outstanding, in ms. 4: neighbours wait that long at
+    most for a turn."""
+    chunk_us: float = _number(200.0, 10.0, 10_000.0)
+    """GPU time a thread draws at once, in µs. 200: the shared word is touched every few hundred
+    launches only."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """[planner]: how tenants of one GPU take turns."""
+
+    period_ms: float = _number(10.0, 2.0, 1000.0)
+    """Length of one round of turns, in ms. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
+    inference."""
+    longest_period_ms: float = _number(100.0, 2.0, 10_000.0)
+    """The round grows up to this, in ms, so that the smallest share still gets its quantum."""
+    smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
+    """Shortest turn worth handing over for, in ms: over 20 times the cost of a hand-over."""
+    contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
+    """Planning interval, in ms, while two or more grants are active on one GPU."""
+    active_tick_ms: float = _number(50.0, 1.0, 1000.0)
+    """Planning interval, in ms, while some grant is active but none has company."""
+    idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
+    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants."""
+    active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
+    """A grant counts as active this long, in ms, after its last sign of work. Several periods,
+    so that waiting for one's turn does not look like idleness."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlSettings:
+    """[nvml]: how the GPUs are read."""
+
+    library: str = ""
+    """Path or file name of libnvidia-ml.so.1. Default: what the loader finds."""
+    deadline_s: float = _number(3.0, 0.1, 60.0)
+    """A reading that takes longer, in s, means a hung driver: the reader process is killed and
+    started again."""
+    interval_s: float = _number(1.0, 0.1, 60.0)
+    """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
+    also take."""
+    idle_interval_s: float = _number(5.0, 0.1, 300.0)
+    """Time between readings, in s, on a node without grants."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """[metrics]: the Prometheus endpoint."""
+
+    enabled: bool = True
+    """Serve /metrics and /healthz."""
+    listen: str = "127.0.0.1:9464"
+    """Address and port. Loopback by default: the labels name users' jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathSettings:
+    """[paths]: where to find our own files."""
+
+    native: str = _absolute_path()
+    """Directory with shim/, preload/, proto/ and libsluice_region.so. Default: beside the
+    package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration file."""
+
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    grants: GrantSettings = field(default_factory=GrantSettings)
+    throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    nvml: NvmlSettings = field(default_factory=NvmlSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    paths: PathSettings = field(default_factory=PathSettings)
+
+
+class ConfigError(Exception):
+    """Every mistake of a configuration, one line each, each naming its key."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "daemon": DaemonSettings,
+    "grants": GrantSettings,
+    "throttle": ThrottleSettings,
+    "planner": PlannerSettings,
+    "nvml": NvmlSettings,
+    "metrics": MetricsSettings,
+    "paths": PathSettings,
+}
+
+_TYPE_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+}
+
+T = TypeVar("T")
+
+
+def parse(document: Mapping[str, object]) -> Settings:
+    """The settings of a parsed TOML document. Raises ConfigError with all mistakes."""
+    problems: list[str] = []
+    parsed: dict[str, Any] = {}
+    for name, table in document.items():
+        if name not in SECTIONS:
+            problems.append(f"[{name}]: no such section{_nearest(name, SECTIONS)}")
+        elif not isinstance(table, Mapping):
+            problems.append(f"{name}: must be a section, [{name}]")
+        else:
+            parsed[name] = _parse_section(SECTIONS[name], name, table, problems)
+    if problems:
+        raise ConfigError(problems)
+    settings = Settings(**parsed)
+    problems = _check_together(settings)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not ADDRESS:PORT, as in 127.0.0.1:9464")
+    return host, int(port)
+
+
+def _parse_section(
+    kind: type[T], section: str, table: Mapping[str, object], problems: list[str]
+) -> T | None:
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # a dataclass by SECTIONS
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in known:
+            problems.append(f"{section}.{key}: no such key{_nearest(key, known)}")
+            continue
+        problem = _check(known[key], value)
+        if problem:
+            problems.append(f"{section}.{key}: {problem}")
+        else:
+            values[key] = float(value) if known[key].type == "float" else value  # type: ignore[arg-type]  # checked
+    return kind(**values) if not problems else None
+
+
+def _check(known: Field[Any], value: object) -> str | None:
+    expected = str(known.type)
+    good = {
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+    }[expected]
+    if not good:
+        return f"must be {_TYPE_NAMES[expected]}, not {value!r}"
+    meta = known.metadata
+    if "low" in meta and isinstance(value, int | float):
+        if not math.isfinite(value) or not meta["low"] <= value <= meta["high"]:
+            return f"must be between {meta['low']:g} and {meta['high']:g}, not {value!r}"
+    elif "allowed" in meta and value not in meta["allowed"]:
+        return f"must be one of {', '.join(meta['allowed'])}, not {value!r}"
+    elif isinstance(value, str):
+        if "\0" in value:
+            return "must not contain NUL"
+        if meta.get("absolute") and value and not value.startswith("/"):
+            return f"must be an absolute path, not {value!r}"
+    return None
+
+
+def _check_together(settings: Settings) -> list[str]:
+    problems = []
+    planner = settings.planner
+    if planner.longest_period_ms < planner.period_ms:
+        problems.append(
+            f"planner.longest_period_ms: {planner.longest_period_ms:g} is below planner.period_ms"
+            f" ({planner.period_ms:g})"
+        )
+    if planner.smallest_quantum_ms * 2 > planner.period_ms:
+        problems.append(
+            f"planner.smallest_quantum_ms: two turns of {planner.smallest_quantum_ms:g} ms do not fit"
+            f" into planner.period_ms ({planner.period_ms:g})"
+        )
+    try:
+        split_address(settings.metrics.listen)
+    except ValueError as error:
+        problems.append(f"metrics.listen: {error}")
+    return problems
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"

@@ -1,0 +1,72 @@
+"""Finds the native files (the interposer, the region library, the wire descriptors) and the
+product's version.
+
+One module knows both places: `nodeagent/native/` in an installed wheel, `build/` in a checkout.
+Everything else asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class NativeFileMissing(Exception):
+    """A file that the build should have made is not there."""
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    root: Path
+
+    @property
+    def region_library(self) -> Path:
+        return self.root / "libsluice_region.so"
+
+    @property
+    def shim_dir(self) -> Path:
+        """Stands first on the tenant's LD_LIBRARY_PATH; holds our libcuda.so.1."""
+        return self.root / "shim"
+
+    @property
+    def preload_library(self) -> Path:
+        return self.root / "preload" / "libsluice.so"
+
+    @property
+    def wire_descriptors(self) -> Path:
+        return self.root / "proto" / "sluice.binpb"
+
+    def missing(self) -> list[Path]:
+        wanted = [
+            self.region_library,
+            self.shim_dir / "libcuda.so.1",
+            self.preload_library,
+            self.wire_descriptors,
+        ]
+        return [path for path in wanted if not path.is_file()]
+
+
+def locate(override: str | None = None) -> NativeFiles:
+    """`override` is the `[paths] native` setting; None: beside the package, else the checkout's
+    build directory."""
+    if override:
+        return NativeFiles(Path(override))
+    installed = PACKAGE / "native"
+    if installed.is_dir():
+        return NativeFiles(installed)
+    return NativeFiles(PACKAGE.parent / "build")
+
+
+@cache
+def version() -> str:
+    checkout = PACKAGE.parent / "VERSION"
+    if (PACKAGE.parent / "meson.build").is_file() and checkout.is_file():
+        return checkout.read_text(encoding="ascii").strip()
+    try:
+        return metadata.version("sluice")
+    except metadata.PackageNotFoundError:
+        return "unknown"

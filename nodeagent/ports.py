@@ -1,0 +1,533 @@
+"""The world as the daemon needs it: one Protocol per outside thing, and the plain values that
+cross them.
+
+Adapters give these, `nodeagent.testing` gives fakes that behave, the core sees only the values.
+`None` always means "not reported".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, Protocol
+
+from nodeagent.units import (
+    Bytes,
+    GpuUuid,
+    GrantId,
+    Nanoseconds,
+    Ppm,
+    SharePolicy,
+    SlotIndex,
+)
+
+NO_PPM: Final = Ppm(0)
+NO_TIME: Final = Nanoseconds(0)
+FIRST_SLOT: Final = SlotIndex(0)
+
+# --- processes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process for ever: a pid alone is reused, a pid with its start time is not."""
+
+    pid: int
+    starttime_ticks: int
+    """Field 22 of /proc/PID/stat: clock ticks after boot."""
+    uid: int
+    gid: int
+    ns_pid: int = 0
+    """As the process sees itself in its own pid namespace; shown to people only."""
+
+
+class ProcessHandle(Protocol):
+    """Keeps one process identified (a pidfd), whatever becomes of its pid."""
+
+    @property
+    def process(self) -> Process: ...
+    def alive(self) -> bool: ...
+    def on_exit(self, call: Callable[[], None]) -> None:
+        """Call once when the process has exited; at once if it already has."""
+
+    def duplicate(self) -> ProcessHandle: ...
+    def close(self) -> None: ...
+
+
+class Processes(Protocol):
+    def find(self, pid: int, starttime_ticks: int) -> ProcessHandle | None:
+        """The process, or None when it is gone or another one has its pid."""
+
+    def maps_file(self, pid: int, device: int, inode: int) -> bool | None:
+        """Has this process the file mapped? None: may not look."""
+
+
+# --- regions ----------------------------------------------------------------------------------
+
+
+class TurnMode(IntEnum):
+    """enum sluice_turn_mode."""
+
+    OFF = 0
+    CAP = 1
+    LEASE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """Line A of a device in policy.shm."""
+
+    gpu: GpuUuid
+    memory_limit_bytes: Bytes
+    physical_bytes: Bytes
+    burst_ns: Nanoseconds
+    inflight_ns: Nanoseconds
+    chunk_ns: Nanoseconds
+    share_ppm: Ppm
+    """0 = uncapped."""
+    enforce_memory: bool = True
+    enforce_sm: bool = True
+    paused: bool = False
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTurn:
+    """Line B of a device in policy.shm."""
+
+    mode: TurnMode
+    plan_ppm: Ppm = NO_PPM
+    active_grants: int = 0
+    lease_origin_ns: Nanoseconds = NO_TIME
+    lease_period_ns: Nanoseconds = NO_TIME
+    lease_quantum_ns: Nanoseconds = NO_TIME
+    contention_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOwner:
+    """One odd entry of policy.dir[]: written by the daemon, so believed."""
+
+    slot: SlotIndex
+    generation: int
+    pid: int
+    starttime_ticks: int
+    ns_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounters:
+    """One usage line, exactly as a tenant wrote it: unsigned 64-bit words, nothing believed yet."""
+
+    charged_bytes: int = 0
+    consumed_ns: int = 0
+    completed_ns: int = 0
+    launches: int = 0
+    allocs: int = 0
+    denied: int = 0
+    peak_bytes: int = 0
+    throttled_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUsage:
+    """One usage slot, exactly as a tenant wrote it."""
+
+    generation_seen: int
+    heartbeat_ns: int
+    hook_mask: int
+    unknown_exports: int
+    self_claim: int
+    claim_starttime: int
+    devices: tuple[DeviceCounters, ...]
+
+
+class UsageDamage(StrEnum):
+    """What a tenant did to usage.shm as a whole."""
+
+    TRUNCATED = "truncated"
+    HEADER = "header"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageImage:
+    """One reading of usage.shm: the slots asked for, or what is wrong with the file."""
+
+    slots: Mapping[SlotIndex, SlotUsage]
+    claim_high: int = 0
+    """Self-claimed slots lie below; already clipped to the slot count."""
+    damage: UsageDamage | None = None
+
+
+class RegionDamaged(Exception):
+    """A region that is not, or no longer, one of ours: version, boot or contents."""
+
+
+class Region(Protocol):
+    """One grant's region. The daemon is its only writer, apart from the tenant's usage words."""
+
+    @property
+    def directory(self) -> str: ...
+    def set_limits(self, device: int, limits: DeviceLimits) -> None: ...
+    def set_turn(self, device: int, turn: DeviceTurn, wake: bool) -> None: ...
+    def heartbeat(self, now_ns: Nanoseconds) -> None: ...
+    def set_population(self, live_slots: int, slot_high: int) -> None: ...
+    def own_slot(self, slot: SlotIndex, process: Process) -> int:
+        """Publish the owner; the slot's usage must be zero or adopted. Returns the odd
+        generation."""
+
+    def clear_slot(self, slot: SlotIndex) -> None:
+        """Zero the slot's usage, then mark it free."""
+
+    def owners(self) -> list[SlotOwner]: ...
+    def read_usage(self, slots: Sequence[SlotIndex]) -> UsageImage: ...
+    def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
+        """Slots claimed without the daemon: (pid as the process sees itself, start time in
+        ticks)."""
+
+    def drop_claim(self, slot: SlotIndex) -> None:
+        """Zero the whole slot: whoever claimed it is gone."""
+
+    def keep_claim(self, slot: SlotIndex) -> None:
+        """Zero the claim word alone: the slot has an owner in the directory now."""
+
+    def repair_usage(self) -> None:
+        """Give a truncated usage.shm its size and header back."""
+
+    def usage_file(self) -> tuple[int, int]:
+        """(device, inode) of usage.shm, to find it among a process's mappings."""
+
+    def close(self) -> None: ...
+
+
+class RegionStore(Protocol):
+    """Makes, finds and removes region directories."""
+
+    def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region: ...
+    def open(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
+        """Take over a region after a restart. Raises RegionDamaged."""
+
+    def remove(self, grant: GrantId) -> None:
+        """Idempotent; a region that is not there is removed."""
+
+    def present(self) -> list[GrantId]: ...
+    def read_record(self, grant: GrantId) -> GrantRecord | None:
+        """The copy of the ledger row kept beside the region, for a ledger that was lost."""
+
+
+# --- the ledger -------------------------------------------------------------------------------
+
+
+class GrantState(StrEnum):
+    PREPARING = "preparing"
+    """Intent written, region not made yet."""
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """Released: nothing new may start, registered processes are still there."""
+    ENDING = "ending"
+    """Nobody is left; the region is being removed."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a grant holds on one GPU."""
+
+    gpu: GpuUuid
+    memory_bytes: Bytes
+    physical_bytes: Bytes
+    share_ppm: Ppm
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord:
+    """One grant as the ledger keeps it."""
+
+    grant: GrantId
+    name: str
+    policy: SharePolicy
+    devices: tuple[DeviceShare, ...]
+    owner: Process
+    created_unix_s: float
+    boot_id: str
+    state: GrantState = GrantState.PREPARING
+    paused: bool = False
+    driver_path: str = ""
+    nvml_path: str = ""
+    command: str = ""
+
+
+class LedgerLost(Exception):
+    """The ledger could not be made durable. Retrying is wrong: after a failed fsync Linux drops
+    the dirty pages."""
+
+
+class LedgerFull(Exception):
+    """No space left: the row was not written, nothing else is harmed."""
+
+
+class Ledger(Protocol):
+    def load(self) -> list[GrantRecord]: ...
+    def store(self, record: GrantRecord) -> None:
+        """Durable when it returns. Raises LedgerLost, LedgerFull."""
+
+    @property
+    def was_rebuilt(self) -> bool:
+        """The file was damaged and put aside: ask the regions what lives."""
+
+    def close(self) -> None: ...
+
+
+# --- the GPUs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    pid: int
+    memory_bytes: Bytes | None = None
+    sm_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What NVML says about one GPU."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_total_bytes: Bytes
+    memory_used_bytes: Bytes | None = None
+    sm_count: int | None = None
+    pci_bus_id: str | None = None
+    numa_node: int | None = None
+    utilization_ratio: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    processes: tuple[ProcessReading, ...] = ()
+    recovery_action: str | None = None
+    """NVML's own verdict, where it gives one: none, reset, reboot, drain."""
+    error: str | None = None
+    """This GPU could not be read: NVML's name for the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """One pass over all GPUs, or why there was none."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    driver_version: str | None = None
+    nvml_version: str | None = None
+    xid_events: tuple[tuple[GpuUuid, int], ...] = ()
+    error: str | None = None
+
+
+class Nvml(Protocol):
+    """NVML, in a process of its own that can be killed when the driver hangs."""
+
+    async def read(self) -> NodeReading:
+        """At most the deadline long; a failure is a reading with `error` set."""
+
+    async def close(self) -> None: ...
+
+
+# --- time -------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    def monotonic_ns(self) -> Nanoseconds:
+        """CLOCK_MONOTONIC: the tenants' scale."""
+
+    def unix_s(self) -> float: ...
+
+
+# --- what clients ask -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a local connection, by the kernel's word."""
+
+    handle: ProcessHandle
+
+    @property
+    def uid(self) -> int:
+        return self.handle.process.uid
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAsk:
+    """Exactly one of the two: an amount, or a part of whatever GPU is chosen."""
+
+    amount_bytes: Bytes | None = None
+    part_ppm: Ppm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantAsk:
+    gpus: int
+    memory: MemoryAsk
+    share_ppm: Ppm
+    policy: SharePolicy
+    name: str = ""
+    gpu_uuids: tuple[GpuUuid, ...] = ()
+    wait_s: float = 0.0
+    driver_path: str = ""
+    nvml_path: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAsk:
+    memory: MemoryAsk | None = None
+    share_ppm: Ppm | None = None
+    policy: SharePolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One (grant, GPU) as shown to people."""
+
+    gpu: GpuUuid
+    gpu_index: int | None
+    memory_limit_bytes: int
+    memory_used_bytes: int
+    memory_peak_bytes: int
+    share_ratio: float
+    used_ratio: float | None
+    """GPU time over wall time, from the tenant's counters, over the last second or so."""
+    busy_seconds_total: float
+    throttled_seconds_total: float
+    launches_total: int
+    allocations_total: int
+    denied_total: int
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantView:
+    grant: GrantId
+    name: str
+    uid: int
+    pid: int
+    command: str
+    policy: SharePolicy
+    state: str
+    created_unix_s: float
+    processes: int
+    tamper_events_total: int
+    directory: str
+    devices: tuple[DeviceView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int | None
+    memory_granted_bytes: int
+    share_granted_ratio: float
+    grants: int
+    slots: int
+    utilization_ratio: float | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    sm_count: int | None
+    pci_bus_id: str | None
+    numa_node: int | None
+    health: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopView:
+    name: str
+    last_ok_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Everything a screen or a scrape needs, from memory alone."""
+
+    gpus: tuple[GpuView, ...]
+    grants: tuple[GrantView, ...]
+    loops: tuple[LoopView, ...]
+    waiting: int
+    reading_age_s: float | None
+    driver_version: str | None
+    nvml_error: str | None
+    nvml_restarts_total: int
+    version: str
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    view: GrantView
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    position: int
+    """1 is next."""
+    reason: str
+
+
+class RefusalKind(StrEnum):
+    INVALID = "invalid"
+    """The request itself is wrong: no wait would help."""
+    EXHAUSTED = "exhausted"
+    UNAVAILABLE = "unavailable"
+    """The GPUs are not known right now."""
+    NOT_FOUND = "not_found"
+    DENIED = "denied"
+
+
+class Refused(Exception):
+    """The answer is no; the text says what would have to change."""
+
+    def __init__(self, kind: RefusalKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class NodeService(Protocol):
+    """What the local API offers; the daemon's shell implements it."""
+
+    def create_grant(self, peer: Peer, ask: GrantAsk) -> AsyncIterator[Granted | Waiting]: ...
+    def list_grants(self, peer: Peer) -> list[GrantView]: ...
+    def resize_grant(self, peer: Peer, grant: str, ask: ResizeAsk) -> GrantView: ...
+    def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView: ...
+    def release_grant(self, peer: Peer, grant: str) -> GrantView: ...
+    def node_view(self, peer: Peer | None) -> NodeView: ...
+
+
+# --- registration -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterAnswer:
+    error: int = 0
+    """0, or a positive errno as register.h lists them."""
+    slot: SlotIndex = FIRST_SLOT
+    generation: int = 0
+
+
+class Registrar(Protocol):
+    """Answers a tenant process; the daemon's shell implements it."""
+
+    def register(
+        self, grant: GrantId, handle: ProcessHandle, claimed_slot: SlotIndex | None
+    ) -> RegisterAnswer: ...
+    def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
+        """The tenant's end of the socket closed: a hint, not a proof, that the process is gone."""
+
+
+class Doorman(Protocol):
+    """Listens on the registration sockets of grants."""
+
+    def open(self, grant: GrantId, directory: str, uid: int) -> None: ...
+    def shut(self, grant: GrantId) -> None: ...

@@ -1,0 +1,47 @@
+"""Names for the quantities that cross module borders, and the few constants that convert
+between them.
+
+A number without its unit has cost this field real outages (MiB read as bytes, percent read as a
+ratio), so whatever passes from one module to another carries its unit in its type or in its
+name.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NewType
+
+GpuUuid = NewType("GpuUuid", str)
+"""As NVML prints it: `GPU-` and a lower-case UUID."""
+GrantId = NewType("GrantId", str)
+"""Lower-case UUID of one grant instance; never reused."""
+RequestId = NewType("RequestId", int)
+"""One open question of a client, unique while the daemon runs."""
+Bytes = NewType("Bytes", int)
+Nanoseconds = NewType("Nanoseconds", int)
+Ppm = NewType("Ppm", int)
+"""Parts per million: 1,000,000 is the whole GPU. Integer, so that sums are exact."""
+SlotIndex = NewType("SlotIndex", int)
+"""0 to 255: the place of one process inside its grant's region."""
+
+WHOLE_PPM: Final = 1_000_000
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+
+MAX_DEVICES: Final = 16
+"""GPUs in one grant; fixed by proto/region.h."""
+MAX_SLOTS: Final = 256
+"""Processes in one grant; fixed by proto/region.h."""
+
+
+class SharePolicy(StrEnum):
+    """What a share means while its holder is alone on the GPU."""
+
+    HARD = "hard"
+    """Never above the share, even alone."""
+    ELASTIC = "elastic"
+    """Alone: the whole GPU. In company: the share is the weight."""

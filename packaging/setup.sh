@@ -1,0 +1,50 @@
+#!/bin/bash
+# Makes a development machine ready: Debian packages when root, Python packages in the virtual environment given.
+# Idempotent. Says what is missing when it may not install it.
+set -euo pipefail
+venv=${1:?usage: setup.sh VENV}
+cd "$(dirname "$0")/.."
+
+need=()
+python3 -c 'import ensurepip, venv' 2>/dev/null || need+=(python3-venv)
+command -v gcc >/dev/null || need+=(gcc libc6-dev)
+command -v clang >/dev/null || need+=(clang)
+[ -e /usr/include/stdio.h ] || need+=(libc6-dev)
+if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,address - -o /dev/null 2>/dev/null; then
+	need+=(libclang-rt-dev)
+fi
+if [ ${#need[@]} -gt 0 ]; then
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		echo "setup: installing ${need[*]}"
+		export DEBIAN_FRONTEND=noninteractive
+		apt-get update -qq
+		for package in "${need[@]}"; do
+			# Debian 12 names clang's runtime by version; later releases have the plain name.
+			apt-get install -y -qq --no-install-recommends "$package" >build/apt.log 2>&1 ||
+				{ [ "$package" = libclang-rt-dev ] &&
+					apt-get install -y -qq --no-install-recommends "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev" >build/apt.log 2>&1; } ||
+				{ cat build/apt.log; exit 1; }
+		done
+	else
+		echo "setup: missing Debian packages: ${need[*]} (as root: apt-get install ${need[*]})" >&2
+		case " ${need[*]} " in *" python3-venv "* | *" gcc "*) exit 1 ;; esac
+	fi
+fi
+
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/python" - <<'PY' >build/requirements.txt
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))
+print("\n".join(project["project"]["dependencies"] + project["dependency-groups"]["dev"]))
+PY
+"$venv/bin/pip" install -q --disable-pip-version-check -r build/requirements.txt
+# The checkout itself is importable and `sluice` is on the path; no install step to forget after an edit.
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+pwd >"$site/sluice-checkout.pth"
+cat >"$venv/bin/sluice" <<SH
+#!$PWD/$venv/bin/python
+import sys
+from nodeagent.cli import main
+sys.exit(main())
+SH
+chmod +x "$venv/bin/sluice"

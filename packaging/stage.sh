@@ -1,0 +1,15 @@
+#!/bin/bash
+# Copies what meson built to the stable places under build/ that tests, the daemon and outside checks look in.
+# `install` makes a new inode each time: a library mapped by a running tenant is never rewritten in place.
+set -euo pipefail
+meson_dir=${1:?usage: stage.sh MESON_DIR DEST}
+dest=${2:?usage: stage.sh MESON_DIR DEST}
+stage() { cmp -s "$meson_dir/$1" "$dest/$2" || install -D -m 0755 "$meson_dir/$1" "$dest/$2"; }
+stage interpose/sim/libcuda.so.1 sim/libcuda.so.1
+stage interpose/sim/libnvidia-ml.so.1 sim/libnvidia-ml.so.1
+stage interpose/shim/libcuda.so.1 shim/libcuda.so.1
+stage interpose/shim/libnvidia-ml.so.1 shim/libnvidia-ml.so.1
+stage interpose/preload/libsluice.so preload/libsluice.so
+stage interpose/libsluice_region.so libsluice_region.so
+cmp -s "$meson_dir/proto/sluice.binpb" "$dest/proto/sluice.binpb" ||
+	install -D -m 0644 "$meson_dir/proto/sluice.binpb" "$dest/proto/sluice.binpb"

@@ -1,0 +1,1 @@
+"""Tests, demo and benchmarks of the whole product; `make test` runs those that pytest collects."""

@@ -1,0 +1,13 @@
+"""Where the build put things; one place, so that no test spells a path."""
+
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+BUILD = REPO / "build"
+MESON = BUILD / "meson"
+SIM = BUILD / "sim"
+SHIM = BUILD / "shim"
+PRELOAD = BUILD / "preload" / "libsluice.so"
+TENANT = MESON / "tests" / "tenant"
+GATE_PROBE = MESON / "tests" / "libgate_probe.so"
+SLUICE = REPO / ".venv" / "bin" / "sluice"

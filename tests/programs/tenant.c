@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A driver-API program like any other: dlopens libcuda.so.1, resolves everything through cuGetProcAddress, launches
+ * kernels of a known length through a chosen door, and prints one JSON object about what it got. It knows nothing of
+ * Sluice; demo, benchmarks and integration tests run it with and without a grant.
+ */
+#include <dlfcn.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/cuda_abi.h"
+
+typedef CUresult (*get_proc_fn)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
+
+static get_proc_fn get_proc;
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number)
+{
+	(void)number;
+	stop = 1;
+}
+
+static void *resolve(const char *name, uint64_t flags)
+{
+	void *function = NULL;
+	CUdriverProcAddressQueryResult status;
+
+	if (get_proc(name, &function, 13000, flags, &status) != CUDA_SUCCESS || !function) {
+		fprintf(stderr, "tenant: %s not found\n", name);
+		exit(3);
+	}
+	return function;
+}
+
+static void check(CUresult result, const char *what)
+{
+	if (result != CUDA_SUCCESS) {
+		fprintf(stderr, "tenant: %s: CUDA error %d\n", what, (int)result);
+		exit(4);
+	}
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct options {
+	double seconds;
+	double warm_s;   /* not counted: time for samples, bursts and plans to settle */
+	double report_s; /* a JSON line every so often, 0 = at the end only */
+	uint64_t kernel_ns;
+	uint64_t launches; /* stop after so many, 0 = by time */
+	uint64_t alloc_bytes;
+	uint64_t hold_bytes; /* allocated at the start and kept */
+	double idle_s;       /* after the work: hold memory, do nothing */
+	uint64_t start_ns;   /* CLOCK_MONOTONIC; so that several tenants measure the same window */
+	const char *door;
+	bool sync;
+};
+
+static const struct option long_options[] = {
+	{ "seconds", required_argument, NULL, 's' },   { "kernel-ns", required_argument, NULL, 'k' },
+	{ "sync", no_argument, NULL, 'y' },            { "door", required_argument, NULL, 'd' },
+	{ "alloc", required_argument, NULL, 'a' },     { "hold", required_argument, NULL, 'h' },
+	{ "warm", required_argument, NULL, 'w' },      { "report", required_argument, NULL, 'r' },
+	{ "launches", required_argument, NULL, 'n' },  { "idle", required_argument, NULL, 'i' },
+	{ "start-ns", required_argument, NULL, 't' },  { NULL, 0, NULL, 0 },
+};
+
+static struct options parse(int argc, char **argv)
+{
+	struct options o = { .seconds = 1, .kernel_ns = 1000000, .door = "plain" };
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+		switch (c) {
+		case 's': o.seconds = strtod(optarg, NULL); break;
+		case 'k': o.kernel_ns = strtoull(optarg, NULL, 0); break;
+		case 'y': o.sync = true; break;
+		case 'd': o.door = optarg; break;
+		case 'a': o.alloc_bytes = strtoull(optarg, NULL, 0); break;
+		case 'h': o.hold_bytes = strtoull(optarg, NULL, 0); break;
+		case 'w': o.warm_s = strtod(optarg, NULL); break;
+		case 'r': o.report_s = strtod(optarg, NULL); break;
+		case 'n': o.launches = strtoull(optarg, NULL, 0); break;
+		case 'i': o.idle_s = strtod(optarg, NULL); break;
+		case 't': o.start_ns = strtoull(optarg, NULL, 0); break;
+		default:
+			fprintf(stderr, "usage: tenant [--seconds S] [--kernel-ns N] [--sync] [--door plain|ex|coop|graph|"
+			                "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N]\n");
+			exit(2);
+		}
+	}
+	return o;
+}
+
+static struct {
+	CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+	                   void **, void **);
+	CUresult (*launch_ex)(const CUlaunchConfig *, CUfunction, void **, void **);
+	CUresult (*launch_coop)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+	                        CUstream, void **);
+	CUresult (*graph_launch)(CUgraphExec, CUstream);
+	CUresult (*stream_sync)(CUstream);
+	CUresult (*ctx_sync)(void);
+} api;
+
+static CUgraphExec capture_one(CUfunction kernel, CUstream stream, void **params)
+{
+	CUresult (*begin)(CUstream, CUstreamCaptureMode) = resolve("cuStreamBeginCapture", 0);
+	CUresult (*end)(CUstream, CUgraph *) = resolve("cuStreamEndCapture", 0);
+	CUresult (*instantiate)(CUgraphExec *, CUgraph, unsigned long long) = resolve("cuGraphInstantiateWithFlags", 0);
+	CUgraph graph = NULL;
+	CUgraphExec exec = NULL;
+
+	check(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+	check(api.launch(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params, NULL), "captured launch");
+	check(end(stream, &graph), "cuStreamEndCapture");
+	check(instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+	return exec;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = parse(argc, argv);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	if (!library) {
+		fprintf(stderr, "tenant: %s\n", dlerror());
+		return 3;
+	}
+	signal(SIGTERM, on_signal);
+	signal(SIGINT, on_signal);
+	*(void **)&get_proc = dlsym(library, "cuGetProcAddress_v2");
+	if (!get_proc) {
+		fprintf(stderr, "tenant: no cuGetProcAddress_v2\n");
+		return 3;
+	}
+
+	CUresult (*init)(unsigned) = resolve("cuInit", 0);
+	CUresult (*device_get)(CUdevice *, int) = resolve("cuDeviceGet", 0);
+	CUresult (*retain)(CUcontext *, CUdevice) = resolve("cuDevicePrimaryCtxRetain", 0);
+	CUresult (*set_current)(CUcontext) = resolve("cuCtxSetCurrent", 0);
+	CUresult (*load)(CUmodule *, const void *) = resolve("cuModuleLoadData", 0);
+	CUresult (*get_function)(CUfunction *, CUmodule, const char *) = resolve("cuModuleGetFunction", 0);
+	CUresult (*stream_create)(CUstream *, unsigned) = resolve("cuStreamCreate", 0);
+	CUresult (*mem_alloc)(CUdeviceptr *, size_t) = resolve("cuMemAlloc", 0);
+	CUresult (*mem_free)(CUdeviceptr) = resolve("cuMemFree", 0);
+	CUresult (*mem_info)(size_t *, size_t *) = resolve("cuMemGetInfo", 0);
+	bool ptsz = strcmp(o.door, "ptsz") == 0;
+	uint64_t flags = ptsz ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+
+	*(void **)&api.launch = resolve("cuLaunchKernel", flags);
+	*(void **)&api.launch_ex = resolve("cuLaunchKernelEx", flags);
+	*(void **)&api.launch_coop = resolve("cuLaunchCooperativeKernel", flags);
+	*(void **)&api.graph_launch = resolve("cuGraphLaunch", flags);
+	*(void **)&api.stream_sync = resolve("cuStreamSynchronize", flags);
+	*(void **)&api.ctx_sync = resolve("cuCtxSynchronize", 0);
+
+	CUdevice device;
+	CUcontext context;
+	CUmodule module;
+	CUfunction kernel;
+	CUstream stream = NULL;
+	CUdeviceptr held = 0, extra = 0;
+	CUresult held_result = CUDA_SUCCESS, extra_result = CUDA_SUCCESS;
+
+	check(init(0), "cuInit");
+	check(device_get(&device, 0), "cuDeviceGet");
+	check(retain(&context, device), "cuDevicePrimaryCtxRetain");
+	check(set_current(context), "cuCtxSetCurrent");
+	check(load(&module, "image"), "cuModuleLoadData");
+	check(get_function(&kernel, module, "sim_busy_ns"), "cuModuleGetFunction");
+	if (!ptsz)
+		check(stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+	if (o.hold_bytes)
+		held_result = mem_alloc(&held, o.hold_bytes);
+	if (o.alloc_bytes)
+		extra_result = mem_alloc(&extra, o.alloc_bytes);
+
+	uint64_t kernel_ns = o.kernel_ns;
+	void *params[] = { &kernel_ns };
+	CUlaunchConfig config = { .gridDimX = 64, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 256, .blockDimY = 1,
+		                  .blockDimZ = 1, .hStream = stream };
+	CUgraphExec exec = strcmp(o.door, "graph") == 0 ? capture_one(kernel, stream, params) : NULL;
+	uint64_t launches = 0, counted = 0;
+
+	while (o.start_ns && now_ns() < o.start_ns)
+		usleep(500);
+	uint64_t began_ns = now_ns(), from_ns = 0, report_ns = began_ns, reported = 0, at_ns = began_ns;
+	uint64_t warm_ns = (uint64_t)(o.warm_s * 1e9), total_ns = warm_ns + (uint64_t)(o.seconds * 1e9);
+
+	if (warm_ns == 0)
+		from_ns = began_ns;
+	while (!stop && (o.launches ? launches < o.launches : at_ns - began_ns < total_ns)) {
+		CUresult result;
+
+		if (exec)
+			result = api.graph_launch(exec, stream);
+		else if (strcmp(o.door, "ex") == 0)
+			result = api.launch_ex(&config, kernel, params, NULL);
+		else if (strcmp(o.door, "coop") == 0)
+			result = api.launch_coop(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params);
+		else
+			result = api.launch(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+		check(result, "launch");
+		launches++;
+		if (o.sync || (!from_ns && now_ns() - began_ns >= warm_ns))
+			check(api.stream_sync(stream), "cuStreamSynchronize");
+		at_ns = now_ns();
+		if (!from_ns && at_ns - began_ns >= warm_ns) {
+			from_ns = at_ns;
+			counted = launches;
+			report_ns = at_ns;
+			reported = launches;
+		}
+		if (o.report_s > 0 && from_ns && (double)(at_ns - report_ns) >= o.report_s * 1e9) {
+			printf("{\"at_ns\": %llu, \"share_ratio\": %.6f}\n", (unsigned long long)at_ns,
+			       (double)((launches - reported) * kernel_ns) / (double)(at_ns - report_ns));
+			fflush(stdout);
+			report_ns = at_ns;
+			reported = launches;
+		}
+	}
+	if (launches)
+		check(api.stream_sync(stream), "cuStreamSynchronize");
+	at_ns = now_ns();
+
+	size_t free_bytes = 0, total_bytes = 0;
+
+	check(mem_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+	printf("{\"launches\": %llu, \"wall_ns\": %llu, \"gpu_ns\": %llu, \"share_ratio\": %.6f, \"hold_result\": %d, "
+	       "\"alloc_result\": %d, \"free_bytes\": %llu, \"total_bytes\": %llu}\n",
+	       (unsigned long long)launches, (unsigned long long)(at_ns - from_ns),
+	       (unsigned long long)((launches - counted) * kernel_ns),
+	       at_ns > from_ns ? (double)((launches - counted) * kernel_ns) / (double)(at_ns - from_ns) : 0.0,
+	       (int)held_result, (int)extra_result, (unsigned long long)free_bytes, (unsigned long long)total_bytes);
+	fflush(stdout);
+	for (uint64_t end_ns = now_ns() + (uint64_t)(o.idle_s * 1e9); !stop && now_ns() < end_ns;)
+		usleep(1000);
+	if (extra && extra_result == CUDA_SUCCESS)
+		check(mem_free(extra), "cuMemFree");
+	if (held && held_result == CUDA_SUCCESS)
+		check(mem_free(held), "cuMemFree");
+	return stop ? 128 + SIGTERM : 0;
+}

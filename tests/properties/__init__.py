@@ -1,0 +1,1 @@
+"""What must hold for every input: reducers, arithmetic, allocation against a model."""

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inline functions of gate.h and the cost table as a library, so that Python can state properties of them. */
+#include "interpose/gate.h"
+
+#include "interpose/cost.c"
+
+#define PROBE __attribute__((visibility("default")))
+
+PROBE uint64_t probe_price_ns(uint64_t cost_ns, uint32_t ppm)
+{
+	return gate_price_ns(cost_ns, ppm);
+}
+
+PROBE uint64_t probe_tat_after_ns(uint64_t tat_ns, uint64_t now_ns, uint64_t price_ns)
+{
+	return gate_tat_after_ns(tat_ns, now_ns, price_ns);
+}
+
+PROBE uint64_t probe_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64_t burst_ns)
+{
+	return gate_cap_wait_ns(tat_ns, now_ns, burst_ns);
+}
+
+PROBE uint32_t probe_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
+{
+	return gate_effective_ppm(cap_ppm, plan_ppm);
+}
+
+PROBE int probe_queue_full(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns, uint32_t outstanding)
+{
+	return gate_queue_full(inflight_ns, cost_ns, bound_ns, outstanding);
+}
+
+PROBE uint64_t probe_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns)
+{
+	return gate_queue_wait_ns(inflight_ns, cost_ns, bound_ns);
+}
+
+PROBE uint64_t probe_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns, uint64_t cost_ns)
+{
+	return gate_turn_wait_ns(w, now_ns, inflight_ns, cost_ns);
+}
+
+PROBE uint64_t probe_window_left_ns(const struct gate_window *w, uint64_t now_ns)
+{
+	return gate_window_left_ns(w, now_ns);
+}
+
+PROBE void probe_estimate_after(struct gate_estimate *e, uint64_t sample_ns)
+{
+	*e = gate_estimate_after(*e, sample_ns);
+}
+
+PROBE uint64_t probe_cost_key(uint64_t handle, const struct cost_shape *shape, int device)
+{
+	return cost_key((const void *)(uintptr_t)handle, shape, device);
+}
+
+PROBE void probe_cost_learn(uint64_t key, uint64_t elapsed_ns, int exclusive, uint32_t active)
+{
+	cost_learn(cost_entry(key), elapsed_ns, exclusive != 0, active);
+}
+
+PROBE uint64_t probe_cost_ns(uint64_t key)
+{
+	struct cost_entry *entry = cost_lookup(key);
+
+	return entry ? entry->cost_ns : UINT64_MAX;
+}

@@ -1,0 +1,255 @@
+"""Properties of the compute gate's arithmetic (interpose/gate.h), and a discrete-event run of it.
+
+The second half drives the gate with synthetic kernels in virtual time: hours of GPU time in seconds.
+"""
+
+import ctypes
+import random
+from ctypes import POINTER, Structure, byref, c_int, c_uint32, c_uint64
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.places import GATE_PROBE
+
+MS = 1_000_000
+S = 1_000 * MS
+U64 = 2**64 - 1
+
+
+class Window(Structure):
+    _fields_ = [("origin_ns", c_uint64), ("period_ns", c_uint64), ("quantum_ns", c_uint64)]
+
+
+class Estimate(Structure):
+    _fields_ = [("cost_ns", c_uint64), ("samples", c_uint32), ("outliers", c_uint32)]
+
+
+class Shape(Structure):
+    _fields_ = [("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("shared_bytes", c_uint32)]
+
+
+def load() -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(GATE_PROBE))
+    for name, argtypes in {
+        "price_ns": [c_uint64, c_uint32],
+        "tat_after_ns": [c_uint64] * 3,
+        "cap_wait_ns": [c_uint64] * 3,
+        "queue_wait_ns": [c_uint64] * 3,
+        "turn_wait_ns": [POINTER(Window), c_uint64, c_uint64, c_uint64],
+        "window_left_ns": [POINTER(Window), c_uint64],
+        "cost_key": [c_uint64, POINTER(Shape), c_int],
+        "cost_ns": [c_uint64],
+    }.items():
+        function = getattr(lib, f"probe_{name}")
+        function.argtypes, function.restype = argtypes, c_uint64
+    lib.probe_effective_ppm.argtypes = [c_uint32, c_uint32]
+    lib.probe_effective_ppm.restype = c_uint32
+    lib.probe_queue_full.argtypes = [c_uint64, c_uint64, c_uint64, c_uint32]
+    lib.probe_estimate_after.argtypes = [POINTER(Estimate), c_uint64]
+    lib.probe_estimate_after.restype = None
+    lib.probe_cost_learn.argtypes = [c_uint64, c_uint64, c_int, c_uint32]
+    lib.probe_cost_learn.restype = None
+    return lib
+
+
+GATE = load()
+u64 = st.integers(0, U64)
+ppm = st.integers(1, 1_000_000)
+
+
+@given(cost_ns=st.integers(0, 10**15), share_ppm=ppm)
+def test_a_price_is_never_below_the_cost_nor_rounds_a_share_up_by_more_than_one(
+    cost_ns: int, share_ppm: int
+) -> None:
+    price = GATE.probe_price_ns(cost_ns, share_ppm)
+    if cost_ns <= U64 // 1_000_000:
+        assert price == cost_ns * 1_000_000 // share_ppm
+    assert price >= cost_ns
+
+
+@given(cost_ns=u64)
+def test_an_uncapped_tenant_pays_nothing(cost_ns: int) -> None:
+    assert GATE.probe_price_ns(cost_ns, 0) == 0
+
+
+@given(tat=u64, now=u64, price=u64)
+def test_the_virtual_clock_never_runs_backwards_nor_wraps(tat: int, now: int, price: int) -> None:
+    after = GATE.probe_tat_after_ns(tat, now, price)
+    assert after >= max(tat, now)
+    assert after == min(max(tat, now) + price, U64)
+
+
+@given(tat=u64, now=u64, burst=u64)
+def test_the_wait_ends_exactly_when_the_clock_conforms(tat: int, now: int, burst: int) -> None:
+    wait = GATE.probe_cap_wait_ns(tat, now, burst)
+    if wait:
+        assert tat > now + burst
+        assert GATE.probe_cap_wait_ns(tat, now + wait, burst) == 0
+    else:
+        assert tat <= min(now + burst, U64)
+
+
+@given(cap=st.integers(0, 10**6), plan=st.integers(0, 10**6))
+def test_the_smaller_of_cap_and_plan_binds_and_zero_means_none(cap: int, plan: int) -> None:
+    binding = [share for share in (cap, plan) if share]
+    assert GATE.probe_effective_ppm(cap, plan) == (min(binding) if binding else 0)
+
+
+@given(inflight=u64, cost=u64, bound=u64, outstanding=st.integers(0, 64))
+def test_two_launches_are_always_allowed_and_a_third_only_inside_the_bound(
+    inflight: int, cost: int, bound: int, outstanding: int
+) -> None:
+    full = bool(GATE.probe_queue_full(inflight, cost, bound, outstanding))
+    assert full == (outstanding >= 2 and min(inflight + cost, U64) > bound)
+    assert GATE.probe_queue_wait_ns(inflight, cost, bound) >= 20_000
+
+
+windows = st.builds(
+    lambda origin, period, share: Window(origin, period, max(1, period * share // 100)),
+    st.integers(0, 10 * S),
+    st.integers(2 * MS, 100 * MS),
+    st.integers(1, 100),
+)
+
+
+@given(w=windows, now=st.integers(0, 20 * S), inflight=st.integers(0, 50 * MS), cost=st.integers(1, 300 * MS))
+def test_a_wait_for_the_turn_ends_at_the_start_of_a_window(
+    w: Window, now: int, inflight: int, cost: int
+) -> None:
+    wait = GATE.probe_turn_wait_ns(byref(w), now, inflight, cost)
+    if wait:
+        assert wait <= w.period_ns
+        assert (now + wait - w.origin_ns) % w.period_ns == 0
+        # With the queue drained, the start of the window is always good enough: nobody waits for ever.
+        assert GATE.probe_turn_wait_ns(byref(w), now + wait, 0, cost) == 0
+    else:
+        phase = (now - w.origin_ns) % w.period_ns
+        assert phase < w.quantum_ns
+        if w.quantum_ns < w.period_ns and cost < 2 * w.quantum_ns:
+            # At least half of the launch runs in its own window.
+            assert inflight + cost // 2 <= w.quantum_ns - phase
+
+
+@given(w=st.builds(Window, u64, u64, u64), now=u64, inflight=u64, cost=u64)
+def test_a_torn_or_hostile_plan_never_hangs_a_tenant(
+    w: Window, now: int, inflight: int, cost: int
+) -> None:
+    wait = GATE.probe_turn_wait_ns(byref(w), now, inflight, cost)
+    valid = w.period_ns > 0 and 0 < w.quantum_ns <= w.period_ns
+    assert wait <= (w.period_ns if valid else 0)
+
+
+@given(samples=st.lists(st.integers(900_000, 1_100_000), min_size=1, max_size=200))
+def test_an_estimate_stays_within_its_samples(samples: list[int]) -> None:
+    estimate = Estimate()
+    for sample in samples:
+        GATE.probe_estimate_after(byref(estimate), sample)
+    assert min(samples) - 1 <= estimate.cost_ns <= max(samples) + 1
+
+
+@given(base=st.integers(1_000, 10**9), factor=st.integers(5, 1000))
+def test_one_or_two_outliers_are_ignored_and_a_third_is_believed(base: int, factor: int) -> None:
+    estimate = Estimate(base, 10, 0)
+    for _ in range(2):
+        GATE.probe_estimate_after(byref(estimate), base * factor)
+        assert estimate.cost_ns == base
+    GATE.probe_estimate_after(byref(estimate), base * factor)
+    assert estimate.cost_ns == base * factor
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (((1, 1, 1), (32, 1, 1), 0), ((1, 1, 1), (1, 32, 1), 0)),
+        (((2, 1, 1), (32, 1, 1), 0), ((1, 2, 1), (32, 1, 1), 0)),
+        (((1, 1, 1), (32, 1, 1), 0), ((1, 1, 1), (32, 1, 1), 1024)),
+    ],
+    ids=["block dimensions swapped", "grid dimensions swapped", "shared memory differs"],
+)
+def test_launches_of_different_shape_have_different_keys(first: tuple, second: tuple) -> None:
+    keys = set()
+    for grid, block, shared in (first, second):
+        shape = Shape((c_uint32 * 3)(*grid), (c_uint32 * 3)(*block), shared)
+        keys.add(GATE.probe_cost_key(0x1000, byref(shape), 0))
+    assert len(keys) == 2
+
+
+def test_a_contended_sample_is_an_upper_bound_only() -> None:
+    key = GATE.probe_cost_key(0x2000, None, 0)
+    GATE.probe_cost_learn(key, 4 * MS, 0, 2)
+    assert GATE.probe_cost_ns(key) == 2 * MS, "unknown: the time divided by who was active"
+    GATE.probe_cost_learn(key, 3 * MS, 0, 2)
+    assert GATE.probe_cost_ns(key) == 2 * MS, "higher than what is known: says nothing"
+    GATE.probe_cost_learn(key, MS, 0, 2)
+    assert GATE.probe_cost_ns(key) == MS, "lower: the truth cannot be higher"
+
+
+# --- discrete-event runs: an exact GPU, the gate, synthetic kernels -------------------------------
+
+
+@dataclass
+class Run:
+    """One tenant alone on a GPU that executes in order; returns its share of the measured window."""
+
+    share_ppm: int
+    kernel_ns: int
+    sync: bool
+    seconds: int = 20
+    burst_ns: int = 20 * MS
+    host_gap_ns: int = 10_000
+
+    def share(self) -> float:
+        now = tat = 0
+        free_at = 0  # when the GPU has done everything queued
+        queue: list[tuple[int, int]] = []  # (done_at, cost)
+        used_from = 2 * S
+        used = 0
+        end = used_from + self.seconds * S
+        while now < end:
+            price = GATE.probe_price_ns(self.kernel_ns, self.share_ppm)
+            before, tat = tat, GATE.probe_tat_after_ns(tat, now, price)
+            now += GATE.probe_cap_wait_ns(before, now, self.burst_ns)
+            queue = [item for item in queue if item[0] > now]
+            while queue and GATE.probe_queue_full(
+                sum(cost for _, cost in queue), self.kernel_ns, 4 * MS, len(queue)
+            ):
+                now = queue.pop(0)[0]
+            start = max(now, free_at)
+            free_at = start + self.kernel_ns
+            queue.append((free_at, self.kernel_ns))
+            used += max(0, min(free_at, end) - max(start, used_from))
+            now = free_at + self.host_gap_ns if self.sync else now + self.host_gap_ns
+        return used / (end - used_from)
+
+
+@pytest.mark.parametrize("kernel_ns", [20_000, MS, 10 * MS, 100 * MS], ids=lambda ns: f"{ns / MS:g} ms")
+@pytest.mark.parametrize("share", [10, 25, 50, 75, 90], ids=lambda share: f"{share} percent")
+@pytest.mark.parametrize("sync", [False, True], ids=["queued", "synchronised"])
+def test_a_tenant_gets_its_share_of_an_exact_gpu(share: int, kernel_ns: int, sync: bool) -> None:
+    run = Run(share * 10_000, kernel_ns, sync, seconds=5 if kernel_ns < MS else 20)
+    reachable = kernel_ns / (kernel_ns + run.host_gap_ns) if sync else 1.0
+    want = min(share / 100, reachable)
+    # One kernel more or less at the edges of the window, and half a point.
+    assert abs(run.share() - want) <= 0.005 + kernel_ns / (run.seconds * S)
+
+
+def test_two_tenants_with_windows_take_turns_without_overlap_beyond_half_a_launch() -> None:
+    rng = random.Random(7)
+    period, origin = 10 * MS, 5 * S
+    a = Window(origin, period, 3 * MS)
+    b = Window(origin + 3 * MS, period, 7 * MS)
+    overlap = total = 0
+    for window, kernel in ((a, 400_000), (b, 900_000)):
+        now = origin + rng.randrange(period)
+        end = origin + 5 * S
+        while now < end:
+            wait = GATE.probe_turn_wait_ns(byref(window), now, 0, kernel)
+            now += wait
+            left = GATE.probe_window_left_ns(byref(window), now)
+            overlap += max(0, kernel - left)
+            total += kernel
+            now += kernel
+    assert overlap / total < 0.08
