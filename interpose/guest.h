@@ -29,6 +29,12 @@ const struct sluice_guest *guest_self(void);
 
 /* Attach (first cuInit): 0, or a negative errno after one clear line on stderr. */
 int guest_attach(void);
+/* After the driver's own cuInit: find which ordinal is which GPU of the grant. From then on guest_self() answers. */
+void guest_find_devices(void);
+/* The driver the region orders us to use, or NULL: search. Needs no slot. */
+const char *guest_driver_path(void);
+/* Say once on stderr why this process gets no GPU. */
+void guest_refuse(const char *why);
 
 /* True when the call must be accounted: attached, and not called by the driver or by ourselves from inside a hook.
  * Pairs with guest_leave() when it returned true. */
@@ -39,11 +45,18 @@ void guest_leave(void);
 int guest_current_device(void);
 void guest_forget_current_device(void); /* called by every hook that changes the current context */
 int guest_device_of_ordinal(CUdevice ordinal);
+/* A tag of the calling thread's current context, for telling whose allocations go when it is destroyed. */
+uint32_t guest_current_context(void);
+uint32_t guest_context_tag(CUcontext context);
 
 /* This process's line for a device: its only writer process is ours. */
 struct sluice_usage_device *guest_usage(int device);
 /* The last good copy of the limits of a device, refreshed when the region's epoch moved. Never fails. */
 void guest_read_device(int device, struct sluice_policy_device *ret_device);
+/* What may be charged on a device now: UINT64_MAX if memory is not enforced, 0 if the grant is revoked. */
+uint64_t guest_memory_limit(int device);
+/* A symbol or table of the driver was handed out that we know nothing about. */
+void guest_count_unknown_export(void);
 /* Re-register when the daemon gave our slot away (generation moved). Called from slow paths. */
 void guest_check_generation(void);
 

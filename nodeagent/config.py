@@ -253,8 +253,8 @@ def _check_together(settings: Settings) -> list[str]:
         )
     if planner.smallest_quantum_ms * 2 > planner.period_ms:
         problems.append(
-            f"planner.smallest_quantum_ms: two turns of {planner.smallest_quantum_ms:g} ms do not fit"
-            f" into planner.period_ms ({planner.period_ms:g})"
+            f"planner.smallest_quantum_ms: two turns of {planner.smallest_quantum_ms:g} ms do not"
+            f" fit into planner.period_ms ({planner.period_ms:g})"
         )
     try:
         split_address(settings.metrics.listen)

@@ -7,7 +7,7 @@ Adapters give these, `nodeagent.testing` gives fakes that behave, the core sees 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Protocol
@@ -58,6 +58,13 @@ class ProcessHandle(Protocol):
 class Processes(Protocol):
     def find(self, pid: int, starttime_ticks: int) -> ProcessHandle | None:
         """The process, or None when it is gone or another one has its pid."""
+
+    def find_claimants(
+        self, claims: Mapping[SlotIndex, tuple[int, int]]
+    ) -> dict[SlotIndex, ProcessHandle]:
+        """Who claimed these slots: (pid as the process knows itself, start time in ticks), both
+        as a tenant wrote them. Claims with nobody behind them are absent. Costs at most one
+        pass over /proc."""
 
     def maps_file(self, pid: int, device: int, inode: int) -> bool | None:
         """Has this process the file mapped? None: may not look."""
@@ -165,6 +172,10 @@ class RegionDamaged(Exception):
     """A region that is not, or no longer, one of ours: version, boot or contents."""
 
 
+class SlotClaimed(Exception):
+    """A tenant claimed the slot for itself while it was being given away."""
+
+
 class Region(Protocol):
     """One grant's region. The daemon is its only writer, apart from the tenant's usage words."""
 
@@ -174,9 +185,9 @@ class Region(Protocol):
     def set_turn(self, device: int, turn: DeviceTurn, wake: bool) -> None: ...
     def heartbeat(self, now_ns: Nanoseconds) -> None: ...
     def set_population(self, live_slots: int, slot_high: int) -> None: ...
-    def own_slot(self, slot: SlotIndex, process: Process) -> int:
-        """Publish the owner; the slot's usage must be zero or adopted. Returns the odd
-        generation."""
+    def own_slot(self, slot: SlotIndex, process: Process, adopted: bool = False) -> int:
+        """Publish the owner; returns the odd generation. The slot's usage is zero, or `adopted`:
+        then it is the process's own and only the claim word is cleared. Raises SlotClaimed."""
 
     def clear_slot(self, slot: SlotIndex) -> None:
         """Zero the slot's usage, then mark it free."""
@@ -189,9 +200,6 @@ class Region(Protocol):
 
     def drop_claim(self, slot: SlotIndex) -> None:
         """Zero the whole slot: whoever claimed it is gone."""
-
-    def keep_claim(self, slot: SlotIndex) -> None:
-        """Zero the claim word alone: the slot has an owner in the directory now."""
 
     def repair_usage(self) -> None:
         """Give a truncated usage.shm its size and header back."""
@@ -213,6 +221,7 @@ class RegionStore(Protocol):
         """Idempotent; a region that is not there is removed."""
 
     def present(self) -> list[GrantId]: ...
+    def write_record(self, record: GrantRecord) -> None: ...
     def read_record(self, grant: GrantId) -> GrantRecord | None:
         """The copy of the ledger row kept beside the region, for a ledger that was lost."""
 
@@ -325,6 +334,9 @@ class NodeReading:
 
 class Nvml(Protocol):
     """NVML, in a process of its own that can be killed when the driver hangs."""
+
+    restarts_total: int
+    """Times that process missed its deadline or ended."""
 
     async def read(self) -> NodeReading:
         """At most the deadline long; a failure is a reading with `error` set."""
@@ -494,10 +506,23 @@ class Refused(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `sluice doctor`."""
+
+    topic: str
+    level: str
+    """ok, warning (works, but less well) or missing."""
+    what: str
+    remedy: str = ""
+
+
 class NodeService(Protocol):
     """What the local API offers; the daemon's shell implements it."""
 
-    def create_grant(self, peer: Peer, ask: GrantAsk) -> AsyncIterator[Granted | Waiting]: ...
+    def create_grant(
+        self, peer: Peer, ask: GrantAsk
+    ) -> AsyncGenerator[Granted | Waiting, None]: ...
     def list_grants(self, peer: Peer) -> list[GrantView]: ...
     def resize_grant(self, peer: Peer, grant: str, ask: ResizeAsk) -> GrantView: ...
     def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView: ...

@@ -20,6 +20,7 @@ from nodeagent.ports import (
     DeviceLimits,
     GrantAsk,
     GrantRecord,
+    GrantState,
     Process,
     RefusalKind,
     ResizeAsk,
@@ -96,6 +97,14 @@ class SlotGone:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotMissed:
+    """The slot could not be given away after all: a tenant had claimed it for itself just then."""
+
+    grant: GrantId
+    slot: SlotIndex
+
+
+@dataclass(frozen=True, slots=True)
 class Resized:
     grant: GrantId
     ask: ResizeAsk
@@ -131,6 +140,7 @@ Event = (
     | OwnerGone
     | SlotAsked
     | SlotGone
+    | SlotMissed
     | Resized
     | PauseSet
     | Released
@@ -224,6 +234,12 @@ Instruction = (
     | TellRefused
 )
 
+
+def ended(record: GrantRecord) -> GrantRecord:
+    """The record of a grant that is over."""
+    return dataclasses.replace(record, state=GrantState.ENDED)
+
+
 # --- recording --------------------------------------------------------------------------------
 
 _EVENT_TYPES: Mapping[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(Event)}
@@ -285,6 +301,8 @@ def _plain(value: Any) -> Any:
         return sorted(_plain(item) for item in value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Enum):
         return value.value
     return value

@@ -108,6 +108,7 @@ class GrantBook:
             ev.OwnerGone: self._owner_gone,
             ev.SlotAsked: self._slot_asked,
             ev.SlotGone: self._slot_gone,
+            ev.SlotMissed: self._slot_missed,
             ev.Resized: self._resized,
             ev.PauseSet: self._pause_set,
             ev.Released: self._released,
@@ -124,6 +125,10 @@ class GrantBook:
     @property
     def gpus(self) -> tuple[GpuCapacity, ...]:
         return self._gpus
+
+    @property
+    def boot_id(self) -> str:
+        return self._rules.boot_id
 
     def loads(self) -> dict[GpuUuid, Load]:
         return load_of([held.record for held in self.grants.values()])
@@ -169,8 +174,8 @@ class GrantBook:
             waits = sum(e.owner.uid == event.owner.uid for e in self.queue)
             if held + waits >= self._rules.max_grants_per_uid:
                 reason = (
-                    f"uid {event.owner.uid} holds or waits for {held + waits} grants, the most allowed"
-                    " (grants.max_grants_per_uid)"
+                    f"uid {event.owner.uid} holds or waits for {held + waits} grants,"
+                    " the most allowed (grants.max_grants_per_uid)"
                 )
             elif event.may_wait and len(self.queue) >= self._rules.max_waiting:
                 reason = f"{len(self.queue)} requests wait already (grants.max_waiting)"
@@ -303,6 +308,12 @@ class GrantBook:
         if held is None or held.slots.pop(event.slot, None) is None:
             return []
         return [ev.ClearSlot(event.grant, event.slot), *self._settle(held)]
+
+    def _slot_missed(self, event: ev.SlotMissed) -> list[ev.Instruction]:
+        held = self.grants.get(event.grant)
+        if held is None or held.slots.pop(event.slot, None) is None:
+            return []
+        return self._settle(held)
 
     # --- changes ------------------------------------------------------------------------------
 

@@ -178,8 +178,10 @@ class TurnPlanner:
             entering = changed and len(active[gpu]) > 1
             if not changed and not contended:
                 continue
+            if gpu not in self._epochs:  # later than any epoch of a planner that ran before us
+                self._epochs[gpu] = now_ns // NS_PER_MS
             if contended or entering:
-                self._epochs[gpu] = self._epochs.get(gpu, 0) + 1
+                self._epochs[gpu] += 1
             self._planned[gpu] = known
             gangs = {t.grant for t in here if len(t.gpus) > 1}
             for tenant, turn in self._turns_on(gpu, here, active[gpu], gangs, now_ns):
@@ -244,7 +246,7 @@ class TurnPlanner:
         gangs: set[GrantId],
         now_ns: int,
     ) -> list[tuple[Tenant, DeviceTurn]]:
-        epoch = self._epochs.get(gpu, 0)
+        epoch = self._epochs[gpu]
         out: list[tuple[Tenant, DeviceTurn]] = []
         for tenant in here:
             if tenant in active:

@@ -57,11 +57,13 @@ class GrantAccount:
     physical_bytes: Sequence[int]
     tampers: Counter[str] = field(default_factory=Counter)
     _retired: list[DeviceCounters] = field(default_factory=list)
+    _peaks: list[int] = field(default_factory=list)
     _slots: dict[SlotIndex, _Slot] = field(default_factory=dict)
     _heartbeats: dict[SlotIndex, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._retired = [DeviceCounters() for _ in self.physical_bytes]
+        self._peaks = [0 for _ in self.physical_bytes]
 
     def observe(
         self,
@@ -117,7 +119,12 @@ class GrantAccount:
         total = self._retired[device]
         for known in self._slots.values():
             total = _add(total, known.devices[device])
-        return total
+        # Processes peak at different moments, so their peaks do not add up: the grant's is the
+        # highest sum seen here,
+        # and at least that of any one process.
+        peak = max(self._peaks[device], total.charged_bytes, total.peak_bytes)
+        self._peaks[device] = peak
+        return replace(total, peak_bytes=peak)
 
     def activity(self, device: int) -> Activity:
         retired = self._retired[device]
@@ -185,7 +192,6 @@ def _add(a: DeviceCounters, b: DeviceCounters) -> DeviceCounters:
         launches=min(LARGEST_WORD, a.launches + b.launches),
         allocs=min(LARGEST_WORD, a.allocs + b.allocs),
         denied=min(LARGEST_WORD, a.denied + b.denied),
-        # Peaks of processes need not coincide: the sum is an upper bound, tightened in the view.
-        peak_bytes=max(a.peak_bytes, b.peak_bytes, a.charged_bytes + b.charged_bytes),
+        peak_bytes=max(a.peak_bytes, b.peak_bytes),
         throttled_ns=min(LARGEST_WORD, a.throttled_ns + b.throttled_ns),
     )

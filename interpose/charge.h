@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory cap as the hooks see it: take before the driver is asked, return when it gave nothing or took it back.
+ */
+#ifndef SLUICE_CHARGE_H
+#define SLUICE_CHARGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/cuda_abi.h"
+
+/* Region device of the calling thread's context. CUDA_SUCCESS; the driver's own error when there is no context;
+ * CUDA_ERROR_OUT_OF_MEMORY on a GPU that is not of the grant, where nothing may be had. */
+CUresult charge_device(int *ret_device);
+/* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY when the grant's limit would be passed even after our own pools have given
+ * back what they keep unused. */
+CUresult charge_take(int device, uint64_t bytes);
+void charge_return(int device, uint64_t bytes);
+/* Turn a charge of `have` bytes into one of `want`. On refusal `have` is still charged. */
+CUresult charge_resize(int device, uint64_t have, uint64_t want);
+
+#endif

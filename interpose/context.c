@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts: which GPU a thread's calls go to, what a context takes by itself, and what goes when it is destroyed.
+ *
+ * The overhead is only known once the context is there, so it is charged then; when the grant has no room for it the
+ * context is destroyed again and the caller hears out-of-memory. On a GPU that is not of the grant no context is made.
+ */
+#include "interpose/context.h"
+
+#include "interpose/charge.h"
+#include "interpose/driver.h"
+#include "interpose/guest.h"
+#include "interpose/overhead.h"
+#include "interpose/pool.h"
+#include "interpose/ptrmap.h"
+#include "interpose/throttle.h"
+
+/* No context takes this much; a larger difference is somebody else's allocation in between. */
+#define OVERHEAD_MAX (UINT64_C(4) << 30)
+
+struct creation {
+	int device;
+	bool measured;
+	uint64_t used_before;
+};
+
+/* CUDA_SUCCESS: go on; CUDA_ERROR_DEVICE_UNAVAILABLE: not our GPU. */
+static CUresult creation_begin(struct creation *c, CUdevice dev)
+{
+	*c = (struct creation){ .device = guest_device_of_ordinal(dev) };
+	if (c->device < 0)
+		/* an ordinal that does not exist is the driver's to complain about */
+		return dev >= 0 && (uint32_t)dev < guest_self()->device_count ? CUDA_ERROR_DEVICE_UNAVAILABLE :
+			                                                        CUDA_SUCCESS;
+	if (guest_memory_limit(c->device) == 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	c->measured = overhead_used(c->device, &c->used_before);
+	return CUDA_SUCCESS;
+}
+
+/* Charge the overhead and note it under (kind, key). CUDA_ERROR_OUT_OF_MEMORY: undo the context. */
+static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, uint64_t key, CUcontext context)
+{
+	struct ptrmap_entry entry = { .key = key, .owner = guest_context_tag(context), .kind = kind };
+	uint64_t used = 0;
+
+	if (c->device < 0)
+		return CUDA_SUCCESS;
+	if (c->measured && overhead_used(c->device, &used) && used > c->used_before &&
+	    used - c->used_before < OVERHEAD_MAX)
+		entry.bytes = used - c->used_before;
+	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	entry.device = (int8_t)c->device;
+	if (!ptrmap_put(&entry)) {
+		charge_return(c->device, entry.bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* The context is gone, and everything allocated in it. */
+static void context_gone(const struct ptrmap_entry *entry)
+{
+	uint64_t freed[SLUICE_MAX_DEVICES] = { 0 };
+
+	ptrmap_drop_owner(entry->owner, freed);
+	freed[entry->device] += entry->bytes;
+	for (int i = 0; i < SLUICE_MAX_DEVICES; i++)
+		if (freed[i])
+			charge_return(i, freed[i]);
+	pool_refresh(entry->device);
+}
+
+/* --- primary contexts -------------------------------------------------------------------------------------------- */
+
+static bool primary_active(CUdevice dev)
+{
+	unsigned int flags;
+	int active = 0;
+
+	if (!driver.cuDevicePrimaryCtxGetState || driver.cuDevicePrimaryCtxGetState(dev, &flags, &active))
+		return false;
+	return active;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
+{
+	struct ptrmap_entry entry;
+	struct creation c;
+	CUresult r;
+
+	if (!driver.cuDevicePrimaryCtxRetain)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!guest_enter())
+		return driver.cuDevicePrimaryCtxRetain(context, dev);
+	if (ptrmap_get(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry)) {
+		r = driver.cuDevicePrimaryCtxRetain(context, dev);
+	} else if ((r = creation_begin(&c, dev)) == CUDA_SUCCESS) {
+		r = driver.cuDevicePrimaryCtxRetain(context, dev);
+		if (r == CUDA_SUCCESS) {
+			r = creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, context ? *context : NULL);
+			if (r != CUDA_SUCCESS && driver.cuDevicePrimaryCtxRelease_v2)
+				driver.cuDevicePrimaryCtxRelease_v2(dev);
+		}
+	}
+	guest_leave();
+	return r;
+}
+
+static CUresult primary_leave(CUdevice dev, CUresult (*real)(CUdevice))
+{
+	struct ptrmap_entry entry;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	throttle_forget_all();
+	guest_forget_current_device();
+	if (!guest_enter())
+		return real(dev);
+	r = real(dev);
+	/* released by the last holder, or reset; a context that stays current to a thread remains charged with it */
+	if (r == CUDA_SUCCESS && !primary_active(dev) && ptrmap_take(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry)) {
+		throttle_context_gone(NULL);
+		context_gone(&entry);
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+	return primary_leave(dev, driver.cuDevicePrimaryCtxRelease);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	return primary_leave(dev, driver.cuDevicePrimaryCtxRelease_v2);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+	return primary_leave(dev, driver.cuDevicePrimaryCtxReset);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	return primary_leave(dev, driver.cuDevicePrimaryCtxReset_v2);
+}
+
+/* --- created contexts -------------------------------------------------------------------------------------------- */
+
+/* The four versions differ in their parameters only. `CALL` is the driver's call, an expression. */
+#define CREATE(NAME, CONTEXT, DEV, CALL)                                                                               \
+	({                                                                                                             \
+		struct creation c_;                                                                                    \
+		CUresult r_ = CUDA_ERROR_NOT_FOUND;                                                                    \
+		if (driver.NAME && !guest_enter()) {                                                                   \
+			r_ = CALL;                                                                                     \
+		} else if (driver.NAME) {                                                                              \
+			r_ = creation_begin(&c_, DEV);                                                                 \
+			if (r_ == CUDA_SUCCESS)                                                                        \
+				r_ = CALL;                                                                             \
+			if (r_ == CUDA_SUCCESS && (CONTEXT)) {                                                         \
+				r_ = creation_end(&c_, PTRMAP_CONTEXT, (uintptr_t) * (CONTEXT), *(CONTEXT));           \
+				if (r_ != CUDA_SUCCESS && driver.cuCtxDestroy_v2)                                      \
+					driver.cuCtxDestroy_v2(*(CONTEXT));                                            \
+			}                                                                                              \
+			guest_forget_current_device();                                                                 \
+			throttle_forget_local();                                                                       \
+			guest_leave();                                                                                 \
+		}                                                                                                      \
+		r_;                                                                                                    \
+	})
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice dev)
+{
+	return CREATE(cuCtxCreate, context, dev, driver.cuCtxCreate(context, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice dev)
+{
+	return CREATE(cuCtxCreate_v2, context, dev, driver.cuCtxCreate_v2(context, flags, dev));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice dev)
+{
+	return CREATE(cuCtxCreate_v3, context, dev, driver.cuCtxCreate_v3(context, affinity, count, flags, dev));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice dev)
+{
+	return CREATE(cuCtxCreate_v4, context, dev, driver.cuCtxCreate_v4(context, params, flags, dev));
+}
+
+/* The same function in a private table of the driver. */
+static CUresult (*bypass)(CUcontext *, unsigned int, CUdevice);
+
+static CUresult create_by_table(CUcontext *context, unsigned int flags, CUdevice dev)
+{
+	return CREATE(cuCtxCreate_v2, context, dev, bypass(context, flags, dev));
+}
+
+void context_set_bypass(void *real)
+{
+	__atomic_store_n(&bypass, (CUresult(*)(CUcontext *, unsigned int, CUdevice))real, __ATOMIC_RELEASE);
+}
+
+void *context_bypass(void)
+{
+	return (void *)create_by_table;
+}
+
+/* A green context is a part of the primary one and retains it; the SMs it is limited to are no concern of the cap. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
+{
+	struct ptrmap_entry entry;
+	struct creation c;
+	CUresult r;
+
+	if (!driver.cuGreenCtxCreate)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!guest_enter())
+		return driver.cuGreenCtxCreate(context, desc, dev, flags);
+	r = creation_begin(&c, dev);
+	if (r == CUDA_SUCCESS)
+		r = driver.cuGreenCtxCreate(context, desc, dev, flags);
+	if (r == CUDA_SUCCESS && !ptrmap_get(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry) &&
+	    creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, NULL) != CUDA_SUCCESS)
+		r = CUDA_SUCCESS; /* cannot be undone without the caller's other handles: the next allocation is refused */
+	guest_leave();
+	return r;
+}
+
+static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
+{
+	struct ptrmap_entry entry;
+	bool ours;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	guest_forget_current_device();
+	if (!guest_enter())
+		return real(context);
+	throttle_context_gone(context);
+	ours = ptrmap_take(PTRMAP_CONTEXT, (uintptr_t)context, &entry);
+	r = real(context);
+	if (ours && r != CUDA_SUCCESS)
+		ptrmap_put(&entry);
+	else if (ours)
+		context_gone(&entry);
+	guest_leave();
+	return r;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+	return destroy(context, driver.cuCtxDestroy);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	return destroy(context, driver.cuCtxDestroy_v2);
+}
+
+/* Destroys the context only with the last attachment, so what it held stays charged until the process ends. */
+CUresult cuCtxDetach(CUcontext context)
+{
+	if (!driver.cuCtxDetach)
+		return CUDA_ERROR_NOT_FOUND;
+	guest_forget_current_device();
+	throttle_context_gone(context);
+	return driver.cuCtxDetach(context);
+}
+
+/* --- which one is current ---------------------------------------------------------------------------------------- */
+
+static void current_changed(void)
+{
+	guest_forget_current_device();
+	throttle_forget_local();
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	if (!driver.cuCtxSetCurrent)
+		return CUDA_ERROR_NOT_FOUND;
+	current_changed();
+	return driver.cuCtxSetCurrent(context);
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+	if (!driver.cuCtxPushCurrent)
+		return CUDA_ERROR_NOT_FOUND;
+	current_changed();
+	return driver.cuCtxPushCurrent(context);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	if (!driver.cuCtxPushCurrent_v2)
+		return CUDA_ERROR_NOT_FOUND;
+	current_changed();
+	return driver.cuCtxPushCurrent_v2(context);
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+	if (!driver.cuCtxPopCurrent)
+		return CUDA_ERROR_NOT_FOUND;
+	current_changed();
+	return driver.cuCtxPopCurrent(context);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	if (!driver.cuCtxPopCurrent_v2)
+		return CUDA_ERROR_NOT_FOUND;
+	current_changed();
+	return driver.cuCtxPopCurrent_v2(context);
+}

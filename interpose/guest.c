@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * This process as a tenant: its slot, its devices, and whether a call is to be accounted.
+ *
+ * What belongs to the process lives in one page the kernel wipes on fork (MADV_WIPEONFORK), whatever way the child was
+ * made, so a child is nobody until its own cuInit. What belongs to the grant (the mappings) is shared with children.
+ * No lock: attaching is a small state machine, and the loser of a race waits for the winner.
+ */
+#include "interpose/guest.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/attach.h"
+#include "interpose/driver.h"
+#include "interpose/guest_page.h"
+#include "interpose/ptrmap.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+enum { DETACHED, ATTACHING, ATTACHED, READY };
+
+struct guest_page *guest_page; /* NULL until the first attach; wiped, not unmapped, in a child */
+
+/* Survives fork on purpose: a thread's cached device must not be believed after re-attaching in the child. */
+static uint32_t attach_count;
+
+/* Per thread: are we inside a hook, and the device of the current context. */
+struct thread_state {
+	uint32_t depth;
+	uint32_t epoch; /* of guest_page when `device` was asked; 0 = ask again */
+	uint32_t context; /* tag of the current context */
+	int device;
+};
+static __thread struct thread_state self __attribute__((tls_model("initial-exec")));
+
+/* --- attaching -------------------------------------------------------------------------------------------------- */
+
+static struct guest_page *page_get(void)
+{
+	struct guest_page *page = __atomic_load_n(&guest_page, __ATOMIC_ACQUIRE), *nobody = NULL;
+	size_t bytes = (sizeof(*page) + 4095) & ~(size_t)4095;
+
+	if (page)
+		return page;
+	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return NULL;
+	/* Linux 4.14; without it a child would write into its parent's slot: better no GPU than that */
+	if (madvise(page, bytes, MADV_WIPEONFORK) != 0 ||
+	    !__atomic_compare_exchange_n(&guest_page, &nobody, page, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		munmap(page, bytes);
+		return nobody;
+	}
+	return page;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t all_hooks(void)
+{
+	uint64_t mask = 0;
+
+	for (size_t i = 0; i < driver_hook_count; i++)
+		mask |= UINT64_C(1) << driver_hooks[i].group;
+	return mask;
+}
+
+/* One line, once: a framework may call cuInit again and again. */
+void guest_refuse(const char *why)
+{
+	static bool said;
+	char line[256];
+	int n;
+
+	if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+		return;
+	n = snprintf(line, sizeof(line), "sluice: no GPU for process %d: %s\n", (int)getpid(), why);
+	if (n > 0 && write(STDERR_FILENO, line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1) < 0)
+		return; /* nobody listens: then nobody listens */
+}
+
+static void introduce(const struct attach_region *region, const struct attach_slot *slot, uint32_t ns_pid)
+{
+	struct sluice_usage_slot *s = &region->usage->slot[slot->slot];
+
+	__atomic_store_n(&s->ns_pid, ns_pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->hook_mask, all_hooks(), __ATOMIC_RELAXED);
+	__atomic_store_n(&s->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
+	__atomic_store_n(&s->generation_seen, slot->generation, __ATOMIC_RELEASE);
+}
+
+static int attach_now(struct guest_page *page)
+{
+	struct attach_identity identity;
+	struct attach_region region;
+	struct attach_slot slot;
+	int error;
+
+	error = attach_map(&region);
+	if (!error)
+		error = attach_identify(&identity);
+	if (!error)
+		error = attach_register(&region, &identity, all_hooks(), &slot);
+	if (error)
+		return error;
+	introduce(&region, &slot, identity.ns_pid);
+	page->identity = identity;
+	page->guest.policy = region.policy;
+	page->guest.usage = region.usage;
+	page->guest.slot = slot.slot;
+	page->guest.generation = slot.generation;
+	memset(page->guest.device_of_ordinal, -1, sizeof(page->guest.device_of_ordinal));
+	page->epoch = __atomic_add_fetch(&attach_count, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+int guest_attach(void)
+{
+	struct guest_page *page = page_get();
+	uint32_t was = DETACHED;
+	int error;
+
+	if (!page) {
+		guest_refuse("no page that is wiped on fork (Linux 4.14 or later is needed)");
+		return -ENOTSUP;
+	}
+	while (!__atomic_compare_exchange_n(&page->state, &was, ATTACHING, false, __ATOMIC_ACQ_REL,
+	                                    __ATOMIC_ACQUIRE)) {
+		if (was != ATTACHING)
+			return 0;
+		/* another thread is at it: at most the registration deadline and a little */
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+		was = DETACHED;
+	}
+	error = attach_now(page);
+	__atomic_store_n(&page->state, error ? DETACHED : ATTACHED, __ATOMIC_RELEASE);
+	if (error)
+		guest_refuse(attach_strerror(error));
+	return error;
+}
+
+/* CUDA ordinals are whatever CUDA_VISIBLE_DEVICES made of them; the UUID is what both sides know a GPU by. */
+static int8_t device_of(const struct sluice_policy *policy, CUdevice dev)
+{
+	uint32_t count = policy->header.device_count;
+	CUuuid uuid;
+
+	if (!driver.cuDeviceGetUuid_v2 || driver.cuDeviceGetUuid_v2(&uuid, dev) != CUDA_SUCCESS) {
+		if (!driver.cuDeviceGetUuid || driver.cuDeviceGetUuid(&uuid, dev) != CUDA_SUCCESS)
+			return -1;
+	}
+	for (uint32_t i = 0; i < count && i < SLUICE_MAX_DEVICES; i++)
+		if (memcmp(policy->dev[i].gpu_uuid, uuid.bytes, sizeof(uuid.bytes)) == 0)
+			return (int8_t)i;
+	return -1;
+}
+
+void guest_find_devices(void)
+{
+	struct guest_page *page = __atomic_load_n(&guest_page, __ATOMIC_ACQUIRE);
+	int count = 0;
+
+	if (!page || __atomic_load_n(&page->state, __ATOMIC_ACQUIRE) != ATTACHED)
+		return;
+	if (!driver.cuDeviceGetCount || driver.cuDeviceGetCount(&count) != CUDA_SUCCESS || count < 0)
+		count = 0;
+	if (count > (int)sizeof(page->guest.device_of_ordinal))
+		count = (int)sizeof(page->guest.device_of_ordinal);
+	/* racing threads find the same */
+	for (int i = 0; i < count; i++)
+		__atomic_store_n(&page->guest.device_of_ordinal[i], device_of(page->guest.policy, i), __ATOMIC_RELAXED);
+	__atomic_store_n(&page->guest.device_count, (uint32_t)count, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->state, READY, __ATOMIC_RELEASE);
+}
+
+const struct sluice_guest *guest_self(void)
+{
+	struct guest_page *page = __atomic_load_n(&guest_page, __ATOMIC_RELAXED);
+
+	if (!page || __atomic_load_n(&page->state, __ATOMIC_ACQUIRE) != READY)
+		return NULL;
+	return &page->guest;
+}
+
+const char *guest_driver_path(void)
+{
+	struct attach_region region;
+
+	if (attach_map(&region) != 0 || region.policy->driver_path[0] != '/')
+		return NULL;
+	return (const char *)region.policy->driver_path;
+}
+
+/* --- questions of the hooks -------------------------------------------------------------------------------------- */
+
+bool guest_enter(void)
+{
+	if (!guest_self() || self.depth)
+		return false;
+	self.depth = 1;
+	return true;
+}
+
+void guest_leave(void)
+{
+	self.depth = 0;
+}
+
+int guest_current_device(void)
+{
+	const struct guest_page *page = guest_page;
+	CUcontext context = NULL;
+	CUdevice dev;
+
+	if (!guest_self())
+		return -1;
+	if (self.epoch == page->epoch)
+		return self.device;
+	if (!driver.cuCtxGetDevice || driver.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
+		return -1; /* no context yet: ask again next time */
+	self.device = guest_device_of_ordinal(dev);
+	if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+		context = NULL;
+	self.context = guest_context_tag(context);
+	self.epoch = page->epoch;
+	return self.device;
+}
+
+/* 32 bits of a hash: two live contexts share a tag with probability 2^-32. */
+uint32_t guest_context_tag(CUcontext context)
+{
+	return (uint32_t)(((uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+}
+
+uint32_t guest_current_context(void)
+{
+	return guest_current_device() >= 0 ? self.context : 0;
+}
+
+void guest_forget_current_device(void)
+{
+	self.epoch = 0;
+}
+
+int guest_device_of_ordinal(CUdevice ordinal)
+{
+	const struct sluice_guest *guest = guest_self();
+
+	if (!guest || ordinal < 0 || ordinal >= (int)sizeof(guest->device_of_ordinal))
+		return -1;
+	return guest->device_of_ordinal[ordinal];
+}
+
+static uint32_t own_slot(void)
+{
+	return __atomic_load_n(&guest_page->guest.slot, __ATOMIC_RELAXED);
+}
+
+struct sluice_usage_device *guest_usage(int device)
+{
+	return &guest_page->guest.usage->slot[own_slot()].dev[device];
+}
+
+void guest_count_unknown_export(void)
+{
+	if (guest_self())
+		__atomic_fetch_add(&guest_page->guest.usage->slot[own_slot()].unknown_exports, 1, __ATOMIC_RELAXED);
+}
+
+void guest_read_device(int device, struct sluice_policy_device *ret_device)
+{
+	struct guest_page *page = guest_page;
+	struct sluice_policy_device fresh;
+	uint32_t seq;
+
+	if (sluice_policy_read_device(page->guest.policy, (uint32_t)device, &fresh) == 0) {
+		uint64_t epoch = __atomic_load_n(&page->guest.policy->control.epoch, __ATOMIC_ACQUIRE);
+
+		*ret_device = fresh;
+		/* keep a copy for the day the daemon dies in mid-write; a copy another thread is writing is as good */
+		if (__atomic_load_n(&page->last_epoch[device], __ATOMIC_RELAXED) == epoch)
+			return;
+		seq = __atomic_load_n(&page->last_seq[device], __ATOMIC_RELAXED);
+		if ((seq & 1) || !__atomic_compare_exchange_n(&page->last_seq[device], &seq, seq + 1, false,
+		                                              __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+			return;
+		__atomic_thread_fence(__ATOMIC_RELEASE);
+		for (size_t i = 0; i < GUEST_DEVICE_WORDS; i++)
+			__atomic_store_n(&page->last[device][i], ((guest_word *)&fresh)[i], __ATOMIC_RELAXED);
+		__atomic_store_n(&page->last_epoch[device], epoch, __ATOMIC_RELAXED);
+		__atomic_store_n(&page->last_seq[device], seq + 2, __ATOMIC_RELEASE);
+		return;
+	}
+	do { /* the writer is one of our threads with 16 stores to do */
+		seq = __atomic_load_n(&page->last_seq[device], __ATOMIC_ACQUIRE);
+		for (size_t i = 0; i < GUEST_DEVICE_WORDS; i++)
+			((guest_word *)&fresh)[i] = __atomic_load_n(&page->last[device][i], __ATOMIC_RELAXED);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while ((seq & 1) || __atomic_load_n(&page->last_seq[device], __ATOMIC_RELAXED) != seq);
+	if (seq == 0) {
+		/* never had a good copy: read the words one by one, each is right on its own, and enforce */
+		for (size_t i = 0; i < GUEST_DEVICE_WORDS; i++)
+			((guest_word *)&fresh)[i] = __atomic_load_n(
+				(const guest_word *)&page->guest.policy->dev[device] + i, __ATOMIC_RELAXED);
+	}
+	*ret_device = fresh;
+}
+
+uint64_t guest_memory_limit(int device)
+{
+	const struct sluice_policy_device *d = &guest_page->guest.policy->dev[device];
+	uint32_t flags = __atomic_load_n(&d->flags, __ATOMIC_ACQUIRE);
+
+	if (flags & SLUICE_FLAG_REVOKED)
+		return 0;
+	if (!(flags & SLUICE_FLAG_ENFORCE_MEMORY))
+		return UINT64_MAX;
+	return __atomic_load_n(&d->memory_limit_bytes, __ATOMIC_ACQUIRE);
+}
+
+/* --- when the daemon gives our slot away ------------------------------------------------------------------------- */
+
+static void move_to(struct guest_page *page, const struct attach_slot *slot)
+{
+	struct sluice_usage *usage = page->guest.usage;
+	struct attach_region region = { page->guest.policy, usage };
+	uint64_t held[SLUICE_MAX_DEVICES];
+
+	/* What we hold is charged in the new slot before we use it; the old one is the daemon's to zero. */
+	ptrmap_sum(held);
+	pool_sum(held);
+	for (int i = 0; i < SLUICE_MAX_DEVICES; i++)
+		__atomic_store_n(&usage->slot[slot->slot].dev[i].charged_bytes, held[i], __ATOMIC_SEQ_CST);
+	introduce(&region, slot, page->identity.ns_pid);
+	__atomic_store_n(&page->guest.slot, slot->slot, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->guest.generation, slot->generation, __ATOMIC_RELEASE);
+}
+
+void guest_check_generation(void)
+{
+	struct guest_page *page = guest_page;
+	const struct sluice_policy_entry *entry;
+	struct attach_region region;
+	struct attach_slot slot;
+	uint64_t seen, known;
+	uint32_t idle = 0;
+
+	if (!guest_self())
+		return;
+	entry = &page->guest.policy->dir[own_slot()];
+	known = __atomic_load_n(&page->guest.generation, __ATOMIC_RELAXED);
+	seen = __atomic_load_n(&entry->generation, __ATOMIC_ACQUIRE); /* R3 */
+	if (__builtin_expect(seen == known, 1))
+		return;
+	if (!__atomic_compare_exchange_n(&page->moving, &idle, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return; /* another thread is at it */
+	slot = (struct attach_slot){ own_slot(), seen };
+	if (!(known & 1) && (seen & 1) &&
+	    __atomic_load_n(&entry->starttime, __ATOMIC_RELAXED) == page->identity.starttime &&
+	    __atomic_load_n(&entry->ns_pid, __ATOMIC_RELAXED) == page->identity.ns_pid) {
+		/* the daemon is back and has adopted our claim */
+		__atomic_store_n(&page->guest.generation, seen, __ATOMIC_RELEASE);
+		__atomic_store_n(&page->guest.usage->slot[slot.slot].generation_seen, seen, __ATOMIC_RELEASE);
+	} else {
+		region = (struct attach_region){ page->guest.policy, page->guest.usage };
+		if (attach_register(&region, &page->identity, all_hooks(), &slot) == 0)
+			move_to(page, &slot);
+		else /* keep charging the old slot: others still see it while it is odd. Do not ask again for every call. */
+			__atomic_store_n(&page->guest.generation, seen, __ATOMIC_RELEASE);
+	}
+	__atomic_store_n(&page->moving, 0, __ATOMIC_RELEASE);
+}

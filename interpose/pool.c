@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream-ordered allocation (cuMemAllocAsync and friends).
+ *
+ * A pool grows in steps of its own and keeps freed memory, so sizes of allocations say little; what counts is
+ * RESERVED_MEM_CURRENT. Before a call that may grow the pool we charge the request, after it the charge becomes what
+ * the pool really has. The table lock is never held over a driver call, so two threads' readings may cross: while more
+ * than one is inside a pool its charge only grows, and the last one out sets it exactly, unless somebody came in
+ * since the reading. A charge may therefore be too high for a moment, never too low.
+ *
+ * Under stream capture these calls build graph nodes and allocate nothing; they pass.
+ */
+#include "interpose/pool.h"
+
+#include <sched.h>
+#include <stddef.h>
+
+#include "interpose/charge.h"
+#include "interpose/driver.h"
+#include "interpose/guest_page.h"
+
+enum { POOL_UNUSED, POOL_LIVE, POOL_DESTROYED };
+
+static struct pool_table *table_lock(void)
+{
+	struct pool_table *t = &guest_page->pools;
+
+	for (unsigned int spins = 0; __atomic_exchange_n(&t->lock, 1, __ATOMIC_ACQUIRE); spins++)
+		if (spins > 64)
+			sched_yield();
+	return t;
+}
+
+static void table_unlock(struct pool_table *t)
+{
+	__atomic_store_n(&t->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* The record of a pool, made on first sight; NULL when the table is full. */
+static struct pool *pool_of(CUmemoryPool handle, int device)
+{
+	struct pool_table *t = table_lock();
+	struct pool *p = NULL;
+	uint32_t i;
+
+	for (i = 0; i < t->high; i++)
+		if (t->pool[i].state == POOL_LIVE && t->pool[i].handle == handle) {
+			p = &t->pool[i];
+			break;
+		}
+	for (i = 0; !p && i < POOL_MAX; i++)
+		if (t->pool[i].state == POOL_UNUSED) {
+			p = &t->pool[i];
+			*p = (struct pool){ .handle = handle, .state = POOL_LIVE, .device = device };
+			if (t->high <= i)
+				t->high = i + 1;
+		}
+	table_unlock(t);
+	return p;
+}
+
+static uint64_t reserved_bytes(const struct pool *p)
+{
+	cuuint64_t value = 0;
+
+	if (!driver.cuMemPoolGetAttribute ||
+	    driver.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
+		return p->settled; /* no answer changes nothing */
+	return value;
+}
+
+static void enter(struct pool *p)
+{
+	struct pool_table *t = table_lock();
+
+	p->in_flight++;
+	p->version++;
+	table_unlock(t);
+}
+
+/* The charge follows the pool. `held` is what the caller has taken in advance; returns what of it must go back, or,
+ * negative, what is still to be taken. */
+static int64_t settle(struct pool *p, uint64_t reserved, uint64_t held, uint32_t version, bool leaving)
+{
+	struct pool_table *t = table_lock();
+	int64_t back = (int64_t)held;
+
+	if (reserved > p->settled || (leaving && p->in_flight == 1 && p->version == version)) {
+		back -= (int64_t)(reserved - p->settled); /* modulo 2^64: also right when it shrank */
+		p->settled = reserved;
+	}
+	if (leaving)
+		p->in_flight--;
+	table_unlock(t);
+	return back;
+}
+
+static uint32_t version_of(const struct pool *p)
+{
+	return __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
+}
+
+static void leave(struct pool *p)
+{
+	uint32_t version = version_of(p);
+	int64_t back = settle(p, reserved_bytes(p), 0, version, true);
+
+	if (back > 0)
+		charge_return(p->device, (uint64_t)back);
+	else if (back < 0) /* grew behind our back: it is there, so it is charged, limit or not */
+		__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
+}
+
+/* Charge for an allocation that may grow the pool. */
+static CUresult before(struct pool *p, uint64_t bytes, uint64_t *ret_held)
+{
+	struct pool_table *t;
+	uint64_t unused;
+	CUresult r;
+
+	enter(p);
+	t = table_lock();
+	unused = p->settled > p->live_bytes ? p->settled - p->live_bytes : 0;
+	table_unlock(t);
+	*ret_held = bytes <= unused ? 0 : bytes;
+	r = *ret_held ? charge_take(p->device, *ret_held) : CUDA_SUCCESS;
+	if (r != CUDA_SUCCESS)
+		leave(p);
+	return r;
+}
+
+/* The driver has answered: the charge becomes what the pool has now. If that is over the limit the memory goes back. */
+static CUresult after(struct pool *p, uint64_t held, CUresult r, const CUdeviceptr *dptr, uint64_t bytes,
+                      CUstream stream)
+{
+	uint32_t version = version_of(p);
+	uint64_t reserved = reserved_bytes(p);
+	int64_t back = settle(p, reserved, held, version, false);
+	struct ptrmap_entry entry = { .bytes = bytes, .kind = PTRMAP_ASYNC, .device = (int8_t)p->device };
+
+	if (back > 0) {
+		charge_return(p->device, (uint64_t)back);
+	} else if (back < 0) {
+		/* Count it first: it exists. Over the limit it is undone at once, waiting for the stream if need be. */
+		if (charge_take(p->device, (uint64_t)-back) != CUDA_SUCCESS) {
+			__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
+			if (r == CUDA_SUCCESS && driver.cuMemFreeAsync && driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
+				if (driver.cuStreamSynchronize)
+					driver.cuStreamSynchronize(stream);
+				if (driver.cuMemPoolTrimTo)
+					driver.cuMemPoolTrimTo(p->handle, 0);
+				leave(p);
+				return CUDA_ERROR_OUT_OF_MEMORY;
+			}
+		}
+	}
+	if (r == CUDA_SUCCESS) {
+		entry.key = *dptr;
+		entry.owner = (uint32_t)(p - guest_page->pools.pool);
+		if (ptrmap_put(&entry)) /* else its size is only missed when the pool is destroyed first */
+			__atomic_fetch_add(&p->live_bytes, bytes, __ATOMIC_RELAXED);
+	}
+	leave(p);
+	return r;
+}
+
+static bool capturing(CUstream stream, bool per_thread)
+{
+	CUresult (*ask)(CUstream, CUstreamCaptureStatus *) =
+		per_thread ? driver.cuStreamIsCapturing_ptsz : driver.cuStreamIsCapturing;
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	/* the legacy stream answers with an error while another one captures: nothing will be allocated either */
+	return ask && (ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* The device whose pool serves a stream: with one GPU there is no question. */
+static CUresult stream_device(CUstream stream, bool per_thread, CUdevice *ret_dev)
+{
+	CUresult (*ask)(CUstream, CUcontext *) = per_thread ? driver.cuStreamGetCtx_ptsz : driver.cuStreamGetCtx;
+	CUcontext own = NULL, context = NULL;
+	CUresult r;
+
+	if (guest_self()->device_count > 1 && (uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD && ask &&
+	    driver.cuCtxPushCurrent_v2 && driver.cuCtxPopCurrent_v2 && driver.cuCtxGetCurrent &&
+	    ask(stream, &context) == CUDA_SUCCESS && driver.cuCtxGetCurrent(&own) == CUDA_SUCCESS && context != own &&
+	    driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+		r = driver.cuCtxGetDevice(ret_dev);
+		driver.cuCtxPopCurrent_v2(&own);
+		return r;
+	}
+	return driver.cuCtxGetDevice ? driver.cuCtxGetDevice(ret_dev) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* Which device a pool we did not see being made belongs to: one of the defaults, else the stream's. */
+static struct pool *known_pool(CUmemoryPool handle, CUdevice fallback)
+{
+	struct pool_table *t = table_lock();
+	struct pool *p = NULL;
+	CUmemoryPool other;
+
+	for (uint32_t i = 0; i < t->high && !p; i++)
+		if (t->pool[i].state == POOL_LIVE && t->pool[i].handle == handle)
+			p = &t->pool[i];
+	table_unlock(t);
+	if (p)
+		return p;
+	for (uint32_t i = 0; driver.cuDeviceGetDefaultMemPool && i < guest_self()->device_count; i++)
+		if (driver.cuDeviceGetDefaultMemPool(&other, (CUdevice)i) == CUDA_SUCCESS && other == handle)
+			fallback = (CUdevice)i;
+	return pool_of(handle, guest_device_of_ordinal(fallback));
+}
+
+static CUresult alloc_async(CUdeviceptr *dptr, size_t bytes, CUstream stream, bool per_thread)
+{
+	CUresult (*real)(CUdeviceptr *, size_t, CUstream) =
+		per_thread ? driver.cuMemAllocAsync_ptsz : driver.cuMemAllocAsync;
+	CUmemoryPool handle;
+	struct pool *p;
+	uint64_t held;
+	CUdevice dev;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!dptr || bytes == 0 || !guest_enter())
+		return real(dptr, bytes, stream);
+	if (capturing(stream, per_thread) || !driver.cuDeviceGetMemPool ||
+	    stream_device(stream, per_thread, &dev) != CUDA_SUCCESS ||
+	    driver.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS) {
+		r = real(dptr, bytes, stream); /* fails, or records a node */
+	} else {
+		p = known_pool(handle, dev);
+		r = p && p->device >= 0 ? before(p, bytes, &held) : CUDA_ERROR_OUT_OF_MEMORY;
+		if (r == CUDA_SUCCESS)
+			r = after(p, held, real(dptr, bytes, stream), dptr, bytes, stream);
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream)
+{
+	return alloc_async(dptr, bytes, stream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream)
+{
+	return alloc_async(dptr, bytes, stream, true);
+}
+
+static CUresult alloc_from_pool(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream, bool per_thread)
+{
+	CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+		per_thread ? driver.cuMemAllocFromPoolAsync_ptsz : driver.cuMemAllocFromPoolAsync;
+	struct pool *p;
+	uint64_t held;
+	CUdevice dev;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!dptr || bytes == 0 || !handle || !guest_enter())
+		return real(dptr, bytes, handle, stream);
+	if (capturing(stream, per_thread) || stream_device(stream, per_thread, &dev) != CUDA_SUCCESS) {
+		r = real(dptr, bytes, handle, stream);
+	} else {
+		p = known_pool(handle, dev);
+		if (p && p->device == POOL_DEVICE_HOST) {
+			r = real(dptr, bytes, handle, stream);
+		} else {
+			r = p && p->device >= 0 ? before(p, bytes, &held) : CUDA_ERROR_OUT_OF_MEMORY;
+			if (r == CUDA_SUCCESS)
+				r = after(p, held, real(dptr, bytes, handle, stream), dptr, bytes, stream);
+		}
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	return alloc_from_pool(dptr, bytes, pool, stream, false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	return alloc_from_pool(dptr, bytes, pool, stream, true);
+}
+
+void pool_freed(const struct ptrmap_entry *entry)
+{
+	struct pool *p = &guest_page->pools.pool[entry->owner % POOL_MAX];
+	uint64_t live = __atomic_sub_fetch(&p->live_bytes, entry->bytes, __ATOMIC_RELAXED), gone = 0;
+	struct pool_table *t;
+
+	if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) == POOL_LIVE) {
+		enter(p);
+		leave(p);
+		return;
+	}
+	/* a destroyed pool lives on until its last allocation is freed, but cannot be asked any more */
+	t = table_lock();
+	if (p->state == POOL_DESTROYED && p->settled > live) {
+		gone = p->settled - live;
+		p->settled = live;
+		if (live == 0)
+			p->state = POOL_UNUSED;
+	}
+	table_unlock(t);
+	if (gone)
+		charge_return(p->device, gone);
+}
+
+static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
+{
+	CUresult (*real)(CUdeviceptr, CUstream) = per_thread ? driver.cuMemFreeAsync_ptsz : driver.cuMemFreeAsync;
+	struct ptrmap_entry entry;
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!guest_enter())
+		return real(dptr, stream);
+	/* out of the map before the driver may give the address to another thread */
+	if (ptrmap_take(PTRMAP_ASYNC, dptr, &entry) || ptrmap_take(PTRMAP_MEMORY, dptr, &entry)) {
+		r = real(dptr, stream);
+		if (r != CUDA_SUCCESS)
+			ptrmap_put(&entry);
+		else if (entry.kind == PTRMAP_ASYNC)
+			pool_freed(&entry);
+		else
+			charge_return(entry.device, entry.bytes);
+	} else {
+		r = real(dptr, stream);
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+{
+	return free_async(dptr, stream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
+{
+	return free_async(dptr, stream, true);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+	int device = POOL_DEVICE_HOST;
+	CUresult r;
+
+	if (!driver.cuMemPoolCreate)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!handle || !props || !guest_enter())
+		return driver.cuMemPoolCreate(handle, props);
+	if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+		device = guest_device_of_ordinal(props->location.id);
+	r = driver.cuMemPoolCreate(handle, props);
+	if (r == CUDA_SUCCESS && !pool_of(*handle, device)) {
+		if (driver.cuMemPoolDestroy)
+			driver.cuMemPoolDestroy(*handle);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	struct pool *p = NULL;
+	struct pool_table *t;
+	uint64_t gone = 0;
+	CUresult r;
+
+	if (!driver.cuMemPoolDestroy)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!guest_enter())
+		return driver.cuMemPoolDestroy(handle);
+	t = table_lock();
+	for (uint32_t i = 0; i < t->high && !p; i++)
+		if (t->pool[i].state == POOL_LIVE && t->pool[i].handle == handle)
+			p = &t->pool[i];
+	if (p) /* before the driver may make a new pool under the same handle */
+		p->state = POOL_DESTROYED;
+	table_unlock(t);
+	r = driver.cuMemPoolDestroy(handle);
+	if (p) {
+		t = table_lock();
+		if (r != CUDA_SUCCESS) {
+			p->state = POOL_LIVE;
+		} else {
+			/* what is handed out stays; what it only kept is gone */
+			uint64_t live = __atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED);
+
+			if (p->settled > live) {
+				gone = p->settled - live;
+				p->settled = live;
+			}
+			if (live == 0)
+				p->state = POOL_UNUSED;
+		}
+		table_unlock(t);
+		if (gone)
+			charge_return(p->device, gone);
+	}
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
+{
+	CUresult r;
+
+	if (!driver.cuMemPoolTrimTo)
+		return CUDA_ERROR_NOT_FOUND;
+	if (!guest_enter())
+		return driver.cuMemPoolTrimTo(handle, keep_bytes);
+	r = driver.cuMemPoolTrimTo(handle, keep_bytes);
+	for (int device = 0; device < SLUICE_MAX_DEVICES; device++)
+		pool_refresh(device);
+	guest_leave();
+	return r;
+}
+
+void pool_refresh(int device)
+{
+	struct pool_table *t = &guest_page->pools;
+
+	for (uint32_t i = 0; i < __atomic_load_n(&t->high, __ATOMIC_ACQUIRE); i++) {
+		struct pool *p = &t->pool[i];
+
+		if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) != POOL_LIVE || p->device != device)
+			continue;
+		enter(p);
+		leave(p);
+	}
+}
+
+bool pool_give_back(int device)
+{
+	struct pool_table *t = &guest_page->pools;
+	uint64_t before_bytes[SLUICE_MAX_DEVICES] = { 0 }, after_bytes[SLUICE_MAX_DEVICES] = { 0 };
+
+	pool_sum(before_bytes);
+	if (before_bytes[device] == 0)
+		return false;
+	for (uint32_t i = 0; i < __atomic_load_n(&t->high, __ATOMIC_ACQUIRE); i++) {
+		struct pool *p = &t->pool[i];
+
+		if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) == POOL_LIVE && p->device == device &&
+		    driver.cuMemPoolTrimTo)
+			driver.cuMemPoolTrimTo(p->handle, 0);
+	}
+	pool_refresh(device);
+	pool_sum(after_bytes);
+	return after_bytes[device] < before_bytes[device];
+}
+
+void pool_sum(uint64_t held[])
+{
+	struct pool_table *t = table_lock();
+
+	for (uint32_t i = 0; i < t->high; i++)
+		if (t->pool[i].state != POOL_UNUSED && t->pool[i].device >= 0)
+			held[t->pool[i].device] += t->pool[i].settled;
+	table_unlock(t);
+}

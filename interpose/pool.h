@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stream-ordered memory: charged by what a pool has reserved, because that is what the GPU has lost. See pool.c. */
+#ifndef SLUICE_POOL_H
+#define SLUICE_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/cuda_abi.h"
+#include "interpose/ptrmap.h"
+
+/* Pools one process may have at once. Frameworks have one per GPU; past it cuMemPoolCreate says out of memory. */
+#define POOL_MAX 256
+#define POOL_DEVICE_HOST (-2) /* not device memory: nothing to charge */
+
+struct pool {
+	CUmemoryPool handle;
+	uint32_t state;
+	int32_t device;      /* region device, -1 = a GPU that is not ours */
+	uint32_t in_flight;  /* threads between entering and leaving */
+	uint32_t version;    /* moves when one enters */
+	uint64_t settled;    /* reserved bytes that are charged */
+	uint64_t live_bytes; /* handed out and not freed */
+	uint64_t padding[3];
+};
+
+struct pool_table {
+	uint32_t lock;
+	uint32_t high; /* pools used so far lie below this index */
+	uint64_t padding[7];
+	struct pool pool[POOL_MAX];
+};
+
+/* An asynchronous pointer was freed through whatever call. */
+void pool_freed(const struct ptrmap_entry *entry);
+/* Let our pools on a device return unused memory; true if any charge went. */
+bool pool_give_back(int device);
+/* Bring the charge of our pools on a device up to date with what the driver says. */
+void pool_refresh(int device);
+/* Add what our pools have charged to `held`, per device. */
+void pool_sum(uint64_t held[]);
+
+#endif

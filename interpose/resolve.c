@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a program gets at the driver's functions, other than by linking: cuInit, cuGetProcAddress, cuGetExportTable.
+ *
+ * cuGetProcAddress is answered by asking the driver first. Which function a (name, version, flags) means is the
+ * driver's knowledge; ours is only which of its functions we wrap. So its answer is looked up among the real entry
+ * points and replaced by our wrapper of the same one: right for every version and stream flavour, and absent where the
+ * driver says absent. dlsym is not hooked: in the place of libcuda.so.1 it finds us anyway.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "interpose/context.h"
+#include "interpose/driver.h"
+#include "interpose/guest.h"
+
+CUresult cuInit(unsigned int flags)
+{
+	CUresult r;
+
+	if (guest_self())
+		return driver.cuInit(flags);
+	if (guest_attach() != 0)
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	if (driver_load() != 0 || !driver.cuInit) {
+		guest_refuse("no real libcuda.so.1 found beside the interposer");
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	}
+	r = driver.cuInit(flags);
+	if (r == CUDA_SUCCESS)
+		guest_find_devices();
+	return r;
+}
+
+/* --- cuGetProcAddress -------------------------------------------------------------------------------------------- */
+
+#define NAME_MAX_BYTES 128 /* the longest driver symbol has 62 characters */
+
+static bool ends_with(const char *name, size_t length, const char *suffix)
+{
+	size_t n = strlen(suffix);
+
+	return length > n && memcmp(name + length - n, suffix, n) == 0;
+}
+
+/* Length of a symbol without its stream and version suffix: what cuGetProcAddress calls it. */
+static size_t base_length(const char *name, bool *ret_per_thread)
+{
+	size_t n = strlen(name);
+
+	*ret_per_thread = ends_with(name, n, "_ptsz") || ends_with(name, n, "_ptds");
+	if (*ret_per_thread)
+		n -= 5;
+	if (n > 3 && name[n - 3] == '_' && name[n - 2] == 'v' && name[n - 1] >= '1' && name[n - 1] <= '9')
+		n -= 3;
+	return n;
+}
+
+static void *real_of(const struct driver_hook *hook)
+{
+	return *(void **)((char *)&driver + hook->slot);
+}
+
+/* How well a hook fits a request: 0 not at all, higher is better. */
+static int fits(const struct driver_hook *hook, const char *symbol, int version, bool per_thread)
+{
+	bool own_flavour;
+	size_t n = base_length(hook->name, &own_flavour);
+
+	if (strcmp(hook->name, symbol) == 0)
+		return 4;
+	if (strlen(symbol) != n || memcmp(hook->name, symbol, n) != 0)
+		return 0;
+	if (hook->since > (uint32_t)version)
+		return 1;
+	return own_flavour == per_thread ? 3 : 2;
+}
+
+/* Our wrapper of the very function the driver answered with. Drivers may give one function two names. */
+static void *wrapper_of(void *real, const char *symbol, int version, bool per_thread)
+{
+	void *best = NULL;
+	int best_fit = -1;
+
+	for (size_t i = 0; i < driver_hook_count; i++) {
+		int fit = real_of(&driver_hooks[i]) == real ? fits(&driver_hooks[i], symbol, version, per_thread) : -1;
+
+		if (fit > best_fit) {
+			best = driver_hooks[i].wrapper;
+			best_fit = fit;
+		}
+	}
+	return best;
+}
+
+/* What the name means by the versions of hooks.def, for drivers whose answers are not their exported functions, or
+ * that have no cuGetProcAddress. With `only_present`, entries the driver lacks do not count. */
+static const struct driver_hook *hook_by_name(const char *symbol, int version, bool per_thread, bool only_present)
+{
+	const struct driver_hook *best = NULL;
+	int best_fit = 1;
+
+	for (size_t i = 0; i < driver_hook_count; i++) {
+		const struct driver_hook *hook = &driver_hooks[i];
+		int fit = fits(hook, symbol, version, per_thread);
+
+		if (only_present && !real_of(hook))
+			continue;
+		if (fit > best_fit || (fit == best_fit && best && fit > 1 && hook->since > best->since)) {
+			best = hook;
+			best_fit = fit;
+		}
+	}
+	return best;
+}
+
+static bool is_hooked_base(const char *symbol)
+{
+	for (size_t i = 0; i < driver_hook_count; i++)
+		if (driver_hooks[i].group != HOOK_GROUP_settle && driver_hooks[i].group != HOOK_GROUP_info &&
+		    fits(&driver_hooks[i], symbol, 0, false))
+			return true;
+	return false;
+}
+
+/* Is the driver's answer one of the functions we hand on by decision (forward.def)? */
+static bool is_forwarded(const char *symbol, const void *real)
+{
+	static const char *const versions[] = { "", "_v2", "_v3", "_v4", "_v5" };
+	static const char *const flavours[] = { "", "_ptsz", "_ptds" };
+	char name[NAME_MAX_BYTES];
+
+	for (size_t v = 0; v < sizeof(versions) / sizeof(versions[0]); v++) {
+		for (size_t f = 0; f < sizeof(flavours) / sizeof(flavours[0]); f++) {
+			int n = snprintf(name, sizeof(name), "%s%s%s", symbol, versions[v], flavours[f]);
+
+			if (n > 0 && (size_t)n < sizeof(name) && driver_forwards(name) &&
+			    (!real || driver_symbol(name) == real))
+				return true;
+		}
+	}
+	return false;
+}
+
+static CUresult ask_driver(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                           CUdriverProcAddressQueryResult *status)
+{
+	CUdriverProcAddressQueryResult unused;
+
+	if (driver.cuGetProcAddress_v2)
+		return driver.cuGetProcAddress_v2(symbol, pfn, version, flags, status ? status : &unused);
+	return driver.cuGetProcAddress(symbol, pfn, version, flags);
+}
+
+/* Does this driver answer with the functions it exports? All known ones do. */
+static bool answers_exports(void)
+{
+	static int known; /* 0 not asked, 1 yes, 2 no; racing threads find the same */
+	int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
+	void *pfn = NULL;
+
+	if (now == 0) {
+		now = ask_driver("cuDeviceGetCount", &pfn, 12000, 0, NULL) == CUDA_SUCCESS && pfn &&
+		      pfn == (void *)driver.cuDeviceGetCount ? 1 : 2;
+		__atomic_store_n(&known, now, __ATOMIC_RELAXED);
+	}
+	return now == 1;
+}
+
+/* A driver without cuGetProcAddress: its exports are all there is. */
+static CUresult look_up_ourselves(const char *symbol, void **pfn, int version, bool per_thread,
+                                  CUdriverProcAddressQueryResult *status)
+{
+	const struct driver_hook *hook = hook_by_name(symbol, version, per_thread, true);
+	void *found = hook ? hook->wrapper : driver_symbol(symbol);
+
+	*pfn = found;
+	if (status)
+		*status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	if (found && !hook && !is_forwarded(symbol, NULL))
+		guest_count_unknown_export();
+	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult look_up(const char *symbol, void **pfn, int version, cuuint64_t flags, bool per_thread,
+                        CUdriverProcAddressQueryResult *status)
+{
+	const struct driver_hook *hook;
+	void *wrapper;
+	CUresult r;
+
+	if (flags & CU_GET_PROC_ADDRESS_LEGACY_STREAM)
+		per_thread = false;
+	if (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+		per_thread = true;
+	if (!driver.cuGetProcAddress_v2 && !driver.cuGetProcAddress) {
+		if (!symbol || !pfn || driver_load() != 0)
+			return CUDA_ERROR_NOT_FOUND;
+		return look_up_ourselves(symbol, pfn, version, per_thread, status);
+	}
+	if (per_thread && driver.cuGetProcAddress_v2_ptsz && !(flags & 3)) {
+		CUdriverProcAddressQueryResult unused;
+
+		r = driver.cuGetProcAddress_v2_ptsz(symbol, pfn, version, flags, status ? status : &unused);
+	} else {
+		r = ask_driver(symbol, pfn, version, flags, status);
+	}
+	if (r != CUDA_SUCCESS || !symbol || !pfn || !*pfn)
+		return r;
+	wrapper = wrapper_of(*pfn, symbol, version, per_thread);
+	if (!wrapper && !answers_exports()) {
+		hook = hook_by_name(symbol, version, per_thread, false);
+		wrapper = hook ? hook->wrapper : NULL;
+	}
+	if (wrapper) {
+		*pfn = wrapper;
+		return r;
+	}
+	if (is_forwarded(symbol, answers_exports() ? *pfn : NULL))
+		return r;
+	guest_count_unknown_export();
+	if (is_hooked_base(symbol)) {
+		/* A newer form of a function we guard, which we do not know: absent is the only safe answer. Its
+		 * parameters may differ, so an older wrapper would be wrong, and unguarded it would be a hole. */
+		*pfn = NULL;
+		if (status)
+			*status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+		return CUDA_ERROR_NOT_FOUND;
+	}
+	return r;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+	driver_load();
+	return look_up(symbol, pfn, version, flags, false, NULL);
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status)
+{
+	driver_load();
+	return look_up(symbol, pfn, version, flags, false, status);
+}
+
+/* What a program compiled for per-thread default streams links to: the same, with the other default. */
+CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                                  CUdriverProcAddressQueryResult *status)
+{
+	driver_load();
+	return look_up(symbol, pfn, version, flags, true, status);
+}
+
+/* --- cuGetExportTable -------------------------------------------------------------------------------------------- */
+
+/*
+ * The driver's private tables, by the first four bytes of their UUID (names as ZLUDA worked them out). Refusing them
+ * would break the static CUDA runtime. None of the slots known allocates device memory or launches a kernel, one makes
+ * contexts; a table that is not in the list is handed out and counted, so that the daemon can raise it.
+ */
+static const struct known_table {
+	uint8_t id[4];
+	bool makes_contexts;
+} known_tables[] = {
+	{ { 0x6b, 0xd5, 0xfb, 0x6c }, false }, /* CUDART_INTERFACE: module loading, primary context */
+	{ { 0x0c, 0xa5, 0x0b, 0x8c }, true },  /* CTX_CREATE_BYPASS */
+	{ { 0x19, 0x5b, 0xcb, 0xf4 }, false }, /* HEAP_ACCESS: host-side records */
+	{ { 0xc6, 0x93, 0x33, 0x6e }, false }, /* CONTEXT_LOCAL_STORAGE */
+	{ { 0x42, 0xd8, 0x5a, 0x81 }, false }, /* TOOLS_TLS */
+	{ { 0xa0, 0x94, 0x79, 0x8c }, false }, /* TOOLS_RUNTIME_CALLBACK_HOOKS */
+	{ { 0xb1, 0x05, 0x41, 0xe1 }, false }, /* device attributes */
+	{ { 0x26, 0x3e, 0x88, 0x60 }, false }, /* context checks */
+	{ { 0xdd, 0x9e, 0x98, 0xa4 }, false }, /* hybrid runtime */
+	{ { 0xd4, 0x08, 0x20, 0x55 }, false }, /* INTEGRITY_CHECK: hashes driver state, which we leave alone */
+};
+
+#define BYPASS_SLOT 1
+#define BYPASS_SLOTS 64 /* far more than it has */
+
+static void *bypass_table[BYPASS_SLOTS];
+
+/* A copy of the table with our own function in the slot that creates contexts. Slot 0 is its size in bytes. */
+static const void *guarded(const void *table)
+{
+	void *const *slots = table;
+	uintptr_t bytes = (uintptr_t)slots[0];
+	size_t count = bytes / sizeof(void *);
+
+	if (bytes % sizeof(void *) || count <= BYPASS_SLOT || count > BYPASS_SLOTS)
+		return NULL;
+	context_set_bypass(slots[BYPASS_SLOT]);
+	for (size_t i = 0; i < count; i++)
+		__atomic_store_n(&bypass_table[i], i == BYPASS_SLOT ? context_bypass() : slots[i], __ATOMIC_RELAXED);
+	return bypass_table;
+}
+
+CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	const struct known_table *known = NULL;
+	const void *copy;
+	CUresult r;
+
+	driver_load();
+	if (!driver.cuGetExportTable)
+		return CUDA_ERROR_NOT_FOUND;
+	r = driver.cuGetExportTable(table, id);
+	if (r != CUDA_SUCCESS || !table || !*table || !id)
+		return r;
+	for (size_t i = 0; i < sizeof(known_tables) / sizeof(known_tables[0]) && !known; i++)
+		if (memcmp(known_tables[i].id, id->bytes, sizeof(known_tables[i].id)) == 0)
+			known = &known_tables[i];
+	if (known && known->makes_contexts) {
+		copy = guarded(*table);
+		if (!copy) { /* not the table we know: do not hand out a door we cannot guard */
+			*table = NULL;
+			guest_count_unknown_export();
+			return CUDA_ERROR_NOT_FOUND;
+		}
+		*table = copy;
+	} else if (!known) {
+		guest_count_unknown_export();
+	}
+	return r;
+}

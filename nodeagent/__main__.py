@@ -1,0 +1,219 @@
+"""The daemon's composition root: reads the environment and the configuration, chooses the
+adapters, serves.
+
+`sluice serve` ends up here. Exit status: 0 stopped by a signal, 2 bad configuration, 69
+something needed is missing or another daemon runs, 70 a defect, 75 the ledger was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from nodeagent import native
+from nodeagent.adapters.clock import SystemClock, boot_id
+from nodeagent.adapters.host import host_findings
+from nodeagent.adapters.ledger_sqlite import LedgerTooNew, SqliteLedger
+from nodeagent.adapters.local_api import LocalApi
+from nodeagent.adapters.metrics_http import MetricsServer
+from nodeagent.adapters.nvml import ChildNvml
+from nodeagent.adapters.pidfd import SystemProcesses
+from nodeagent.adapters.region import RegionLibrary, TmpfsRegions, can_mount
+from nodeagent.adapters.registration import SeqpacketDoorman
+from nodeagent.adapters.sd_notify import SdNotify
+from nodeagent.adapters.wire import Wire
+from nodeagent.config import ConfigError, Settings, parse, split_address
+from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
+from nodeagent.ports import Clock, Finding, LedgerLost, Nvml
+from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.keeper import Keeper
+from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
+from nodeagent.shell.service import Service
+from nodeagent.shell.turns import Turns
+
+log = logging.getLogger("nodeagent")
+
+EXIT_USAGE: Final = 2
+EXIT_UNAVAILABLE: Final = 69
+DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="sluice serve", description="Run the node's daemon.")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists)",
+    )
+    options = parser.parse_args(arguments)
+    environment = dict(os.environ)
+    try:
+        settings = load_settings(options.config)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"sluice serve: {problem}", file=sys.stderr)
+        return EXIT_USAGE
+    start_logging(settings.daemon.log_level)
+    try:
+        return serve(settings, environment)
+    except Unavailable as error:
+        print(f"sluice serve: {error}", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    except LedgerLost as error:
+        log.critical("the ledger is lost: %s", error)
+        return EXIT_LEDGER_LOST
+
+
+class Unavailable(Exception):
+    """The daemon cannot run here now; the text says what to do."""
+
+
+def load_settings(path: Path | None) -> Settings:
+    """Raises ConfigError."""
+    if path is None:
+        if not DEFAULT_CONFIG.exists():
+            return Settings()
+        path = DEFAULT_CONFIG
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {error}"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+    try:
+        return parse(document)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from error
+
+
+def serve(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Raises Unavailable, LedgerLost."""
+    runtime = runtime_dir(settings.daemon.runtime_dir, environment)
+    state = state_dir(settings.daemon.state_dir, environment)
+    if len(os.fsencode(runtime)) > longest_runtime_dir():
+        raise Unavailable(
+            f"daemon.runtime_dir: {runtime} is longer than {longest_runtime_dir()} bytes, too long"
+            " for the sockets in it"
+        )
+    files = native.locate(settings.paths.native)
+    try:
+        runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = open(runtime / "lock", "w", encoding="ascii")  # noqa: SIM115  # held until we end
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        library = RegionLibrary(files.region_library)
+        wire = Wire(files.wire_descriptors)
+    except BlockingIOError:
+        raise Unavailable(f"another daemon serves {runtime} already") from None
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{error}; see `sluice doctor`") from error
+    raise_descriptor_limit()
+    boot = boot_id()
+    mount_refusal = can_mount(runtime) if os.geteuid() == 0 else "not root"
+    if mount_refusal:
+        log.warning("no tmpfs per grant: %s; regions share %s", mount_refusal, runtime)
+    try:
+        ledger = SqliteLedger(state / "ledger.sqlite", boot)
+    except LedgerTooNew as error:
+        raise Unavailable(str(error)) from error
+    if ledger.was_rebuilt:
+        log.error("the ledger was damaged and put aside; the regions say what lives")
+
+    clock = SystemClock()
+    notify = SdNotify(environment.get("NOTIFY_SOCKET"))
+    regions = TmpfsRegions(runtime / "grants", library, boot, mount=mount_refusal is None)
+    gpus = Gpus(settings.grants.slots_per_gpu, settings.grants.memory_reserve_mib)
+    nvml = make_nvml(settings, clock)
+    nodes: list[Node] = []
+    keeper = Keeper(
+        rules_of(settings, boot),
+        clock,
+        ledger,
+        regions,
+        SystemProcesses(),
+        fatal=lambda error: nodes[0].fatal(error),
+    )
+    doorman = SeqpacketDoorman(keeper, clock)
+    keeper.doorman = doorman
+    turns = Turns(settings.planner, keeper, clock)
+    service = Service(settings.grants, keeper, turns, gpus, clock, native.version())
+    service.operator_uids = frozenset({0, os.geteuid()})
+    service.nvml_restarts = lambda: nvml.restarts_total
+    service.counters = lambda: {
+        "tampers": keeper.tampers_total,
+        "registrations_dropped": doorman.dropped_total,
+    }
+
+    def doctor() -> list[Finding]:
+        return host_findings(files, environment, runtime, settings.nvml.library)
+
+    endpoints: list[Endpoint] = [LocalApi(runtime, wire, service, clock, doctor)]
+    if settings.metrics.enabled:
+        host, port = split_address(settings.metrics.listen)
+        endpoints.append(MetricsServer(host, port, lambda: service.node_view(None), clock.unix_s))
+    node = Node(settings, clock, keeper, turns, gpus, nvml, service, endpoints, notify.send)
+    nodes.append(node)
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, node.stop)
+        return await node.run()
+
+    try:
+        return asyncio.run(run())
+    except OSError as error:
+        raise Unavailable(str(error)) from error
+    finally:
+        doorman.close_listeners()
+        ledger.close()
+        lock.close()
+
+
+def make_nvml(settings: Settings, clock: Clock) -> Nvml:
+    """Replaced by tests that need a GPU with a mind of its own."""
+    return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
+
+
+def raise_descriptor_limit() -> None:
+    """A registered process costs two descriptors, a grant five: 80 grants of 256 processes need
+    41,000."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Format(logging.Formatter):
+    """One line per record, control characters escaped: names in it come from users."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        text = record.getMessage()
+        safe = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+        line = f"{stamp} {record.levelname.lower()} {safe}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def start_logging(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Format())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("asyncio", "grpc"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The client's end of the local API; what `sluice` and tests speak through."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from nodeagent.adapters.wire import SERVICE, Wire
+from nodeagent.ports import (
+    Finding,
+    GrantAsk,
+    Granted,
+    GrantView,
+    NodeView,
+    RefusalKind,
+    Refused,
+    ResizeAsk,
+    Waiting,
+)
+
+DEADLINE_S: Final = 10.0
+"""For calls that need no waiting: the daemon answers them from memory."""
+
+_KINDS: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: RefusalKind.INVALID,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: RefusalKind.EXHAUSTED,
+    grpc.StatusCode.FAILED_PRECONDITION: RefusalKind.UNAVAILABLE,
+    grpc.StatusCode.NOT_FOUND: RefusalKind.NOT_FOUND,
+    grpc.StatusCode.PERMISSION_DENIED: RefusalKind.DENIED,
+}
+
+
+class Unreachable(Exception):
+    """No daemon answers; the text says where it was looked for."""
+
+
+class Client:
+    def __init__(self, socket: Path, wire: Wire) -> None:
+        """Raises Unreachable when there is no socket."""
+        try:
+            is_socket = stat.S_ISSOCK(socket.stat().st_mode)
+        except OSError:
+            is_socket = False
+        if not is_socket:
+            raise Unreachable(f"no daemon at {socket}")
+        self._socket = socket
+        self._wire = wire
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket.absolute()}",
+            # A proxy setting in the environment must not send a Unix socket's authority elsewhere.
+            options=[("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")],
+        )
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def create_grant(self, ask: GrantAsk) -> Iterator[Granted | Waiting]:
+        """Raises Refused, Unreachable."""
+        request = self._wire.write_grant_request(ask)
+        with self._errors():
+            for update in self._method("CreateGrant")(request, timeout=ask.wait_s + DEADLINE_S):
+                if update.HasField("granted"):
+                    yield Granted(self._wire.read_grant(update.granted))
+                    return
+                yield Waiting(update.waiting.position, update.waiting.reason)
+        raise Unreachable(f"the daemon at {self._socket} ended the call without an answer")
+
+    def list_grants(self) -> list[GrantView]:
+        response = self._call("ListGrants", self._wire.message("ListGrantsRequest")())
+        return [self._wire.read_grant(grant) for grant in response.grants]
+
+    def resize_grant(self, grant: str, ask: ResizeAsk) -> GrantView:
+        request = self._wire.write_resize_request(grant, ask)
+        return self._wire.read_grant(self._call("ResizeGrant", request))
+
+    def pause_grant(self, grant: str, paused: bool) -> GrantView:
+        request = self._wire.message("GrantRef")(grant=grant)
+        name = "PauseGrant" if paused else "ResumeGrant"
+        return self._wire.read_grant(self._call(name, request))
+
+    def release_grant(self, grant: str) -> GrantView:
+        request = self._wire.message("GrantRef")(grant=grant)
+        return self._wire.read_grant(self._call("ReleaseGrant", request))
+
+    def node_info(self) -> NodeView:
+        request = self._wire.message("GetNodeInfoRequest")()
+        return self._wire.read_snapshot(self._call("GetNodeInfo", request))
+
+    def watch(self, interval_s: float) -> Iterator[NodeView]:
+        request = self._wire.message("WatchRequest")(interval_seconds=interval_s)
+        with self._errors():
+            for snapshot in self._method("Watch")(request):
+                yield self._wire.read_snapshot(snapshot)
+
+    def doctor(self) -> list[Finding]:
+        response = self._call("Doctor", self._wire.message("DoctorRequest")())
+        return [Finding(f.topic, f.level, f.what, f.remedy) for f in response.findings]
+
+    def _call(self, name: str, request: Any) -> Any:
+        with self._errors():
+            return self._method(name)(request, timeout=DEADLINE_S)
+
+    def _method(self, name: str) -> Any:
+        request, response, stream = self._wire.methods()[name]
+        make = self._channel.unary_stream if stream else self._channel.unary_unary
+        return make(
+            f"/{SERVICE}/{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+            if code in _KINDS:
+                raise Refused(_KINDS[code], details) from None
+            raise Unreachable(f"the daemon at {self._socket}: {details}") from None

@@ -1,0 +1,108 @@
+"""NVML through a child process with a deadline: a driver that hangs costs us a reading, never
+the daemon.
+
+A child that misses its deadline is killed; the next one is started after a pause that doubles
+from 1 s to 60 s, so that a broken driver is not hammered. Everything above sees readings with
+their age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from typing import Final
+
+from nodeagent.core.events import read_plain
+from nodeagent.ports import Clock, NodeReading
+from nodeagent.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+START_DEADLINE_S: Final = 15.0
+"""The first reading includes starting Python and the driver, which loads its firmware when
+nobody held it open."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+LONGEST_ANSWER_BYTES: Final = 4 << 20
+"""16 GPUs with thousands of processes each."""
+
+
+class ChildNvml:
+    def __init__(self, library: str, deadline_s: float, clock: Clock) -> None:
+        self._library = library
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._child: asyncio.subprocess.Process | None = None
+        self._fresh = True
+        self._pause_s = FIRST_PAUSE_S
+        self._not_before_ns = 0
+        self._last_error = ""
+        self.restarts_total = 0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def read(self) -> NodeReading:
+        if self._child is None or self._child.returncode is not None:
+            if self._clock.monotonic_ns() < self._not_before_ns:
+                return NodeReading(error=self._last_error)
+            await self._start()
+        deadline_s = START_DEADLINE_S if self._fresh else self._deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                reading = await self._exchange()
+        except TimeoutError:
+            return await self._fail(f"NVML did not answer within {deadline_s:g} s")
+        except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+            return await self._fail(f"the NVML reader ended: {error or type(error).__name__}")
+        self._fresh = False
+        self._pause_s = FIRST_PAUSE_S
+        return reading
+
+    async def close(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        with contextlib.suppress(TimeoutError):  # in the driver, uninterruptible: init will reap it
+            await asyncio.wait_for(child.wait(), 1.0)
+
+    async def _start(self) -> None:
+        arguments = [self._library] if self._library else []
+        self._child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "nodeagent.adapters.nvml_child",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_ANSWER_BYTES,
+        )
+        self._fresh = True
+
+    async def _exchange(self) -> NodeReading:
+        child = self._child
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"read\n")
+        await child.stdin.drain()
+        line = await child.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("no answer")
+        reading: NodeReading = read_plain(NodeReading, json.loads(line))
+        return reading
+
+    async def _fail(self, reason: str) -> NodeReading:
+        log.warning("%s; it is started again in %g s", reason, self._pause_s)
+        self._last_error = reason
+        self._not_before_ns = self._clock.monotonic_ns() + int(self._pause_s * NS_PER_S)
+        self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
+        self.restarts_total += 1
+        await self.close()
+        return NodeReading(error=reason)

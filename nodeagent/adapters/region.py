@@ -1,0 +1,464 @@
+"""A grant's region on tmpfs, written through libsluice_region.so: Python cannot do a release
+store.
+
+The daemon maps policy.shm, which nobody else can write or shrink, and only ever `pread`s
+usage.shm: a tenant that truncates it hurts itself, never us (a mapping would give SIGBUS). As
+root every grant has a tmpfs of its own, sized to its two files, so that no tenant can fill its
+neighbour's; otherwise a plain directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import re
+import stat
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters import region_layout as c
+from nodeagent.core.events import read_plain, write_plain
+from nodeagent.ports import (
+    DeviceCounters,
+    DeviceLimits,
+    DeviceTurn,
+    GrantRecord,
+    Process,
+    Region,
+    RegionDamaged,
+    SlotClaimed,
+    SlotOwner,
+    SlotUsage,
+    UsageDamage,
+    UsageImage,
+)
+from nodeagent.units import MAX_SLOTS, GrantId, Nanoseconds, SlotIndex
+
+RECORD_FILE: Final = "grant.json"
+MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
+"""76 pages for the two files and one for the record; inodes: the root, four files and one to
+rename from."""
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+
+_SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
+_SLOTS_AT: Final = c.Usage.slot.offset
+_CLAIM_AT: Final = c.UsageSlot.self_claim.offset
+_DEVICES_AT: Final = c.UsageSlot.dev.offset
+_HEAD: Final = struct.Struct("=QHHI")  # sluice_usage_header up to claim_high
+_LINE0: Final = struct.Struct("=4Q")
+_CLAIM: Final = struct.Struct("=QQ")
+_DEVICE: Final = struct.Struct("=8Q")
+_GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class RegionLibrary:
+    """libsluice_region.so with its prototypes. Raises OSError when it cannot be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self._lib = ctypes.CDLL(str(path))
+        policy, device = ctypes.POINTER(c.Policy), ctypes.POINTER(c.PolicyDevice)
+        u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+        fallible: Mapping[str, list[Any]] = {
+            "sluice_policy_publish": [policy, policy],
+            "sluice_policy_recover": [policy, policy],
+            "sluice_policy_set_limits": [policy, u32, device],
+            "sluice_policy_set_turn": [policy, u32, device, ctypes.c_bool],
+            "sluice_policy_own_slot": [
+                policy,
+                u32,
+                ctypes.POINTER(c.PolicyEntry),
+                ctypes.POINTER(u64),
+            ],
+            "sluice_policy_free_slot": [policy, u32],
+            "sluice_policy_check": [policy, ctypes.c_size_t, ctypes.c_char_p],
+        }
+        for name, arguments in fallible.items():
+            function = getattr(self._lib, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        silent: Mapping[str, list[Any]] = {
+            "sluice_policy_heartbeat": [policy, u64],
+            "sluice_policy_set_population": [policy, u32, u32],
+            "sluice_usage_format": [ctypes.POINTER(c.Usage)],
+        }
+        for name, arguments in silent.items():
+            function = getattr(self._lib, name)
+            function.argtypes, function.restype = arguments, None
+        usage = c.Usage()
+        self._lib.sluice_usage_format(ctypes.byref(usage))
+        self.usage_header: Final = bytes(usage.header)
+        """What a fresh usage.shm starts with."""
+        self.heartbeat = self._lib.sluice_policy_heartbeat
+        self.set_population = self._lib.sluice_policy_set_population
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Raises OSError with the negative errno the function returned."""
+        result = getattr(self._lib, name)(*arguments)
+        if result < 0:
+            raise OSError(-result, f"{name}: {os.strerror(-result)}")
+
+
+class TmpfsRegion:
+    """One open region."""
+
+    def __init__(self, library: RegionLibrary, directory: Path, devices: int) -> None:
+        self._library = library
+        self._path = directory
+        self._devices = devices
+        fd = _open_policy(directory / c.POLICY_FILE)
+        try:
+            self._map = mmap.mmap(fd, c.POLICY_BYTES)
+        finally:
+            os.close(fd)
+        self._policy = c.Policy.from_buffer(self._map)
+        self._ref = ctypes.byref(self._policy)
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._usage = os.open(directory / c.USAGE_FILE, flags)
+
+    @property
+    def directory(self) -> str:
+        return str(self._path)
+
+    # --- limits and turns ---
+
+    def publish(self, draft: c.Policy) -> None:
+        self._library.call("sluice_policy_publish", self._ref, ctypes.byref(draft))
+
+    def recover(self, draft: c.Policy, boot_id: bytes) -> None:
+        """Raises RegionDamaged when the page is not one of ours."""
+        try:
+            self._library.call("sluice_policy_check", self._ref, c.POLICY_BYTES, boot_id)
+            self._library.call("sluice_policy_recover", self._ref, ctypes.byref(draft))
+        except OSError as error:
+            raise RegionDamaged(f"{self._path}: {error}") from error
+
+    def set_limits(self, device: int, limits: DeviceLimits) -> None:
+        line = _device_line(limits)
+        self._library.call("sluice_policy_set_limits", self._ref, device, ctypes.byref(line))
+
+    def set_turn(self, device: int, turn: DeviceTurn, wake: bool) -> None:
+        line = c.PolicyDevice(
+            lease_origin_ns=turn.lease_origin_ns,
+            lease_period_ns=turn.lease_period_ns,
+            lease_quantum_ns=turn.lease_quantum_ns,
+            contention_epoch=turn.contention_epoch,
+            turn_mode=turn.mode,
+            active_grants=turn.active_grants,
+            plan_ppm=turn.plan_ppm,
+        )
+        self._library.call("sluice_policy_set_turn", self._ref, device, ctypes.byref(line), wake)
+
+    def heartbeat(self, now_ns: Nanoseconds) -> None:
+        self._library.heartbeat(self._ref, now_ns)
+
+    def set_population(self, live_slots: int, slot_high: int) -> None:
+        self._library.set_population(self._ref, live_slots, slot_high)
+
+    # --- slots ---
+
+    def own_slot(self, slot: SlotIndex, process: Process, adopted: bool = False) -> int:
+        entry = c.PolicyEntry(
+            starttime=process.starttime_ticks, host_pid=process.pid, ns_pid=process.ns_pid
+        )
+        generation = ctypes.c_uint64()
+        self._library.call(
+            "sluice_policy_own_slot",
+            self._ref,
+            slot,
+            ctypes.byref(entry),
+            ctypes.byref(generation),
+        )
+        if adopted:
+            self._write(_slot_at(slot) + _CLAIM_AT, bytes(_CLAIM.size))
+        else:
+            # A tenant may have claimed the slot between our look and our store. Whoever comes
+            # second withdraws: the
+            # tenant when it sees our generation, we when we see its claim.
+            claim = self._read(_slot_at(slot) + _CLAIM_AT, _CLAIM.size)
+            if len(claim) == _CLAIM.size and _CLAIM.unpack(claim)[0]:
+                self._library.call("sluice_policy_free_slot", self._ref, slot)
+                raise SlotClaimed(slot)
+        return generation.value
+
+    def clear_slot(self, slot: SlotIndex) -> None:
+        self._write(_slot_at(slot), bytes(_SLOT_BYTES))
+        with contextlib.suppress(FileNotFoundError):  # free already
+            self._library.call("sluice_policy_free_slot", self._ref, slot)
+
+    def owners(self) -> list[SlotOwner]:
+        found = []
+        for index in range(MAX_SLOTS):
+            entry = self._policy.dir[index]
+            if entry.generation & 1:
+                found.append(
+                    SlotOwner(
+                        SlotIndex(index),
+                        entry.generation,
+                        entry.host_pid,
+                        entry.starttime,
+                        entry.ns_pid,
+                    )
+                )
+        return found
+
+    # --- usage ---
+
+    def read_usage(self, slots: Sequence[SlotIndex]) -> UsageImage:
+        if not slots:
+            return UsageImage({})
+        if os.fstat(self._usage).st_size != c.USAGE_BYTES:
+            return UsageImage({}, damage=UsageDamage.TRUNCATED)
+        first, high = min(slots), max(slots) + 1
+        head = self._read(0, _HEAD.size)
+        body = self._read(_slot_at(first), (high - first) * _SLOT_BYTES)
+        if len(head) < _HEAD.size or len(body) < (high - first) * _SLOT_BYTES:
+            return UsageImage({}, damage=UsageDamage.TRUNCATED)
+        magic, major, _minor, claim_high = _HEAD.unpack(head)
+        if magic != c.USAGE_MAGIC or major != c.REGION_MAJOR:
+            return UsageImage({}, damage=UsageDamage.HEADER)
+        found = {}
+        for slot in slots:
+            at = (slot - first) * _SLOT_BYTES
+            devices = tuple(
+                DeviceCounters(*_DEVICE.unpack_from(body, at + _DEVICES_AT + i * _DEVICE.size))
+                for i in range(self._devices)
+            )
+            seen, beat, hooks, unknown = _LINE0.unpack_from(body, at)
+            claim, starttime = _CLAIM.unpack_from(body, at + _CLAIM_AT)
+            found[slot] = SlotUsage(seen, beat, hooks, unknown, claim, starttime, devices)
+        return UsageImage(found, min(claim_high, MAX_SLOTS))
+
+    def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
+        head = self._read(0, _HEAD.size)
+        if len(head) < _HEAD.size:
+            return {}
+        found = {}
+        for index in range(min(_HEAD.unpack(head)[3], MAX_SLOTS)):
+            slot = SlotIndex(index)
+            raw = self._read(_slot_at(slot) + _CLAIM_AT, _CLAIM.size)
+            claim, starttime = _CLAIM.unpack(raw) if len(raw) == _CLAIM.size else (0, 0)
+            if claim:
+                found[slot] = (claim >> 32, starttime)
+        return found
+
+    def drop_claim(self, slot: SlotIndex) -> None:
+        self._write(_slot_at(slot), bytes(_SLOT_BYTES))
+
+    def repair_usage(self) -> None:
+        """The claim bound becomes the highest possible: a lower one could hide a living claim."""
+        with contextlib.suppress(
+            OSError
+        ):  # no space left on the grant's own tmpfs: the tenant's loss
+            if os.fstat(self._usage).st_size != c.USAGE_BYTES:
+                os.ftruncate(self._usage, c.USAGE_BYTES)
+                os.posix_fallocate(self._usage, 0, c.USAGE_BYTES)
+        header = c.UsageHeader.from_buffer_copy(self._library.usage_header)
+        header.claim_high = MAX_SLOTS
+        self._write(0, bytes(header))
+
+    def usage_file(self) -> tuple[int, int]:
+        status = os.fstat(self._usage)
+        return status.st_dev, status.st_ino
+
+    def close(self) -> None:
+        os.close(self._usage)
+        del self._ref, self._policy
+        with contextlib.suppress(BufferError):  # a ctypes view may live until the next collection
+            self._map.close()
+
+    def _read(self, at: int, size: int) -> bytes:
+        try:
+            return os.pread(self._usage, size, at)
+        except OSError:
+            return b""
+
+    def _write(self, at: int, data: bytes) -> None:
+        # ENOSPC after a truncation: then there is nothing to zero either.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._usage, data, at)
+
+
+class TmpfsRegions:
+    """The RegionStore below `<runtime>/grants`."""
+
+    def __init__(self, root: Path, library: RegionLibrary, boot_id: str, mount: bool) -> None:
+        """`mount`: give every grant a tmpfs of its own; needs CAP_SYS_ADMIN."""
+        self._root = root
+        self._library = library
+        self._boot_id = uuid.UUID(boot_id).bytes
+        self._mount = mount
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
+        directory = self._root / record.grant
+        directory.mkdir(mode=0o755)
+        try:
+            if self._mount:
+                self._mount_tmpfs(directory)
+            self._make_files(directory, record)
+            region = TmpfsRegion(self._library, directory, len(limits))
+            region.publish(_draft(record, limits, self._boot_id))
+        except BaseException:
+            self.remove(record.grant)
+            raise
+        return region
+
+    def open(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
+        try:
+            region = TmpfsRegion(self._library, self._root / record.grant, len(limits))
+        except (OSError, ValueError) as error:
+            raise RegionDamaged(f"{self._root / record.grant}: {error}") from error
+        region.recover(_draft(record, limits, self._boot_id), self._boot_id)
+        return region
+
+    def remove(self, grant: GrantId) -> None:
+        if not _GRANT_NAME.fullmatch(grant):
+            raise ValueError(f"{grant!r} is not a grant's directory")
+        directory = self._root / grant
+        while self._libc.umount2(os.fsencode(directory), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(directory):
+                os.unlink(entry.path)
+            directory.rmdir()
+
+    def present(self) -> list[GrantId]:
+        return [
+            GrantId(entry.name)
+            for entry in os.scandir(self._root)
+            if _GRANT_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+
+    def read_record(self, grant: GrantId) -> GrantRecord | None:
+        try:
+            text = (self._root / grant / RECORD_FILE).read_text(encoding="utf-8")
+            record: GrantRecord = read_plain(GrantRecord, json.loads(text))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return record if record.grant == grant else None
+
+    def write_record(self, record: GrantRecord) -> None:
+        """Keep the copy beside the region current; best effort, the ledger is the truth."""
+        directory = self._root / record.grant
+        if directory.is_dir():
+            _write_file(directory / RECORD_FILE, json.dumps(write_plain(record)).encode())
+
+    def _mount_tmpfs(self, directory: Path) -> None:
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+        target, options = os.fsencode(directory), MOUNT_OPTIONS.encode()
+        if self._libc.mount(b"sluice", target, b"tmpfs", flags, options) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"mount tmpfs on {directory}: {os.strerror(number)}")
+
+    def _make_files(self, directory: Path, record: GrantRecord) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        for name, size, mode in (
+            (c.POLICY_FILE, c.POLICY_BYTES, 0o444),
+            (c.USAGE_FILE, c.USAGE_BYTES, 0o600),
+        ):
+            fd = os.open(directory / name, flags, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, size)  # a later ENOSPC would be a tenant's SIGBUS
+                os.fchmod(fd, mode)
+                if name == c.USAGE_FILE:
+                    os.pwrite(fd, self._library.usage_header, 0)
+                    if os.geteuid() == 0:
+                        os.fchown(fd, record.owner.uid, record.owner.gid)
+            finally:
+                os.close(fd)
+        self.write_record(record)
+
+
+def can_mount(root: Path) -> str | None:
+    """None when a tmpfs can be mounted below `root`, else why not. Leaves nothing behind."""
+    probe = root / f".mount-probe-{os.getpid()}"
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        probe.mkdir(mode=0o700)
+    except OSError as error:
+        return str(error)
+    try:
+        if libc.mount(b"sluice", os.fsencode(probe), b"tmpfs", MS_NOSUID, b"size=4k") != 0:
+            return os.strerror(ctypes.get_errno())
+        libc.umount2(os.fsencode(probe), MNT_DETACH)
+        return None
+    finally:
+        probe.rmdir()
+
+
+def _slot_at(slot: int) -> int:
+    return _SLOTS_AT + slot * _SLOT_BYTES
+
+
+def _open_policy(path: Path) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except PermissionError:
+        # 0444 and we are not root: it is our own file.
+        os.chmod(path, 0o644)
+        try:
+            fd = os.open(path, flags)
+        finally:
+            os.chmod(path, 0o444)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != c.POLICY_BYTES:
+        os.close(fd)
+        raise OSError(errno.EBADMSG, f"{path} is not a policy page")
+    return fd
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+
+
+def _draft(record: GrantRecord, limits: Sequence[DeviceLimits], boot_id: bytes) -> c.Policy:
+    draft = c.Policy()
+    draft.header.device_count = len(limits)
+    draft.header.grant_uuid[:] = uuid.UUID(record.grant).bytes
+    draft.header.boot_id[:] = boot_id
+    for index, device in enumerate(limits):
+        draft.dev[index] = _device_line(device)
+    for field, path in (("driver_path", record.driver_path), ("nvml_path", record.nvml_path)):
+        raw = os.fsencode(path)
+        getattr(draft, field)[: len(raw)] = raw
+    return draft
+
+
+def _device_line(limits: DeviceLimits) -> c.PolicyDevice:
+    flags = (
+        c.FLAG_ENFORCE_MEMORY * limits.enforce_memory
+        | c.FLAG_ENFORCE_SM * limits.enforce_sm
+        | c.FLAG_PAUSED * limits.paused
+        | c.FLAG_REVOKED * limits.revoked
+    )
+    line = c.PolicyDevice(
+        memory_limit_bytes=limits.memory_limit_bytes,
+        physical_bytes=limits.physical_bytes,
+        burst_ns=limits.burst_ns,
+        inflight_ns=limits.inflight_ns,
+        chunk_ns=limits.chunk_ns,
+        share_ppm=limits.share_ppm,
+        flags=flags,
+    )
+    line.gpu_uuid[:] = gpu_uuid_bytes(limits.gpu)
+    return line
+
+
+def gpu_uuid_bytes(gpu: str) -> bytes:
+    """The 16 bytes CUDA reports for `GPU-<uuid>` (or `MIG-<uuid>`)."""
+    return uuid.UUID(gpu.split("-", 1)[1]).bytes

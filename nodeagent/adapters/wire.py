@@ -1,0 +1,292 @@
+"""Messages of proto/sluice/v1/node.proto, built at run time from the descriptor file.
+
+No generated code: protoc's Python output is tied to the protobuf release that made it, a
+FileDescriptorSet is not, so Debian 12's protobuf and the current one read the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from nodeagent.ports import (
+    DeviceView,
+    GpuView,
+    GrantAsk,
+    GrantView,
+    MemoryAsk,
+    NodeView,
+    RefusalKind,
+    Refused,
+    ResizeAsk,
+)
+from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
+
+SERVICE: Final = "sluice.v1.Node"
+_POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC}
+_POLICY_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
+
+
+class Wire:
+    """The message classes, and both directions between them and our own values."""
+
+    def __init__(self, descriptors: Path) -> None:
+        """Raises OSError, or ValueError for a file that is no descriptor set."""
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes())
+        except Exception as error:  # protobuf's DecodeError is not a stable name
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(f"{descriptors}: {error}") from error
+        self._pool = descriptor_pool.DescriptorPool()
+        for file in files.file:
+            self._pool.Add(file)
+        self._classes: dict[str, Any] = {}
+
+    def message(self, name: str) -> Any:
+        """The class of `sluice.v1.<name>`."""
+        if name not in self._classes:
+            descriptor = self._pool.FindMessageTypeByName(f"sluice.v1.{name}")
+            if hasattr(message_factory, "GetMessageClass"):
+                made = message_factory.GetMessageClass(descriptor)
+            else:  # before protobuf 4.22
+                factory: Any = message_factory.MessageFactory(self._pool)
+                made = factory.GetPrototype(descriptor)
+            self._classes[name] = made
+        return self._classes[name]
+
+    def methods(self) -> dict[str, tuple[Any, Any, bool]]:
+        """Name of each method of the service: (request class, response class, response is a
+        stream)."""
+        service = self._pool.FindServiceByName(SERVICE)
+        return {
+            method.name: (
+                self.message(method.input_type.name),
+                self.message(method.output_type.name),
+                method.server_streaming
+                if hasattr(method, "server_streaming")
+                else self._streams(method.name),
+            )
+            for method in service.methods
+        }
+
+    def _streams(self, name: str) -> bool:
+        proto = descriptor_pb2.ServiceDescriptorProto()
+        self._pool.FindServiceByName(SERVICE).CopyToProto(proto)
+        return any(m.name == name and m.server_streaming for m in proto.method)
+
+    # --- from clients ---
+
+    def read_grant_ask(self, request: Any) -> GrantAsk:
+        """Raises Refused for what cannot be meant."""
+        return GrantAsk(
+            gpus=request.gpus,
+            memory=_read_memory(request.memory),
+            share_ppm=Ppm(request.share_ppm),
+            policy=_read_policy(request.policy) or SharePolicy.HARD,
+            name=request.name,
+            gpu_uuids=tuple(GpuUuid(uuid) for uuid in request.gpu_uuids),
+            wait_s=request.wait_seconds,
+            driver_path=request.driver_path,
+            nvml_path=request.nvml_path,
+            command=request.command,
+        )
+
+    def read_resize_ask(self, request: Any) -> ResizeAsk:
+        has_memory = request.HasField("memory")
+        return ResizeAsk(
+            memory=_read_memory(request.memory) if has_memory else None,
+            share_ppm=Ppm(request.share_ppm) if request.HasField("share_ppm") else None,
+            policy=_read_policy(request.policy),
+        )
+
+    # --- to clients ---
+
+    def write_grant_request(self, ask: GrantAsk) -> Any:
+        return self.message("CreateGrantRequest")(
+            gpus=ask.gpus,
+            memory=self._memory(ask.memory),
+            share_ppm=ask.share_ppm,
+            policy=_POLICY_NUMBERS[ask.policy],
+            name=ask.name,
+            gpu_uuids=list(ask.gpu_uuids),
+            wait_seconds=ask.wait_s,
+            driver_path=ask.driver_path,
+            nvml_path=ask.nvml_path,
+            command=ask.command,
+        )
+
+    def write_resize_request(self, grant: str, ask: ResizeAsk) -> Any:
+        request = self.message("ResizeGrantRequest")(grant=grant)
+        if ask.memory is not None:
+            request.memory.CopyFrom(self._memory(ask.memory))
+        if ask.share_ppm is not None:
+            request.share_ppm = ask.share_ppm
+        if ask.policy is not None:
+            request.policy = _POLICY_NUMBERS[ask.policy]
+        return request
+
+    def _memory(self, ask: MemoryAsk) -> Any:
+        memory = self.message("Memory")
+        if ask.amount_bytes is not None:
+            return memory(bytes=ask.amount_bytes)
+        return memory(part_ppm=ask.part_ppm)
+
+    def write_grant(self, view: GrantView) -> Any:
+        return self.message("Grant")(
+            grant=view.grant,
+            name=view.name,
+            uid=view.uid,
+            pid=view.pid,
+            command=view.command,
+            policy=_POLICY_NUMBERS[view.policy],
+            state=view.state,
+            created_unix_seconds=view.created_unix_s,
+            processes=view.processes,
+            tamper_events_total=view.tamper_events_total,
+            directory=view.directory,
+            devices=[self._device(device) for device in view.devices],
+        )
+
+    def _device(self, view: DeviceView) -> Any:
+        return self.message("GrantDevice")(
+            gpu_uuid=view.gpu,
+            gpu_index=view.gpu_index,
+            memory_limit_bytes=view.memory_limit_bytes,
+            memory_used_bytes=view.memory_used_bytes,
+            memory_peak_bytes=view.memory_peak_bytes,
+            share_ratio=view.share_ratio,
+            used_ratio=view.used_ratio,
+            busy_seconds_total=view.busy_seconds_total,
+            throttled_seconds_total=view.throttled_seconds_total,
+            launches_total=view.launches_total,
+            allocations_total=view.allocations_total,
+            denied_total=view.denied_total,
+            turn=view.turn,
+        )
+
+    def _gpu(self, view: GpuView) -> Any:
+        return self.message("Gpu")(
+            uuid=view.uuid,
+            index=view.index,
+            name=view.name,
+            memory_total_bytes=view.memory_total_bytes,
+            memory_used_bytes=view.memory_used_bytes,
+            memory_granted_bytes=view.memory_granted_bytes,
+            share_granted_ratio=view.share_granted_ratio,
+            grants=view.grants,
+            slots=view.slots,
+            utilization_ratio=view.utilization_ratio,
+            temperature_celsius=view.temperature_celsius,
+            power_watts=view.power_watts,
+            sm_count=view.sm_count,
+            pci_bus_id=view.pci_bus_id,
+            numa_node=view.numa_node,
+            health=view.health,
+        )
+
+    def write_snapshot(self, view: NodeView, taken_unix_s: float) -> Any:
+        return self.message("NodeSnapshot")(
+            taken_unix_seconds=taken_unix_s,
+            version=view.version,
+            gpus=[self._gpu(gpu) for gpu in view.gpus],
+            grants=[self.write_grant(grant) for grant in view.grants],
+            waiting=view.waiting,
+            reading_age_seconds=view.reading_age_s,
+            driver_version=view.driver_version,
+            nvml_error=view.nvml_error,
+        )
+
+    # --- from the daemon ---
+
+    def read_grant(self, message: Any) -> GrantView:
+        return GrantView(
+            grant=GrantId(message.grant),
+            name=message.name,
+            uid=message.uid,
+            pid=message.pid,
+            command=message.command,
+            policy=_POLICIES.get(message.policy, SharePolicy.HARD),
+            state=message.state,
+            created_unix_s=message.created_unix_seconds,
+            processes=message.processes,
+            tamper_events_total=message.tamper_events_total,
+            directory=message.directory,
+            devices=tuple(_read_device(device) for device in message.devices),
+        )
+
+    def read_snapshot(self, message: Any) -> NodeView:
+        return NodeView(
+            gpus=tuple(_read_gpu(gpu) for gpu in message.gpus),
+            grants=tuple(self.read_grant(grant) for grant in message.grants),
+            loops=(),
+            waiting=message.waiting,
+            reading_age_s=_maybe(message, "reading_age_seconds"),
+            driver_version=_maybe(message, "driver_version"),
+            nvml_error=_maybe(message, "nvml_error"),
+            nvml_restarts_total=0,
+            version=message.version,
+        )
+
+
+def _read_memory(memory: Any) -> MemoryAsk:
+    form = memory.WhichOneof("form")
+    if form == "bytes":
+        return MemoryAsk(amount_bytes=Bytes(memory.bytes))
+    if form == "part_ppm":
+        return MemoryAsk(part_ppm=Ppm(memory.part_ppm))
+    raise Refused(RefusalKind.INVALID, "memory is missing")
+
+
+def _read_policy(number: int) -> SharePolicy | None:
+    if number == 0:
+        return None
+    if number not in _POLICIES:
+        raise Refused(RefusalKind.INVALID, f"share policy {number} is not known here")
+    return _POLICIES[number]
+
+
+def _maybe(message: Any, name: str, cast: Callable[[Any], Any] = lambda value: value) -> Any:
+    return cast(getattr(message, name)) if message.HasField(name) else None
+
+
+def _read_device(message: Any) -> DeviceView:
+    return DeviceView(
+        gpu=GpuUuid(message.gpu_uuid),
+        gpu_index=_maybe(message, "gpu_index"),
+        memory_limit_bytes=message.memory_limit_bytes,
+        memory_used_bytes=message.memory_used_bytes,
+        memory_peak_bytes=message.memory_peak_bytes,
+        share_ratio=message.share_ratio,
+        used_ratio=_maybe(message, "used_ratio"),
+        busy_seconds_total=message.busy_seconds_total,
+        throttled_seconds_total=message.throttled_seconds_total,
+        launches_total=message.launches_total,
+        allocations_total=message.allocations_total,
+        denied_total=message.denied_total,
+        turn=message.turn,
+    )
+
+
+def _read_gpu(message: Any) -> GpuView:
+    return GpuView(
+        uuid=GpuUuid(message.uuid),
+        index=message.index,
+        name=message.name,
+        memory_total_bytes=message.memory_total_bytes,
+        memory_used_bytes=_maybe(message, "memory_used_bytes"),
+        memory_granted_bytes=message.memory_granted_bytes,
+        share_granted_ratio=message.share_granted_ratio,
+        grants=message.grants,
+        slots=message.slots,
+        utilization_ratio=_maybe(message, "utilization_ratio"),
+        temperature_celsius=_maybe(message, "temperature_celsius"),
+        power_watts=_maybe(message, "power_watts"),
+        sm_count=_maybe(message, "sm_count"),
+        pci_bus_id=_maybe(message, "pci_bus_id"),
+        numa_node=_maybe(message, "numa_node"),
+        health=message.health,
+    )

@@ -1,0 +1,63 @@
+"""`sluice doctor`: what is missing on this host, seen from here and, when it answers, from the
+daemon."""
+
+from __future__ import annotations
+
+import argparse
+
+from nodeagent import native
+from nodeagent.adapters.host import host_findings
+from nodeagent.cli.session import Failed, connect, print_json
+from nodeagent.paths import client_socket
+from nodeagent.ports import Finding
+
+EXIT_MISSING = 1
+_MARKS = {"ok": "ok", "warning": "warn", "missing": "MISSING"}
+
+
+def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    socket = client_socket(options.socket, environment)
+    findings = host_findings(native.locate(), environment, socket.parent)
+    try:
+        with connect(options, environment) as client:
+            client_findings = client.doctor()
+            info = client.node_info()
+        findings.append(Finding("daemon", "ok", f"version {info.version} at {socket}"))
+        if info.version != native.version():
+            findings.append(
+                Finding(
+                    "daemon version",
+                    "warning",
+                    f"the daemon is {info.version}, this command {native.version()}",
+                    "restart the daemon: jobs keep running meanwhile",
+                )
+            )
+        # Its environment may differ from ours: what it finds missing counts, what we find
+        # missing may not.
+        findings = _merge(findings, client_findings)
+        if info.nvml_error:
+            findings.append(
+                Finding("gpus", "missing", info.nvml_error, "see driver and nvml above")
+            )
+        else:
+            names = ", ".join(gpu.name for gpu in info.gpus) or "none"
+            level = "ok" if info.gpus else "missing"
+            findings.append(
+                Finding("gpus", level, names, "" if info.gpus else "is a GPU installed?")
+            )
+    except Failed as failed:
+        findings.append(Finding("daemon", "missing", str(failed), "sluice serve"))
+    if options.json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            print(f"{_MARKS[finding.level]:8} {finding.topic}: {finding.what}")
+            if finding.level != "ok" and finding.remedy:
+                print(f"{'':8} → {finding.remedy}")
+    return EXIT_MISSING if any(f.level == "missing" for f in findings) else 0
+
+
+def _merge(ours: list[Finding], theirs: list[Finding]) -> list[Finding]:
+    """Per topic the daemon's word: it is the one that does the work."""
+    known = {finding.topic: finding for finding in theirs}
+    return [known.pop(f.topic, f) for f in ours] + list(known.values())

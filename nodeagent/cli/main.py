@@ -1,0 +1,167 @@
+"""Parses the command line of `sluice` and calls the command; heavy imports wait until a command
+needs them.
+
+Exit status: 0 done, 1 the daemon says no, 2 bad usage, 69 no daemon; `sluice run` has the
+command's own, or 125 when it could not start it, 126 and 127 as shells do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
+from nodeagent.core.quantities import parse_cores as _parse_cores
+from nodeagent.core.quantities import parse_memory as _parse_memory
+from nodeagent.ports import MemoryAsk
+from nodeagent.units import MAX_DEVICES, Ppm, SharePolicy
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 69
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["serve"]:
+        # A program of its own: what the daemon is made of is decided in its composition root.
+        status: int = importlib.import_module("nodeagent.__main__").main(words[1:])
+        return status
+    parser = make_parser()
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    call: Callable[[argparse.Namespace, dict[str, str]], int] = importlib.import_module(
+        f"nodeagent.cli.{options.module}"
+    ).__dict__[options.command.replace("-", "_")]
+    try:
+        return call(options, dict(os.environ))
+    except BrokenPipeError:  # `sluice ps | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sluice",
+        description="Share a GPU between several jobs: memory caps, compute shares.",
+        epilog="`sluice COMMAND --help` explains a command.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(name: str, module: str, help_: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help_, description=help_)
+        sub.set_defaults(module=module)
+        if name != "version":
+            sub.add_argument(
+                "--socket",
+                metavar="PATH",
+                help="the daemon's socket (default: $SLUICE_SOCKET, then /run/sluice/sluice.sock)",
+            )
+        if name != "run":
+            sub.add_argument("--json", action="store_true", help="print JSON")
+        return sub
+
+    commands.add_parser("serve", help="run the node's daemon in the foreground")
+
+    run = command("run", "run", "Run a command with a share of a GPU.")
+    run.add_argument(
+        "--gpus", type=_gpus, default=1, metavar="N", help="number of GPUs (default: 1)"
+    )
+    run.add_argument(
+        "--gpu-uuid",
+        action="append",
+        default=[],
+        metavar="UUID",
+        help="exactly this GPU; repeat for several",
+    )
+    run.add_argument(
+        "--gpumem",
+        type=memory,
+        default=MemoryAsk(part_ppm=Ppm(1_000_000)),
+        metavar="SIZE",
+        help=f"GPU memory on each GPU: {MEMORY_FORMS.replace('%', '%%')} (default: all of it)",
+    )
+    run.add_argument(
+        "--cores",
+        type=cores,
+        default=Ppm(1_000_000),
+        metavar="PERCENT",
+        help=f"{CORES_FORM} (default: 100)",
+    )
+    run.add_argument(
+        "--policy",
+        type=SharePolicy,
+        choices=list(SharePolicy),
+        default=SharePolicy.HARD,
+        help="hard: never above the share; elastic: the whole GPU while alone (default: hard)",
+    )
+    run.add_argument("--name", default="", help="shown in `sluice ps`, usable in place of the id")
+    run.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait this long for a free share (default: fail at once)",
+    )
+    run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
+    run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
+
+    command("ps", "show", "List grants.")
+    top = command("top", "show", "Watch GPUs and grants.")
+    top.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="default: 1")
+    top.add_argument(
+        "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
+    )
+
+    resize = command("resize", "change", "Change the limits of a running grant.")
+    resize.add_argument("grant", metavar="GRANT", help="id, beginning of an id, or name")
+    resize.add_argument("--gpumem", type=memory, metavar="SIZE", help="GPU memory on each GPU")
+    resize.add_argument("--cores", type=cores, metavar="PERCENT", help=CORES_FORM)
+    resize.add_argument("--policy", type=SharePolicy, choices=list(SharePolicy))
+    for name, help_ in (
+        ("pause", "Hold a grant's launches; its memory stays."),
+        ("resume", "Let a paused grant go on."),
+        ("release", "End a grant when its registered processes are gone; let no new one in."),
+    ):
+        command(name, "change", help_).add_argument("grant", metavar="GRANT")
+
+    command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
+    command("version", "show", "Print the version.")
+    return parser
+
+
+def memory(text: str) -> MemoryAsk:
+    try:
+        return _parse_memory(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def cores(text: str) -> Ppm:
+    try:
+        return _parse_cores(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _gpus(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, 1 to {MAX_DEVICES}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value

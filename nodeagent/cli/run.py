@@ -1,0 +1,162 @@
+"""`sluice run`: gets a grant for this very process, then becomes the command, so that exit
+status and signals are its own.
+
+The grant belongs to our pid, which exec keeps. The limits are in the region, which only the
+daemon writes; the environment merely says where the region is, and the interposer refuses to
+start CUDA without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodeagent import native
+from nodeagent.adapters.host import DRIVER, NVML, find_library
+from nodeagent.cli.main import EXIT_USAGE
+from nodeagent.cli.session import Failed, complain, connect
+from nodeagent.native import NativeFiles
+from nodeagent.ports import GrantAsk, Granted, GrantView, Waiting
+from nodeagent.units import GpuUuid
+
+EXIT_NOT_STARTED = 125
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+SHOWN_COMMAND = 256
+
+
+def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
+    if not command:
+        complain(
+            "run: no command given; put it after the options: sluice run --cores 50 -- COMMAND"
+        )
+        return EXIT_USAGE
+    inherited = _open_descriptors()
+    files = native.locate()
+    missing = files.missing()
+    if missing:
+        complain(f"{missing[0]} is missing: build or install sluice again, see `sluice doctor`")
+        return EXIT_NOT_STARTED
+    try:
+        driver, nvml = find_driver(environment, files)
+        ask = GrantAsk(
+            gpus=options.gpus,
+            memory=options.gpumem,
+            share_ppm=options.cores,
+            policy=options.policy,
+            name=options.name,
+            gpu_uuids=tuple(GpuUuid(uuid) for uuid in options.gpu_uuid),
+            wait_s=options.wait,
+            driver_path=driver,
+            nvml_path=nvml,
+            command=_printable(command),
+        )
+        grant = _await_grant(options, environment, ask)
+    except Failed as failed:
+        complain(str(failed))
+        return failed.status if failed.status == EXIT_USAGE else EXIT_NOT_STARTED
+    return become(command, tenant_environment(environment, grant, files), inherited)
+
+
+def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
+    """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty when the interposer should
+    search itself."""
+    given = environment.get("SLUICE_DRIVER")
+    if given:
+        path = Path(given).absolute()
+        driver: Path | None = path / DRIVER if path.is_dir() else path
+        if driver is None or not driver.is_file():
+            raise Failed(EXIT_NOT_STARTED, f"SLUICE_DRIVER: {driver} is not a file")
+    else:
+        driver = find_library(DRIVER, environment, [files.shim_dir])
+    nvml = None
+    if driver is not None and (driver.parent / NVML).is_file():
+        nvml = driver.parent / NVML
+    else:
+        nvml = find_library(NVML, environment, [files.shim_dir])
+    return str(driver or ""), str(nvml or "")
+
+
+def tenant_environment(
+    environment: Mapping[str, str], grant: GrantView, files: NativeFiles
+) -> dict[str, str]:
+    """The command's environment: finds our libcuda first, and sees only its GPUs."""
+    tenant = {name: value for name, value in environment.items() if name != "SLUICE_DRIVER"}
+    tenant["SLUICE_GRANT_DIR"] = grant.directory
+    tenant["CUDA_VISIBLE_DEVICES"] = ",".join(device.gpu for device in grant.devices)
+    tenant["LD_LIBRARY_PATH"] = _first(str(files.shim_dir), environment.get("LD_LIBRARY_PATH"))
+    tenant["LD_PRELOAD"] = _first(str(files.preload_library), environment.get("LD_PRELOAD"))
+    return tenant
+
+
+def become(command: list[str], environment: dict[str, str], inherited: frozenset[int]) -> int:
+    """Returns only when the command cannot be started."""
+    for descriptor in _open_descriptors() - inherited:
+        try:
+            os.set_inheritable(descriptor, False)
+        except OSError:  # the one that listed them
+            continue
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, programs expect not to
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        complain(f"run: {command[0]}: not found")
+        return EXIT_NOT_FOUND
+    except OSError as error:
+        complain(f"run: {command[0]}: {error.strerror}")
+        return EXIT_NOT_EXECUTABLE
+
+
+def _await_grant(
+    options: argparse.Namespace, environment: Mapping[str, str], ask: GrantAsk
+) -> GrantView:
+    started_s = time.monotonic()
+    live = sys.stderr.isatty() and not options.quiet
+    told = None
+    try:
+        with connect(options, environment) as client:
+            for step in client.create_grant(ask):
+                if isinstance(step, Granted):
+                    return step.view
+                if step != told and not options.quiet:
+                    told = step
+                    _show_wait(step, time.monotonic() - started_s, ask.wait_s, live)
+    finally:
+        if live and told is not None:
+            print(file=sys.stderr)
+    raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
+
+
+def _show_wait(step: Waiting, waited_s: float, most_s: float, live: bool) -> None:
+    text = (
+        f"sluice: waiting, number {step.position} in line, {waited_s:.0f} of {most_s:g} s:"
+        f" {step.reason}"
+    )
+    if live:
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _printable(command: list[str]) -> str:
+    text = "".join(c if c.isprintable() else "?" for c in shlex.join(command))
+    return text if len(text) <= SHOWN_COMMAND else text[: SHOWN_COMMAND - 1] + "…"
+
+
+def _first(ours: str, theirs: str | None) -> str:
+    rest = [part for part in (theirs or "").split(":") if part and part != ours]
+    return ":".join([ours, *rest])
+
+
+def _open_descriptors() -> frozenset[int]:
+    return frozenset(int(name) for name in os.listdir("/proc/self/fd"))

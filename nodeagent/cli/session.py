@@ -1,0 +1,57 @@
+"""What the commands share: reaching the daemon, and saying clearly why something failed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nodeagent import native
+from nodeagent.adapters.client import Client, Unreachable
+from nodeagent.adapters.wire import Wire
+from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
+from nodeagent.core.events import write_plain
+from nodeagent.paths import client_socket
+from nodeagent.ports import RefusalKind, Refused
+
+
+class Failed(Exception):
+    """The command ends with this status after this line on stderr."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@contextlib.contextmanager
+def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[Client]:
+    """A client of the daemon; its refusals become Failed."""
+    socket = client_socket(options.socket, environment)
+    client = None
+    try:
+        client = Client(socket, Wire(native.locate().wire_descriptors))
+        yield client
+    except Unreachable as error:
+        raise Failed(
+            EXIT_UNREACHABLE,
+            f"{error}; is it running? Start it with `sluice serve`, or see `sluice doctor`",
+        ) from None
+    except Refused as refused:
+        status = EXIT_USAGE if refused.kind is RefusalKind.INVALID else EXIT_REFUSED
+        raise Failed(status, refused.reason) from None
+    except (OSError, ValueError) as error:
+        raise Failed(EXIT_UNREACHABLE, f"{error}; see `sluice doctor`") from None
+    finally:
+        if client is not None:
+            client.close()
+
+
+def complain(text: str) -> None:
+    print(f"sluice: {text}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(write_plain(value), indent=2))

@@ -1,0 +1,62 @@
+"""`sluice ps | top | version`: show what runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+
+from nodeagent import native
+from nodeagent.cli.session import Failed, complain, connect, print_json
+from nodeagent.cli.tables import ps_lines, top_lines
+from nodeagent.core.events import write_plain
+
+HOME_AND_CLEAR = "\x1b[H\x1b[J"
+
+
+def ps(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    try:
+        with connect(options, environment) as client:
+            grants = client.list_grants()
+    except Failed as failed:
+        complain(f"ps: {failed}")
+        return failed.status
+    if options.json:
+        print_json(grants)
+    else:
+        print("\n".join(ps_lines(grants, _width())))
+    return 0
+
+
+def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    live = sys.stdout.isatty() and not options.json
+    rounds = 0
+    try:
+        with connect(options, environment) as client:
+            for view in client.watch(options.interval):
+                rounds += 1
+                if options.json:
+                    print(json.dumps(write_plain(view)), flush=True)
+                else:
+                    lines = top_lines(view, _width(), time.strftime("%H:%M:%S"))
+                    print((HOME_AND_CLEAR if live else "") + "\n".join(lines), flush=True)
+                if rounds == options.rounds:
+                    return 0
+    except Failed as failed:
+        complain(f"top: {failed}")
+        return failed.status
+    return 0
+
+
+def version(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    if options.json:
+        print_json({"version": native.version()})
+    else:
+        print(f"sluice {native.version()}")
+    return 0
+
+
+def _width() -> int:
+    return max(80, shutil.get_terminal_size((80, 24)).columns)

@@ -1,0 +1,45 @@
+"""Where the daemon and its clients meet: the runtime and state directories. The environment is
+an argument."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SOCKET_NAME = "sluice.sock"
+_LONGEST_SOCKET_PATH = 107
+"""sun_path holds 108 bytes with its NUL."""
+
+
+def runtime_dir(configured: str, environment: Mapping[str, str]) -> Path:
+    if configured:
+        return Path(configured)
+    if os.geteuid() == 0:
+        return Path("/run/sluice")
+    return Path(environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}") / "sluice"
+
+
+def state_dir(configured: str, environment: Mapping[str, str]) -> Path:
+    if configured:
+        return Path(configured)
+    if os.geteuid() == 0:
+        return Path("/var/lib/sluice")
+    home = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/tmp')}/.local/state"
+    return Path(home) / "sluice"
+
+
+def client_socket(given: str | None, environment: Mapping[str, str]) -> Path:
+    """The daemon a client talks to: --socket, $SLUICE_SOCKET, the user's own daemon if it runs,
+    the system's."""
+    named = given or environment.get("SLUICE_SOCKET")
+    if named:
+        return Path(named)
+    system = Path("/run/sluice") / SOCKET_NAME
+    own = runtime_dir("", environment) / SOCKET_NAME
+    return own if own.exists() else system
+
+
+def longest_runtime_dir() -> int:
+    """Bytes of path that leave room for the longest socket name below it."""
+    return _LONGEST_SOCKET_PATH - len("/api/c999999999")

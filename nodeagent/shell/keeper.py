@@ -1,0 +1,441 @@
+"""Keeps grants real: carries out the instructions of the grants reducer and turns what happens
+into its events.
+
+One instance owns every open region, pidfd and waiting request. Everything runs in one thread,
+to completion, so that an event and its instructions are never interleaved with another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from nodeagent.core import events as ev
+from nodeagent.core.grants import GrantBook, Held, Rules
+from nodeagent.core.usage import GrantAccount
+from nodeagent.ports import (
+    Clock,
+    Doorman,
+    GrantRecord,
+    GrantState,
+    Ledger,
+    LedgerFull,
+    LedgerLost,
+    Process,
+    Processes,
+    ProcessHandle,
+    Refused,
+    Region,
+    RegionDamaged,
+    RegionStore,
+    RegisterAnswer,
+    SlotClaimed,
+    Waiting,
+)
+from nodeagent.units import GrantId, RequestId, SlotIndex
+
+log = logging.getLogger(__name__)
+
+CLAIM_RACES = 4
+"""Tries to find a slot nobody is claiming at that very moment."""
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One registered process."""
+
+    handle: ProcessHandle
+    generation: int
+
+
+@dataclass(slots=True)
+class Open:
+    """The outside half of a grant: what must be closed when it ends."""
+
+    region: Region
+    account: GrantAccount
+    tenants: dict[SlotIndex, Tenant] = field(default_factory=dict)
+    refused: bool = False
+    """A registration was refused, and logged."""
+    half_claims: set[SlotIndex] = field(default_factory=set)
+    """Claims seen without a start time: their owner may be between two stores."""
+
+
+Answer = Waiting | Refused | GrantId
+
+
+class Keeper:
+    """Implements the Registrar port; `doorman` is set once, after construction, because the two
+    need each other."""
+
+    doorman: Doorman
+
+    def __init__(
+        self,
+        rules: Rules,
+        clock: Clock,
+        ledger: Ledger,
+        regions: RegionStore,
+        processes: Processes,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.book = GrantBook(rules)
+        self.open: dict[GrantId, Open] = {}
+        self._clock = clock
+        self._ledger = ledger
+        self._regions = regions
+        self._processes = processes
+        self._fatal = fatal
+        self._owners: dict[GrantId, ProcessHandle] = {}
+        self._answers: dict[RequestId, asyncio.Queue[Answer]] = {}
+        self._owned: RegisterAnswer | None = None
+        self._events: deque[ev.Event] = deque()
+        self._busy = False
+        self.tampers_total = 0
+        self._effects: Mapping[type[Any], Callable[[Any], None]] = {
+            ev.Store: self._store,
+            ev.MakeRegion: self._make_region,
+            ev.Publish: self._publish,
+            ev.OwnSlot: self._own_slot,
+            ev.RefuseSlot: self._refuse_slot,
+            ev.ClearSlot: self._clear_slot,
+            ev.RemoveRegion: self._remove_region,
+            ev.TellGranted: self._tell_granted,
+            ev.TellWaiting: self._tell_waiting,
+            ev.TellRefused: self._tell_refused,
+        }
+
+    # --- events in, instructions out ---
+
+    def apply(self, event: ev.Event) -> None:
+        """Raises Refused when the book refuses `event` itself, LedgerFull when it could not be
+        written."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                for instruction in self.book.handle(self._events.popleft()):
+                    self._effects[type(instruction)](instruction)
+        except LedgerLost as error:
+            self._fatal(error)
+            raise
+        finally:
+            self._events.clear()
+            self._busy = False
+
+    def _store(self, do: ev.Store) -> None:
+        try:
+            self._ledger.store(do.record)
+        except LedgerFull as error:
+            # The row that is missing is older than the truth; a restart compares it with the
+            # processes and regions.
+            log.error("the ledger is full: %s", error)
+        self._regions.write_record(do.record)
+
+    def _make_region(self, do: ev.MakeRegion) -> None:
+        record = do.record
+        try:
+            region = self._regions.create(record, do.limits)
+            self._adopt_region(record, region)
+        except OSError as error:
+            log.error("grant %s: cannot make its region: %s", record.grant, error)
+            self._events.append(ev.RegionFailed(record.grant, f"cannot make the region: {error}"))
+            return
+        owner = self._owners.get(record.grant)
+        log.info(
+            "grant %s: made for pid %d uid %d", record.grant, record.owner.pid, record.owner.uid
+        )
+        self._events.append(ev.RegionReady(record.grant))
+        if owner is None:
+            self._events.append(ev.OwnerGone(record.grant))
+        else:
+            owner.on_exit(partial(self.apply, ev.OwnerGone(record.grant)))
+
+    def _adopt_region(self, record: GrantRecord, region: Region) -> None:
+        account = GrantAccount([device.physical_bytes for device in record.devices])
+        self.open[record.grant] = Open(region, account)
+        region.heartbeat(self._clock.monotonic_ns())
+        self.doorman.open(record.grant, region.directory, record.owner.uid)
+
+    def _publish(self, do: ev.Publish) -> None:
+        region = self.open[do.grant].region
+        for index, limits in enumerate(do.limits):
+            region.set_limits(index, limits)
+
+    def _remove_region(self, do: ev.RemoveRegion) -> None:
+        self.doorman.shut(do.grant)
+        opened = self.open.pop(do.grant, None)
+        if opened is not None:
+            for tenant in opened.tenants.values():
+                tenant.handle.close()
+            opened.region.close()
+        owner = self._owners.pop(do.grant, None)
+        if owner is not None:
+            owner.close()
+        try:
+            self._regions.remove(do.grant)
+        except OSError as error:  # the next start cleans it up
+            log.error("grant %s: cannot remove its region: %s", do.grant, error)
+        log.info("grant %s: ended", do.grant)
+        self._events.append(ev.RegionRemoved(do.grant))
+
+    # --- requests for grants ---
+
+    def ask(self, event: ev.Asked, owner: ProcessHandle) -> asyncio.Queue[Answer]:
+        """Takes `owner` over. Answers arrive in the queue until `withdraw`."""
+        queue: asyncio.Queue[Answer] = asyncio.Queue()
+        self._answers[event.request] = queue
+        self._owners[event.grant] = owner
+        self.apply(event)
+        return queue
+
+    def withdraw(self, request: RequestId, grant: GrantId) -> None:
+        """The asker has its answer, or wants none any more."""
+        self._answers.pop(request, None)
+        self.apply(ev.AskEnded(request))
+        if grant not in self.book.grants:
+            owner = self._owners.pop(grant, None)
+            if owner is not None:
+                owner.close()
+
+    def _tell(self, request: RequestId, answer: Answer) -> None:
+        queue = self._answers.get(request)
+        if queue is not None:
+            queue.put_nowait(answer)
+
+    def _tell_granted(self, do: ev.TellGranted) -> None:
+        self._tell(do.request, do.grant)
+
+    def _tell_waiting(self, do: ev.TellWaiting) -> None:
+        self._tell(do.request, Waiting(do.position, do.reason))
+
+    def _tell_refused(self, do: ev.TellRefused) -> None:
+        self._tell(do.request, Refused(do.kind, do.reason))
+
+    # --- registration ---
+
+    def register(
+        self, grant: GrantId, handle: ProcessHandle, claimed_slot: SlotIndex | None
+    ) -> RegisterAnswer:
+        opened = self.open.get(grant)
+        if opened is None:
+            handle.close()
+            return RegisterAnswer(errno.ESTALE)
+        answer = RegisterAnswer(errno.ENOSPC)
+        for _ in range(CLAIM_RACES):
+            claimed = frozenset(opened.region.self_claims())
+            asked = ev.SlotAsked(grant, handle.process, claimed_slot, claimed)
+            decided = self._ask_slot(asked)
+            if decided is not None:
+                answer = decided
+                break
+        if answer.error:
+            if not opened.refused:  # once: a tenant decides how often it asks
+                opened.refused = True
+                name = errno.errorcode.get(answer.error, str(answer.error))
+                log.warning("grant %s: pid %d refused: %s", grant, handle.process.pid, name)
+            handle.close()
+            return answer
+        self._watch(grant, opened, handle, answer.slot, answer.generation)
+        return answer
+
+    def _ask_slot(self, event: ev.SlotAsked) -> RegisterAnswer | None:
+        """None: a tenant claimed the slot just then, ask again."""
+        self._owned = None
+        self.apply(event)
+        return self._owned
+
+    def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
+        """A closed socket alone proves nothing: programs close descriptors they do not know. A
+        process that has not mapped the region any more has become another program, and its GPU
+        memory went with the old one."""
+        opened = self.open.get(grant)
+        tenant = opened.tenants.get(slot) if opened else None
+        if opened is None or tenant is None or tenant.generation != generation:
+            return
+        process = tenant.handle.process
+        if (
+            not tenant.handle.alive()
+            or self._processes.maps_file(process.pid, *opened.region.usage_file()) is False
+        ):
+            self._slot_gone(grant, slot, generation)
+
+    def _watch(
+        self,
+        grant: GrantId,
+        opened: Open,
+        handle: ProcessHandle,
+        slot: SlotIndex,
+        generation: int,
+    ) -> None:
+        before = opened.tenants.get(slot)
+        if before is not None:  # asked again for the slot it has
+            before.handle.close()
+        opened.tenants[slot] = Tenant(handle, generation)
+        handle.on_exit(partial(self._slot_gone, grant, slot, generation))
+        self._count(opened)
+
+    def _slot_gone(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
+        opened = self.open.get(grant)
+        tenant = opened.tenants.get(slot) if opened else None
+        if opened is None or tenant is None or tenant.generation != generation:
+            return
+        self.look(grant, opened)  # its last words
+        self.apply(ev.SlotGone(grant, slot))
+
+    def _own_slot(self, do: ev.OwnSlot) -> None:
+        opened = self.open[do.grant]
+        tenant = opened.tenants.get(do.slot)
+        if do.adopted and tenant is not None:
+            self._owned = RegisterAnswer(0, do.slot, tenant.generation)
+            return
+        try:
+            generation = opened.region.own_slot(do.slot, do.process, do.adopted)
+        except SlotClaimed:
+            self._events.append(ev.SlotMissed(do.grant, do.slot))
+            return
+        self._owned = RegisterAnswer(0, do.slot, generation)
+
+    def _refuse_slot(self, do: ev.RefuseSlot) -> None:
+        self._owned = RegisterAnswer(do.error)
+
+    def _clear_slot(self, do: ev.ClearSlot) -> None:
+        opened = self.open[do.grant]
+        opened.account.retire(do.slot)
+        opened.region.clear_slot(do.slot)
+        tenant = opened.tenants.pop(do.slot, None)
+        if tenant is not None:
+            tenant.handle.close()
+        self._count(opened)
+
+    def _count(self, opened: Open) -> None:
+        high = max(opened.tenants, default=-1) + 1
+        opened.region.set_population(len(opened.tenants), high)
+
+    # --- usage ---
+
+    def look(self, grant: GrantId, opened: Open) -> None:
+        """Take in what the tenants of one grant wrote."""
+        if not opened.tenants:
+            return
+        image = opened.region.read_usage(list(opened.tenants))
+        generations = {slot: t.generation for slot, t in opened.tenants.items()}
+        kinds = opened.account.observe(image, generations, self._clock.monotonic_ns())
+        if kinds:
+            before = self.tampers_total
+            self.tampers_total += len(kinds)
+            if before == 0 or self.tampers_total // 1000 > before // 1000:  # one line per thousand
+                log.warning("grant %s: tampering: %s", grant, ", ".join(sorted(set(kinds))))
+        if image.damage is not None:
+            opened.region.repair_usage()
+
+    def adopt_claims(self) -> None:
+        """Give slots that tenants claimed for themselves an owner, or zero them when nobody is
+        behind them."""
+        for grant, opened in list(self.open.items()):
+            claims = opened.region.self_claims()
+            opened.half_claims &= claims.keys()
+            wanted = {}
+            for slot, (ns_pid, starttime) in claims.items():
+                if slot in opened.tenants:
+                    continue
+                if starttime == 0 and slot not in opened.half_claims:
+                    opened.half_claims.add(slot)
+                else:
+                    wanted[slot] = (ns_pid, starttime)
+            if not wanted:
+                continue
+            claimants = self._processes.find_claimants(wanted)
+            for slot in wanted:
+                self._adopt_claim(grant, opened, slot, claimants.get(slot))
+
+    def _adopt_claim(
+        self, grant: GrantId, opened: Open, slot: SlotIndex, handle: ProcessHandle | None
+    ) -> None:
+        held = self.book.grants.get(grant)
+        if handle is not None and held is not None and self._is_of(handle.process, opened, held):
+            asked = ev.SlotAsked(grant, handle.process, slot, frozenset({slot}))
+            answer = self._ask_slot(asked)
+            if answer is not None and not answer.error and answer.slot == slot:
+                log.info("grant %s: adopted pid %d in slot %d", grant, handle.process.pid, slot)
+                self._watch(grant, opened, handle, slot, answer.generation)
+                return
+        if handle is not None:
+            handle.close()
+        if held is not None and slot not in held.slots:
+            opened.region.drop_claim(slot)
+
+    def _is_of(self, process: Process, opened: Open, held: Held) -> bool:
+        """Anybody may write a pid into a claim: the process must have the right user and the
+        region mapped."""
+        return process.uid in (held.record.owner.uid, 0) and (
+            self._processes.maps_file(process.pid, *opened.region.usage_file()) is True
+        )
+
+    # --- after a restart ---
+
+    def restore(self) -> None:
+        """Take over what lives, end what died while we were away, remove what belongs to nobody."""
+        present = set(self._regions.present())
+        records = {record.grant: record for record in self._ledger.load()}
+        if self._ledger.was_rebuilt:
+            for grant in present - records.keys():
+                found = self._regions.read_record(grant)
+                if found is not None and found.boot_id == self.book.boot_id:
+                    records[grant] = found
+                    self._ledger.store(found)
+        for grant, record in records.items():
+            if grant not in present or not self._restore_one(record):
+                self._ledger.store(ev.ended(record))
+                present.discard(grant)
+                self._regions.remove(grant)
+        for grant in present - records.keys():
+            log.info("grant %s: removed, left over from an earlier run", grant)
+            self._regions.remove(grant)
+        self.adopt_claims()
+
+    def _restore_one(self, record: GrantRecord) -> bool:
+        if record.state is GrantState.ENDED:
+            return False
+        try:
+            region = self._regions.open(record, self.book.limits(record))
+        except RegionDamaged as error:
+            log.warning("grant %s: %s", record.grant, error)
+            return False
+        self._adopt_region(record, region)
+        opened = self.open[record.grant]
+        slots = []
+        for owner in region.owners():
+            handle = self._processes.find(owner.pid, owner.starttime_ticks)
+            if handle is None:
+                region.clear_slot(owner.slot)
+                continue
+            slots.append((owner.slot, handle.process))
+            self._watch(record.grant, opened, handle, owner.slot, owner.generation)
+        self._count(opened)
+        root = self._processes.find(record.owner.pid, record.owner.starttime_ticks)
+        if root is not None:
+            self._owners[record.grant] = root
+            root.on_exit(partial(self.apply, ev.OwnerGone(record.grant)))
+        log.info("grant %s: taken over, %d processes", record.grant, len(slots))
+        self.apply(ev.Restored(record, root is not None, tuple(slots)))
+        return True
+
+    def close(self) -> None:
+        """Let go of everything without ending it: jobs outlive the daemon."""
+        for opened in self.open.values():
+            for tenant in opened.tenants.values():
+                tenant.handle.close()
+            opened.region.close()
+        for owner in self._owners.values():
+            owner.close()
+        self.open.clear()
+        self._owners.clear()

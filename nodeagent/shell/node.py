@@ -1,0 +1,177 @@
+"""The running daemon: its loops, and the order of start and stop.
+
+A defect in a loop ends the process (the unit starts it again, jobs go on meanwhile); an
+expected failure, such as a driver that does not answer, is a value the core decides on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from nodeagent.config import Settings
+from nodeagent.core import events as ev
+from nodeagent.core.grants import Rules
+from nodeagent.ports import Clock, LedgerLost, Nvml
+from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.keeper import Keeper
+from nodeagent.shell.service import Service
+from nodeagent.shell.turns import Turns
+from nodeagent.units import NS_PER_MS, NS_PER_US, Nanoseconds
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING_S: Final = 1.0
+EXIT_OK: Final = 0
+EXIT_DEFECT: Final = 70
+EXIT_LEDGER_LOST: Final = 75
+"""EX_TEMPFAIL: start again and look at what is there."""
+
+
+class Endpoint(Protocol):
+    """Something clients connect to."""
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+def rules_of(settings: Settings, boot_id: str) -> Rules:
+    throttle = settings.throttle
+    return Rules(
+        burst_ns=Nanoseconds(int(throttle.burst_ms * NS_PER_MS)),
+        inflight_ns=Nanoseconds(int(throttle.inflight_ms * NS_PER_MS)),
+        chunk_ns=Nanoseconds(int(throttle.chunk_us * NS_PER_US)),
+        boot_id=boot_id,
+        strategy=settings.grants.strategy,
+        max_waiting=settings.grants.max_waiting,
+        max_grants_per_uid=settings.grants.max_grants_per_uid,
+    )
+
+
+class Node:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        keeper: Keeper,
+        turns: Turns,
+        gpus: Gpus,
+        nvml: Nvml,
+        service: Service,
+        endpoints: list[Endpoint],
+        notify: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._keeper = keeper
+        self._turns = turns
+        self._gpus = gpus
+        self._nvml = nvml
+        self._service = service
+        self._endpoints = endpoints
+        self._notify = notify
+        self._ended: asyncio.Future[int] | None = None
+        self._planning: asyncio.TimerHandle | None = None
+
+    def stop(self, status: int = EXIT_OK) -> None:
+        """Ask the daemon to end; the first asker decides the exit status."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(status)
+
+    def fatal(self, error: BaseException) -> None:
+        """The ledger is gone, or we have a defect: end now, change nothing more."""
+        if isinstance(error, LedgerLost):
+            log.critical("the ledger is lost: %s", error)
+            self.stop(EXIT_LEDGER_LOST)
+        else:
+            log.critical("defect", exc_info=error)
+            self.stop(EXIT_DEFECT)
+
+    async def run(self) -> int:
+        """Serve until stopped; the exit status."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        loop.set_exception_handler(self._unhandled)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            self._keeper.restore()
+            await self._read_gpus()
+            for endpoint in self._endpoints:
+                await endpoint.start()
+            self._plan()
+            tasks = [
+                asyncio.create_task(self._gpu_loop()),
+                asyncio.create_task(self._housekeeping_loop()),
+            ]
+            for task in tasks:
+                task.add_done_callback(self._loop_ended)
+            self._notify("READY=1")
+            log.info("serving %d GPUs", len(self._gpus.readings))
+            return await self._ended
+        except LedgerLost as error:
+            log.critical("the ledger is lost: %s", error)
+            return EXIT_LEDGER_LOST
+        finally:
+            self._notify("STOPPING=1")
+            if self._planning is not None:
+                self._planning.cancel()
+            for task in tasks:
+                task.cancel()
+            for endpoint in self._endpoints:
+                with contextlib.suppress(OSError):
+                    await endpoint.close()
+            await self._nvml.close()
+            self._keeper.close()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, ConnectionError):  # a client left in the middle of a sentence
+            log.debug("connection: %s", error)
+        elif isinstance(error, BaseException):
+            self.fatal(error)
+        else:
+            log.warning("event loop: %s", context.get("message"))
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            assert error is not None
+            self.fatal(error)
+
+    def _ok(self, name: str) -> None:
+        self._service.loops[name] = self._clock.unix_s()
+
+    def _plan(self) -> None:
+        pause_s = self._turns.tick()
+        self._ok("planning")
+        self._planning = asyncio.get_running_loop().call_later(pause_s, self._plan)
+
+    async def _read_gpus(self) -> None:
+        reading = await self._nvml.read()
+        self._gpus.take(reading, self._clock.monotonic_ns())
+        self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+        self._ok("gpus")
+
+    async def _gpu_loop(self) -> None:
+        settings = self._settings.nvml
+        while True:
+            busy = bool(self._keeper.open) or self._gpus.error is not None
+            await asyncio.sleep(settings.interval_s if busy else settings.idle_interval_s)
+            await self._read_gpus()
+
+    async def _housekeeping_loop(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            self._keeper.adopt_claims()
+            self._service.sample()
+            self._ok("housekeeping")
+            if self._alive():
+                self._notify("WATCHDOG=1")
+
+    def _alive(self) -> bool:
+        """The planning loop still comes round; this one does, or we would not be here."""
+        longest_s = 10 * max(1.0, self._settings.planner.idle_tick_ms / 1000)
+        return self._clock.unix_s() - self._service.loops["planning"] < longest_s

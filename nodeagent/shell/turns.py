@@ -1,0 +1,71 @@
+"""The planning loop: look at every grant's usage, let the planner decide, write the turns, show
+that we are alive."""
+
+from __future__ import annotations
+
+from nodeagent.config import PlannerSettings
+from nodeagent.core.planner import PlanRules, Tenant, TurnPlanner
+from nodeagent.core.usage import Activity
+from nodeagent.ports import Clock, GrantState
+from nodeagent.shell.keeper import Keeper
+from nodeagent.units import NS_PER_MS, GpuUuid, GrantId, Nanoseconds, SharePolicy
+
+HEARTBEAT_NS = 100 * NS_PER_MS
+"""Tenants call the daemon silent after 2 s."""
+
+
+class Turns:
+    def __init__(self, settings: PlannerSettings, keeper: Keeper, clock: Clock) -> None:
+        self._settings = settings
+        self._keeper = keeper
+        self._clock = clock
+        self._beat_ns = 0
+        self.planner = TurnPlanner(
+            PlanRules(
+                period_ns=_ns(settings.period_ms),
+                longest_period_ns=_ns(settings.longest_period_ms),
+                smallest_quantum_ns=_ns(settings.smallest_quantum_ms),
+                active_hold_ns=_ns(settings.active_hold_ms),
+            )
+        )
+
+    def tick(self) -> float:
+        """One look and one plan; the seconds until the next."""
+        now_ns = self._clock.monotonic_ns()
+        looks: dict[tuple[GrantId, GpuUuid], Activity] = {}
+        tenants: list[Tenant] = []
+        for grant, opened in self._keeper.open.items():
+            held = self._keeper.book.grants.get(grant)
+            if held is None or held.record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
+                continue
+            record = held.record
+            self._keeper.look(grant, opened)
+            for index, device in enumerate(record.devices):
+                if opened.tenants:
+                    looks[grant, device.gpu] = opened.account.activity(index)
+            tenants.append(
+                Tenant(
+                    grant,
+                    tuple(device.gpu for device in record.devices),
+                    record.devices[0].share_ppm,
+                    record.policy is SharePolicy.HARD,
+                    record.paused,
+                )
+            )
+        for change in self.planner.plan(tenants, looks, now_ns):
+            region = self._keeper.open[change.grant].region
+            region.set_turn(change.device, change.turn, change.wake)
+        if now_ns - self._beat_ns >= HEARTBEAT_NS:
+            self._beat_ns = now_ns
+            for opened in self._keeper.open.values():
+                opened.region.heartbeat(now_ns)
+        busiest = self.planner.busiest()
+        if busiest > 1:
+            return self._settings.contended_tick_ms / 1000
+        if busiest == 1:
+            return self._settings.active_tick_ms / 1000
+        return self._settings.idle_tick_ms / 1000
+
+
+def _ns(milliseconds: float) -> Nanoseconds:
+    return Nanoseconds(int(milliseconds * NS_PER_MS))

@@ -1,0 +1,1 @@
+"""Benchmarks that compare: with and without us, in one run. `make bench` writes build/bench.json."""

@@ -1,0 +1,698 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A driver small enough to see through: allocations are numbers in a table, work is not done, time does not pass.
+ *
+ * It stands for "a driver that is not our simulator". It keeps the truth (bytes in use per device, highest ever) so
+ * that tests can compare, lets them order the next failure, and counts calls by name so that they can see what reached
+ * it. stub_* functions are the test's side; STUB_* in the environment is for tests that cannot call them.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose/cuda_abi.h"
+
+#define API __attribute__((visibility("default")))
+#define DEVICES 3
+#define OBJECTS 200000
+#define GRANULE (UINT64_C(2) << 20) /* VMM and pool growth */
+#define CONTEXT_BYTES (UINT64_C(16) << 20)
+
+enum kind { FREE, MEMORY, ASYNC, ARRAY, MIPMAP, PHYSICAL, POOL, CONTEXT };
+
+struct object {
+	enum kind kind;
+	int dev;
+	uint64_t bytes;
+	uint64_t owner; /* context of memory and arrays, pool of async memory */
+	int references; /* physical: handles + mappings */
+	bool dead;      /* physical: no handle any more; pool: destroyed */
+	uint64_t used;  /* pool */
+};
+
+struct mapping {
+	uint64_t address, bytes;
+	struct object *physical;
+};
+
+static struct {
+	uint64_t total, used, peak;
+	struct object *primary;
+	int primary_count;
+	struct object *default_pool;
+	struct object *pool;
+} gpu[DEVICES];
+
+static struct object objects[OBJECTS];
+static struct mapping mappings[4096];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool initialised;
+static int fail_next; /* CUresult of the next allocating call */
+static __thread struct object *stack[16];
+static __thread int depth;
+static int hint = 1;
+static uint64_t launches, capturing;
+
+static int devices(void)
+{
+	const char *n = getenv("STUB_DEVICES");
+
+	return n ? atoi(n) : 1;
+}
+
+API uint64_t stub_used(int dev)
+{
+	return __atomic_load_n(&gpu[dev].used, __ATOMIC_SEQ_CST);
+}
+API uint64_t stub_peak(int dev)
+{
+	return __atomic_load_n(&gpu[dev].peak, __ATOMIC_SEQ_CST);
+}
+API void stub_set_total(int dev, uint64_t bytes)
+{
+	gpu[dev].total = bytes;
+}
+API void stub_fail_next(int result)
+{
+	fail_next = result;
+}
+API uint64_t stub_launches(void)
+{
+	return launches;
+}
+API void stub_capture(int on)
+{
+	capturing = (uint64_t)on;
+}
+
+/* --- the table ---------------------------------------------------------------------------------------------------- */
+
+static bool take(int dev, uint64_t bytes)
+{
+	if (gpu[dev].used + bytes > gpu[dev].total || gpu[dev].used + bytes < bytes)
+		return false;
+	gpu[dev].used += bytes;
+	if (gpu[dev].used > gpu[dev].peak)
+		gpu[dev].peak = gpu[dev].used;
+	return true;
+}
+
+static struct object *make(enum kind kind, int dev, uint64_t bytes)
+{
+	for (int tries = 0; tries < OBJECTS; tries++) {
+		struct object *o = &objects[hint];
+
+		hint = hint + 1 < OBJECTS ? hint + 1 : 1;
+		if (o->kind != FREE)
+			continue;
+		*o = (struct object){ .kind = kind, .dev = dev, .bytes = bytes, .references = 1 };
+		return o;
+	}
+	return NULL;
+}
+
+static uint64_t address_of(const struct object *o)
+{
+	return UINT64_C(0x700000000000) + (uint64_t)(o - objects) * 0x10000;
+}
+
+static struct object *object_at(uint64_t address, enum kind kind)
+{
+	uint64_t i = (address - UINT64_C(0x700000000000)) / 0x10000;
+
+	if (address < UINT64_C(0x700000000000) || i >= OBJECTS || objects[i].kind != kind ||
+	    address_of(&objects[i]) != address)
+		return NULL;
+	return &objects[i];
+}
+
+static struct object *current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+static CUresult begin(void)
+{
+	if (!initialised)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* Allocate under the lock; 0 on failure. */
+static CUresult allocate(enum kind kind, int dev, uint64_t bytes, uint64_t owner, struct object **ret)
+{
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	struct object *o;
+
+	pthread_mutex_lock(&lock);
+	if (fail_next) {
+		r = (CUresult)fail_next;
+		fail_next = 0;
+	} else if (take(dev, bytes)) {
+		o = make(kind, dev, bytes);
+		if (o) {
+			o->owner = owner;
+			*ret = o;
+			r = CUDA_SUCCESS;
+		} else {
+			gpu[dev].used -= bytes;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+static void discard(struct object *o)
+{
+	gpu[o->dev].used -= o->bytes;
+	o->kind = FREE;
+}
+
+/* --- devices and contexts ------------------------------------------------------------------------------------------ */
+
+API CUresult cuInit(unsigned int flags)
+{
+	(void)flags;
+	for (int i = 0; i < DEVICES; i++)
+		if (!gpu[i].total)
+			gpu[i].total = UINT64_C(16) << 30;
+	initialised = true;
+	return CUDA_SUCCESS;
+}
+API CUresult cuDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetCount(int *count)
+{
+	*count = devices();
+	return initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+API CUresult cuDeviceGet(CUdevice *dev, int ordinal)
+{
+	*dev = ordinal;
+	return ordinal >= 0 && ordinal < devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+/* STUB_ORDER: the device numbers in CUDA order, as CUDA_VISIBLE_DEVICES would make them. */
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+	const char *order = getenv("STUB_ORDER");
+	int physical = order && dev >= 0 && (size_t)dev < strlen(order) ? order[dev] - '0' : dev;
+
+	if (dev < 0 || dev >= devices())
+		return CUDA_ERROR_INVALID_DEVICE;
+	memset(uuid, 0xd0 + physical, sizeof(*uuid));
+	return CUDA_SUCCESS;
+}
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	*bytes = gpu[dev].total;
+	return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+	snprintf(name, (size_t)len, "stub %d", dev);
+	return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *context, CUdevice dev)
+{
+	struct object *o;
+	CUresult r;
+
+	if (!initialised)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (dev < 0 || dev >= devices())
+		return CUDA_ERROR_INVALID_DEVICE;
+	r = allocate(CONTEXT, dev, CONTEXT_BYTES, 0, &o);
+	if (r == CUDA_SUCCESS)
+		*context = (CUcontext)o;
+	return r;
+}
+static void clear_context(struct object *context)
+{
+	for (int i = 0; i < OBJECTS; i++)
+		if ((objects[i].kind == MEMORY || objects[i].kind == ARRAY || objects[i].kind == MIPMAP) &&
+		    objects[i].owner == (uint64_t)context)
+			discard(&objects[i]);
+	discard(context);
+}
+API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice dev)
+{
+	CUresult r = create(context, dev);
+
+	(void)flags;
+	if (r == CUDA_SUCCESS)
+		stack[depth++] = (struct object *)*context;
+	return r;
+}
+API CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice dev)
+{
+	(void)params;
+	return cuCtxCreate_v2(context, flags, dev);
+}
+API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	pthread_mutex_lock(&lock);
+	if (current() == (struct object *)context)
+		depth--;
+	clear_context((struct object *)context);
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (dev < 0 || dev >= devices())
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!gpu[dev].primary) {
+		r = create(context, dev);
+		if (r == CUDA_SUCCESS)
+			gpu[dev].primary = (struct object *)*context;
+	}
+	*context = (CUcontext)gpu[dev].primary;
+	gpu[dev].primary_count += r == CUDA_SUCCESS;
+	return r;
+}
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	pthread_mutex_lock(&lock);
+	if (gpu[dev].primary)
+		clear_context(gpu[dev].primary);
+	gpu[dev].primary = NULL;
+	gpu[dev].primary_count = 0;
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	if (gpu[dev].primary_count == 0)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return --gpu[dev].primary_count ? CUDA_SUCCESS : cuDevicePrimaryCtxReset_v2(dev);
+}
+API CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+	*flags = 0;
+	*active = gpu[dev].primary != NULL;
+	return CUDA_SUCCESS;
+}
+API CUresult cuCtxSetCurrent(CUcontext context)
+{
+	depth = context ? 1 : 0;
+	stack[0] = (struct object *)context;
+	return CUDA_SUCCESS;
+}
+API CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	stack[depth++] = (struct object *)context;
+	return CUDA_SUCCESS;
+}
+API CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	if (!depth)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*context = (CUcontext)stack[--depth];
+	return CUDA_SUCCESS;
+}
+API CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	*context = (CUcontext)current();
+	return CUDA_SUCCESS;
+}
+API CUresult cuCtxGetDevice(CUdevice *dev)
+{
+	CUresult r = begin();
+
+	if (r == CUDA_SUCCESS)
+		*dev = current()->dev;
+	return r;
+}
+API CUresult cuCtxSynchronize(void)
+{
+	return begin();
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------- */
+
+static CUresult plain(enum kind kind, uint64_t bytes, uint64_t *ret)
+{
+	struct object *o;
+	CUresult r = begin();
+
+	if (r == CUDA_SUCCESS && bytes == 0)
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		r = allocate(kind, current()->dev, bytes, (uint64_t)current(), &o);
+	if (r == CUDA_SUCCESS)
+		*ret = address_of(o);
+	return r;
+}
+API CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
+{
+	return dptr ? plain(MEMORY, bytes, (uint64_t *)dptr) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
+{
+	return flags == 1 || flags == 2 ? plain(MEMORY, bytes, (uint64_t *)dptr) : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	if (element != 4 && element != 8 && element != 16)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pitch = (width + 1023) / 1024 * 1024; /* not what the interposer guesses */
+	return plain(MEMORY, *pitch * height, (uint64_t *)dptr);
+}
+API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
+{
+	return plain(ARRAY, desc->Width * (desc->Height ? desc->Height : 1) * 4 * desc->NumChannels, (uint64_t *)array);
+}
+API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	return plain(ARRAY, desc->Width * (desc->Height ? desc->Height : 1) * (desc->Depth ? desc->Depth : 1) * 4 *
+	                            desc->NumChannels, (uint64_t *)array);
+}
+API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
+{
+	(void)levels;
+	return plain(MIPMAP, desc->Width * (desc->Height ? desc->Height : 1) * 6 * desc->NumChannels, (uint64_t *)array);
+}
+API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array, CUdevice dev)
+{
+	struct object *o = object_at((uint64_t)array, ARRAY);
+
+	(void)dev;
+	if (!o)
+		return CUDA_ERROR_INVALID_VALUE;
+	*need = (CUDA_ARRAY_MEMORY_REQUIREMENTS){ .size = o->bytes, .alignment = 512 };
+	return CUDA_SUCCESS;
+}
+API CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUmipmappedArray array,
+                                                   CUdevice dev)
+{
+	struct object *o = object_at((uint64_t)array, MIPMAP);
+
+	(void)dev;
+	if (!o)
+		return CUDA_ERROR_INVALID_VALUE;
+	*need = (CUDA_ARRAY_MEMORY_REQUIREMENTS){ .size = o->bytes, .alignment = 512 };
+	return CUDA_SUCCESS;
+}
+static CUresult give_back(uint64_t address, enum kind kind, CUresult wrong)
+{
+	struct object *o;
+
+	pthread_mutex_lock(&lock);
+	o = object_at(address, kind);
+	if (o)
+		discard(o);
+	pthread_mutex_unlock(&lock);
+	return o ? CUDA_SUCCESS : wrong;
+}
+API CUresult cuArrayDestroy(CUarray array)
+{
+	return give_back((uint64_t)array, ARRAY, CUDA_ERROR_INVALID_HANDLE);
+}
+API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+	return give_back((uint64_t)array, MIPMAP, CUDA_ERROR_INVALID_HANDLE);
+}
+API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+	CUresult r = begin();
+
+	if (r == CUDA_SUCCESS) {
+		*total_bytes = gpu[current()->dev].total;
+		*free_bytes = *total_bytes - stub_used(current()->dev);
+	}
+	return r;
+}
+
+/* --- pools: grow by whole granules, shrink when trimmed ----------------------------------------------------------- */
+
+static CUresult from_pool(CUdeviceptr *dptr, size_t bytes, struct object *pool)
+{
+	CUresult r = CUDA_SUCCESS;
+	uint64_t more = 0;
+	struct object *o;
+
+	if (capturing) {
+		*dptr = UINT64_C(0x600000000000);
+		return CUDA_SUCCESS;
+	}
+	pthread_mutex_lock(&lock);
+	if (pool->used + bytes > pool->bytes)
+		more = (pool->used + bytes - pool->bytes + GRANULE - 1) / GRANULE * GRANULE;
+	if (!take(pool->dev, more)) {
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		pool->bytes += more;
+		pool->used += bytes;
+		o = make(ASYNC, pool->dev, bytes);
+		o->owner = (uint64_t)pool;
+		*dptr = address_of(o);
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+static bool async_free(CUdeviceptr dptr)
+{
+	struct object *o, *pool;
+
+	pthread_mutex_lock(&lock);
+	o = object_at(dptr, ASYNC);
+	if (o) {
+		pool = (struct object *)o->owner;
+		pool->used -= o->bytes;
+		o->kind = FREE;
+		if (pool->dead) {
+			gpu[pool->dev].used -= o->bytes;
+			pool->bytes -= o->bytes;
+			if (pool->used == 0)
+				pool->kind = FREE;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return o != NULL;
+}
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+	pthread_mutex_lock(&lock);
+	if (!gpu[dev].default_pool)
+		gpu[dev].default_pool = make(POOL, dev, 0);
+	pthread_mutex_unlock(&lock);
+	*pool = (CUmemoryPool)gpu[dev].default_pool;
+	return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+	if (!gpu[dev].pool)
+		return cuDeviceGetDefaultMemPool(pool, dev);
+	*pool = (CUmemoryPool)gpu[dev].pool;
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	pthread_mutex_lock(&lock);
+	*pool = (CUmemoryPool)make(POOL, props->location.id, 0);
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+	struct object *pool = (struct object *)handle;
+	uint64_t floor;
+
+	pthread_mutex_lock(&lock);
+	floor = (pool->used + GRANULE - 1) / GRANULE * GRANULE;
+	if (floor < keep)
+		floor = keep;
+	if (pool->bytes > floor) {
+		gpu[pool->dev].used -= pool->bytes - floor;
+		pool->bytes = floor;
+	}
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	struct object *pool = (struct object *)handle;
+
+	pthread_mutex_lock(&lock);
+	gpu[pool->dev].used -= pool->bytes - pool->used;
+	pool->bytes = pool->used;
+	pool->dead = true;
+	if (pool->used == 0)
+		pool->kind = FREE;
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void *value)
+{
+	struct object *pool = (struct object *)handle;
+
+	if (pool->kind != POOL || pool->dead)
+		return CUDA_ERROR_INVALID_VALUE;
+	*(uint64_t *)value = which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->bytes : pool->used;
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream)
+{
+	CUmemoryPool pool;
+	CUresult r = begin();
+
+	(void)stream;
+	if (r != CUDA_SUCCESS)
+		return r;
+	cuDeviceGetMemPool(&pool, current()->dev);
+	return from_pool(dptr, bytes, (struct object *)pool);
+}
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+	(void)stream;
+	return from_pool(dptr, bytes, (struct object *)pool);
+}
+API CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	if (async_free(dptr))
+		return CUDA_SUCCESS;
+	return dptr ? give_back(dptr, MEMORY, CUDA_ERROR_INVALID_VALUE) : CUDA_SUCCESS;
+}
+API CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+{
+	(void)stream;
+	return cuMemFree_v2(dptr);
+}
+API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+	(void)stream;
+	*status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+	return CUDA_SUCCESS;
+}
+API CUresult cuStreamSynchronize(CUstream stream)
+{
+	(void)stream;
+	return begin();
+}
+
+/* --- VMM: handles are reused at once, as real drivers may ------------------------------------------------------------ */
+
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                         unsigned long long flags)
+{
+	struct object *o;
+	CUresult r;
+
+	(void)flags;
+	if (bytes % GRANULE)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		bytes = 0;
+	else if (prop->location.id < 0 || prop->location.id >= devices())
+		return CUDA_ERROR_INVALID_DEVICE;
+	r = allocate(PHYSICAL, bytes ? prop->location.id : 0, bytes, 0, &o);
+	if (r == CUDA_SUCCESS)
+		*handle = (uint64_t)o;
+	return r;
+}
+static void unreference(struct object *o)
+{
+	if (--o->references == 0)
+		discard(o);
+}
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct object *o = (struct object *)handle;
+
+	pthread_mutex_lock(&lock);
+	unreference(o);
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                      unsigned long long flags)
+{
+	(void)flags;
+	(void)offset;
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+		if (!mappings[i].bytes) {
+			mappings[i] = (struct mapping){ address, bytes, (struct object *)handle };
+			mappings[i].physical->references++;
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+		if (mappings[i].bytes && mappings[i].address >= address && mappings[i].address < address + bytes) {
+			unreference(mappings[i].physical);
+			mappings[i].bytes = 0;
+		}
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+		if (mappings[i].bytes && (uint64_t)address - mappings[i].address < mappings[i].bytes) {
+			mappings[i].physical->references++;
+			*handle = (uint64_t)mappings[i].physical;
+			r = CUDA_SUCCESS;
+		}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+	CUresult r = CUDA_ERROR_NOT_FOUND;
+
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof(mappings) / sizeof(mappings[0]); i++)
+		if (mappings[i].bytes && address - mappings[i].address < mappings[i].bytes) {
+			*base = mappings[i].address;
+			*bytes = mappings[i].bytes;
+			r = CUDA_SUCCESS;
+		}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+/* --- launching -------------------------------------------------------------------------------------------------------- */
+
+API CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                            unsigned int by, unsigned int bz, unsigned int bytes, CUstream stream, void **params,
+                            void **extra)
+{
+	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)bytes, (void)stream, (void)params;
+	(void)extra;
+	__atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+	return CUDA_SUCCESS;
+}
+API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                                 unsigned int by, unsigned int bz, unsigned int bytes, CUstream stream, void **params,
+                                 void **extra)
+{
+	return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+}
+
+/* Eleven arguments of mixed kinds: what a trampoline must carry over untouched. */
+API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
+{
+	return (CUresult)copy->WidthInBytes;
+}
+
+/* --- resolving -------------------------------------------------------------------------------------------------------- */
+
+#include "stub_resolve.h"

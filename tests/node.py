@@ -1,0 +1,201 @@
+"""A whole node on this machine: simulated GPUs, the real daemon, tenants under `sluice run`.
+
+Used by the demo, the benchmarks and the integration tests. Everything lives in one directory and dies with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.places import BUILD, REPO, SHIM, SIM, SLUICE, TENANT
+
+T = TypeVar("T")
+
+
+class NodeError(Exception):
+    """The node did not do what a scene needed; the text says what."""
+
+
+def until(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
+    """The first true answer of `probe`. Polls a condition; never assumes how long one takes."""
+    end = time.monotonic() + deadline_s
+    last: BaseException | None = None
+    while time.monotonic() < end:
+        try:
+            answer = probe()
+            if answer:
+                return answer
+        except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
+            last = error
+        time.sleep(0.02)
+    raise NodeError(f"gave up after {deadline_s:g} s waiting until {what}" + (f" ({last})" if last else ""))
+
+
+@dataclass
+class Tenant:
+    """One program under (or, for comparison, without) a grant."""
+
+    name: str
+    process: subprocess.Popen[str]
+
+    def result(self, timeout_s: float = 120.0) -> dict[str, Any]:
+        """The last JSON object the tenant program printed."""
+        out, _ = self.process.communicate(timeout=timeout_s)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        if not lines:
+            raise NodeError(f"{self.name}: exit {self.process.returncode} and no result: {out[-500:]}")
+        answer: dict[str, Any] = json.loads(lines[-1])
+        answer["reports"] = [json.loads(line) for line in lines[:-1]]
+        answer["exit"] = self.process.returncode
+        return answer
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class Node:
+    """`gpus` as SLUICE_SIM_GPUS spells them; `settings` is more TOML for the daemon."""
+
+    directory: Path
+    gpus: str = "2xh100-80gb"
+    settings: str = ""
+    metrics_port: int = 0
+    daemon: subprocess.Popen[bytes] | None = None
+    tenants: list[Tenant] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.metrics_port = self.metrics_port or free_port()
+        (self.directory / "sluice.toml").write_text(
+            f'[daemon]\nruntime_dir = "{self.directory}/run"\nstate_dir = "{self.directory}/state"\n'
+            f'[metrics]\nlisten = "127.0.0.1:{self.metrics_port}"\n{self.settings}\n'
+        )
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "run" / "sluice.sock"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_", "SLUICE_"))}
+        return keep | {
+            "SLUICE_SIM_DIR": str(self.directory / "gpu"),
+            "SLUICE_SIM_GPUS": self.gpus,
+            "SLUICE_DRIVER": str(SIM / "libcuda.so.1"),
+            "SLUICE_SOCKET": str(self.socket),
+            "PYTHONPATH": str(REPO),
+        } | more
+
+    def start(self) -> None:
+        log = (self.directory / "daemon.log").open("ab")
+        self.daemon = subprocess.Popen(
+            [SLUICE, "serve", "--config", self.directory / "sluice.toml"],
+            env=self.environment(LD_LIBRARY_PATH=str(SIM)),
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+        )
+        until("the daemon answers and knows its GPUs", self._ready)
+
+    def _ready(self) -> bool:
+        if self.daemon is not None and self.daemon.poll() is not None:
+            raise NodeError(f"the daemon ended: {(self.directory / 'daemon.log').read_text()[-2000:]}")
+        return bool(self.info()["gpus"])
+
+    def kill_daemon(self) -> None:
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGKILL)
+        self.daemon.wait()
+
+    def cli(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SLUICE, *arguments], env=self.environment(), text=True, capture_output=True, check=check, timeout=60,
+        )
+
+    def cli_json(self, *arguments: str) -> Any:
+        return json.loads(self.cli(*arguments, "--json").stdout)
+
+    def info(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.cli_json("top", "-n", "1")
+        return answer
+
+    def grants(self) -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = self.cli_json("ps")
+        return answer
+
+    def grant(self, name: str) -> dict[str, Any] | None:
+        return next((grant for grant in self.grants() if grant["name"] == name), None)
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def run(self, name: str, *command: str | Path, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Tenant:
+        """Start a command in a grant: `flags` are those of `sluice run`."""
+        tenant = Tenant(name, subprocess.Popen(
+            [SLUICE, "run", "--name", name, *flags, "--", *command],
+            env=self.environment(**(env or {})), stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+        ))
+        self.tenants.append(tenant)
+        return tenant
+
+    def run_tenant(self, name: str, *arguments: str, flags: tuple[str, ...]) -> Tenant:
+        return self.run(name, TENANT, *arguments, flags=flags)
+
+    def run_bare(self, name: str, *arguments: str) -> Tenant:
+        """The same program straight on the driver: what a machine without us gives."""
+        tenant = Tenant(name, subprocess.Popen(
+            [TENANT, *arguments], env=self.environment(LD_LIBRARY_PATH=str(SIM)),
+            stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+        ))
+        self.tenants.append(tenant)
+        return tenant
+
+    def stop(self) -> None:
+        for tenant in self.tenants:
+            if tenant.process.poll() is None:
+                tenant.kill()
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.terminate()
+            try:
+                self.daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+
+
+@contextlib.contextmanager
+def running(directory: Path, **options: Any) -> Iterator[Node]:
+    node = Node(directory, **options)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def soon_ns(seconds: float) -> str:
+    """A CLOCK_MONOTONIC time `seconds` from now, for tenants that must measure the same window."""
+    return str(time.monotonic_ns() + int(seconds * 1e9))
+
+
+__all__ = ["BUILD", "SHIM", "Node", "NodeError", "Tenant", "free_port", "running", "soon_ns", "until"]
