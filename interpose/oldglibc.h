@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keeps the library loadable where glibc is older than the one it was built with (2.28 is enough): tenants bring their
- * own C library in their own image. Included into every file by the build, on the command line.
+ * own C library in their own image. The build includes it into every file that is linked into a tenant.
  *
  * glibc 2.34 merged libdl and libpthread into libc under new symbol versions; the old versions are still there, and
  * libdl.so.2 and libpthread.so.0 are linked explicitly for the systems where the functions are really in them. 2.33
@@ -11,7 +11,7 @@
 #define SLUICE_OLDGLIBC_H
 #ifndef __ASSEMBLER__
 
-#if defined(__GLIBC__) || defined(__linux__)
+#ifdef SLUICE_OLD_SYMBOLS /* not in sanitizer builds: their interceptors are found by the new ones */
 #if defined(__x86_64__)
 #define SLUICE_GLIBC_BASE "GLIBC_2.2.5"
 #elif defined(__aarch64__)

@@ -17,7 +17,10 @@
 
 #include "interpose/charge.h"
 #include "interpose/driver.h"
+#include "interpose/footprint.h"
 #include "interpose/guest_page.h"
+
+#define STEP_MIN (UINT64_C(2) << 20) /* the granularity of physical device memory */
 
 enum { POOL_UNUSED, POOL_LIVE, POOL_DESTROYED };
 
@@ -78,6 +81,18 @@ static void enter(struct pool *p)
 	table_unlock(t);
 }
 
+/* Pools grow in steps (32 MiB on current drivers). Knowing the step, the charge before the call is what the pool will
+ * take, and nothing is over the limit even for a moment; not knowing it, the first growth tells. */
+static void learn_step(struct pool *p, uint64_t growth)
+{
+	uint64_t divisor = growth & -growth;
+
+	if (divisor < STEP_MIN)
+		divisor = STEP_MIN;
+	if (p->step == 0 || divisor < p->step)
+		p->step = divisor;
+}
+
 /* The charge follows the pool. `held` is what the caller has taken in advance; returns what of it must go back, or,
  * negative, what is still to be taken. */
 static int64_t settle(struct pool *p, uint64_t reserved, uint64_t held, uint32_t version, bool leaving)
@@ -85,6 +100,8 @@ static int64_t settle(struct pool *p, uint64_t reserved, uint64_t held, uint32_t
 	struct pool_table *t = table_lock();
 	int64_t back = (int64_t)held;
 
+	if (reserved > p->settled && p->in_flight == 1)
+		learn_step(p, reserved - p->settled);
 	if (reserved > p->settled || (leaving && p->in_flight == 1 && p->version == version)) {
 		back -= (int64_t)(reserved - p->settled); /* modulo 2^64: also right when it shrank */
 		p->settled = reserved;
@@ -115,15 +132,21 @@ static void leave(struct pool *p)
 static CUresult before(struct pool *p, uint64_t bytes, uint64_t *ret_held)
 {
 	struct pool_table *t;
-	uint64_t unused;
+	uint64_t unused, step;
 	CUresult r;
 
 	enter(p);
 	t = table_lock();
 	unused = p->settled > p->live_bytes ? p->settled - p->live_bytes : 0;
+	step = p->step;
 	table_unlock(t);
-	*ret_held = bytes <= unused ? 0 : bytes;
+	*ret_held = bytes <= unused ? 0 : footprint_up(bytes - unused, step ? step : STEP_MIN);
 	r = *ret_held ? charge_take(p->device, *ret_held) : CUDA_SUCCESS;
+	if (r != CUDA_SUCCESS && *ret_held > bytes) {
+		/* the step is a guess: it may fit after all, and if not it is undone */
+		*ret_held = bytes;
+		r = charge_take(p->device, bytes);
+	}
 	if (r != CUDA_SUCCESS)
 		leave(p);
 	return r;

@@ -21,7 +21,8 @@ struct pool {
 	uint32_t version;    /* moves when one enters */
 	uint64_t settled;    /* reserved bytes that are charged */
 	uint64_t live_bytes; /* handed out and not freed */
-	uint64_t padding[3];
+	uint64_t step;       /* by which it grows, as far as seen; 0 = not grown yet */
+	uint64_t padding[2];
 };
 
 struct pool_table {

@@ -347,7 +347,7 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
 			__atomic_fetch_add(&own->allocs, 1, __ATOMIC_RELAXED);
 			return 0;
 		}
-		charged = __atomic_sub_fetch(&own->charged_bytes, bytes, __ATOMIC_SEQ_CST);
+		sluice_memory_release(usage, slot, device, bytes);
 		/* without us it is over already: no racer to wait for */
 		if (sum_charged(policy, usage, device, slot) > limit_bytes - bytes)
 			break;
@@ -358,9 +358,17 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
 
 void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t device, uint64_t bytes)
 {
+	uint64_t *charged, was;
+
 	if (slot >= SLUICE_MAX_SLOTS || device >= SLUICE_MAX_DEVICES)
 		return;
-	__atomic_fetch_sub(&usage->slot[slot].dev[device].charged_bytes, bytes, __ATOMIC_SEQ_CST);
+	charged = &usage->slot[slot].dev[device].charged_bytes;
+	was = __atomic_load_n(charged, __ATOMIC_RELAXED);
+	/* Not below 0: after a change of slots something charged in the old one may be returned to the new one, and a
+	 * wrapped word would refuse the whole grant. */
+	while (!__atomic_compare_exchange_n(charged, &was, was > bytes ? was - bytes : 0, true, __ATOMIC_SEQ_CST,
+	                                    __ATOMIC_RELAXED))
+		continue;
 }
 
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,

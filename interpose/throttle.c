@@ -11,6 +11,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -29,6 +30,7 @@
 #define RESAMPLE_NS UINT64_C(50000000)       /* a shape is not timed again sooner than this */
 #define WAIT_MAX_NS UINT64_C(10000000)       /* every wait looks again after 10 ms */
 #define SPIN_NS UINT64_C(3000)               /* shorter waits are not worth a system call */
+#define LATE_WAKE_NS UINT64_C(60000)         /* default timer slack and a wake-up */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* how long a new shape may hold its second launch back */
 #define DAEMON_SILENT_NS UINT64_C(2000000000)    /* then turns are no longer believed, the own cap is */
 
@@ -59,6 +61,7 @@ struct throttle_pipe {
 	uint32_t outstanding;  /* PENDING records */
 	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
 	uint64_t unmarked_ns;  /* charged since the last marker */
+	uint64_t idle_at_ns;   /* when everything recorded should be done, if nobody else is on the GPU */
 	uint64_t next_sample_ns;
 	uint32_t sequence;
 	uint32_t next_record;
@@ -381,15 +384,35 @@ static void reap(struct throttle_pipe *pipe)
 	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
 }
 
+/* Estimated GPU time still to come from what we queued: the records' sum says how much was queued, the expected end how
+ * much of it must be over by now although nobody looked yet. */
+static uint64_t queued_ns(const struct throttle_pipe *pipe, uint64_t inflight_ns, uint64_t now_ns)
+{
+	uint64_t idle_at_ns = __atomic_load_n(&pipe->idle_at_ns, __ATOMIC_RELAXED);
+	uint64_t left_ns = idle_at_ns > now_ns ? idle_at_ns - now_ns : 0;
+
+	return left_ns < inflight_ns ? left_ns : inflight_ns;
+}
+
 /* --- waiting --------------------------------------------------------------------------------------------------- */
 
-static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t wait_ns, uint64_t now_ns)
+static void spin_until(uint64_t end_ns)
 {
-	if (wait_ns <= SPIN_NS) {
-		while (clock_ns() - now_ns < wait_ns)
-			__builtin_ia32_pause();
+	while (clock_ns() < end_ns)
+		sched_yield();
+}
+
+/* `punctual`: a late start would waste the GPU (our window has begun). A sleep ends some 60 us late, so it is cut short
+ * by that much and the rest is spent yielding; once per period that is affordable. Being late at the cap costs nothing:
+ * the virtual clock lets us catch up. */
+static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t wait_ns, uint64_t now_ns, bool punctual)
+{
+	if (wait_ns <= (punctual ? LATE_WAKE_NS : SPIN_NS)) {
+		spin_until(now_ns + wait_ns);
 		return;
 	}
+	if (punctual)
+		wait_ns -= LATE_WAKE_NS;
 	if (wait_ns > WAIT_MAX_NS)
 		wait_ns = WAIT_MAX_NS;
 	struct timespec timeout = { .tv_sec = 0, .tv_nsec = (long)wait_ns };
@@ -398,7 +421,7 @@ static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t
 	syscall(SYS_futex, &policy->control.wake, FUTEX_WAIT, wake, &timeout, NULL, 0);
 }
 
-/* Take a place on the virtual clock; returns its value before us. */
+/* Move a clock that restarts at `now` when it fell behind (GCRA); returns its value before us. */
 static uint64_t draw(uint64_t *tat, uint64_t now_ns, uint64_t price_ns)
 {
 	uint64_t old = __atomic_load_n(tat, __ATOMIC_RELAXED);
@@ -458,10 +481,12 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 
 		uint64_t inflight_ns = 0, wait_ns = 0;
 		uint32_t outstanding = 0;
+		bool punctual = false;
 
 		if (ask->pipe) {
 			reap(ask->pipe);
-			inflight_ns = __atomic_load_n(&ask->pipe->inflight_ns, __ATOMIC_RELAXED);
+			inflight_ns = queued_ns(ask->pipe, __atomic_load_n(&ask->pipe->inflight_ns, __ATOMIC_RELAXED),
+			                        now_ns);
 			outstanding = __atomic_load_n(&ask->pipe->outstanding, __ATOMIC_RELAXED);
 		}
 		if (policy.flags & SLUICE_FLAG_PAUSED)
@@ -474,6 +499,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 				                      policy.lease_quantum_ns };
 
 			wait_ns = gate_turn_wait_ns(&window, now_ns, inflight_ns, ask->cost_ns);
+			punctual = wait_ns > 0;
 			if (!wait_ns && gate_window_valid(&window))
 				ask->window_left_ns = gate_window_left_ns(&window, now_ns);
 		}
@@ -481,7 +507,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 			wait_ns = gate_queue_wait_ns(inflight_ns, ask->cost_ns, policy.inflight_ns);
 		if (!wait_ns)
 			break;
-		wait_for(guest->policy, wake, wait_ns, now_ns);
+		wait_for(guest->policy, wake, wait_ns, now_ns, punctual);
 		now_ns = clock_ns();
 		__atomic_store_n(&guest->usage->slot[guest->slot].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
 		add64(&usage->throttled_ns, now_ns - began_ns);
@@ -651,6 +677,7 @@ void throttle_after(struct throttle_ticket *ticket, CUresult result)
 		record->paid_ns = unmarked_ns > unused_ns ? unmarked_ns - unused_ns : 0;
 		add64(&pipe->inflight_ns, record->paid_ns);
 		__atomic_fetch_add(&pipe->outstanding, 1, __ATOMIC_RELAXED);
+		draw(&pipe->idle_at_ns, clock_ns(), record->paid_ns);
 		lane->stream = ticket->stream;
 		lane->last = ticket->record;
 		lane->last_sequence = record->sequence;

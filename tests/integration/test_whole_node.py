@@ -1,0 +1,205 @@
+"""The product end to end on a simulated node: daemon, interposer and programs that know nothing of them.
+
+Shares have wide margins here (the machine that runs the tests is busy); `make bench` measures them closely.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.demo.__main__ import driver_memory, workplace
+from tests.node import Node, running, soon_ns, until
+from tests.places import PRELOAD, REPO, SHIM, SIM, TENANT
+
+GIB = 2**30
+DOORS = ["plain", "ex", "coop", "graph", "ptsz"]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with workplace() as directory, running(directory, gpus="2xh100-80gb") as node:
+        yield node
+        until("every grant is gone", lambda: not node.grants(), 15)
+        assert all(used == 0 for _, used in driver_memory(node)), "device memory left behind"
+
+
+def gpu(node: Node, index: int) -> str:
+    return next(str(g["uuid"]) for g in node.info()["gpus"] if g["index"] == index)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_lone_hard_tenant_stays_at_its_share_through_every_door(node: Node, door: str) -> None:
+    job = node.run_tenant(
+        f"door-{door}", "--door", door, "--warm", "1", "--seconds", "2", flags=("--gpumem", "4Gi", "--cores", "40")
+    )
+    assert job.result()["share_ratio"] == pytest.approx(0.40, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("first_ns", "second_ns"), [(1_000_000, 1_000_000), (100_000, 5_000_000)], ids=["alike", "short beside long kernels"]
+)
+def test_two_tenants_on_one_gpu_get_what_they_were_promised(node: Node, first_ns: int, second_ns: int) -> None:
+    uuid, start = gpu(node, 0), soon_ns(2.5)
+    jobs = [
+        node.run_tenant(
+            f"pair-{cores}", "--kernel-ns", str(ns), "--warm", "1.5", "--seconds", "3", "--start-ns", start,
+            flags=("--gpu-uuid", uuid, "--gpumem", "4Gi", "--cores", str(cores)),
+        )
+        for cores, ns in ((30, first_ns), (70, second_ns))
+    ]
+    first, second = (job.result()["share_ratio"] for job in jobs)
+    assert first == pytest.approx(0.30, abs=0.06)
+    assert second == pytest.approx(0.70, abs=0.06)
+
+
+def test_an_elastic_tenant_has_the_whole_gpu_while_alone(node: Node) -> None:
+    job = node.run_tenant(
+        "elastic", "--warm", "1", "--seconds", "2",
+        flags=("--gpumem", "4Gi", "--cores", "20", "--policy", "elastic"),
+    )
+    assert job.result()["share_ratio"] > 0.9
+
+
+def test_the_vendors_own_bindings_are_capped_the_same(node: Node) -> None:
+    pytest.importorskip("cuda.bindings", reason="no wheel of cuda-bindings for this machine")
+    job = node.run(
+        "foreign", sys.executable, REPO / "tests" / "programs" / "foreign.py", "1000000", "2",
+        flags=("--gpumem", "8Gi", "--cores", "40"),
+    )
+    got = job.result()
+    assert got["total_bytes"] == 8 * GIB
+    # 8 GiB less what the context takes.
+    assert got["held_gib"] == 7
+    assert got["refused"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert got["share_ratio"] == pytest.approx(0.40, abs=0.05)
+
+
+@pytest.mark.parametrize(("size", "want"), [("8Gi", 8 * GIB), ("8000", 8000 * 2**20), ("25%", None)])
+def test_memory_is_written_as_people_write_it(node: Node, size: str, want: int | None) -> None:
+    job = node.run_tenant("memory", "--launches", "1", flags=("--gpumem", size, "--cores", "10"))
+    total = job.result()["total_bytes"]
+    if want is None:
+        want = node.info()["gpus"][0]["memory_total_bytes"] // 4
+    assert abs(total - want) <= 2 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)], ids=["0", "7", "SIGTERM"]
+)
+def test_the_exit_status_is_the_programs_own(node: Node, script: str, status: int) -> None:
+    job = node.run("status", "/bin/sh", "-c", script, flags=("--gpumem", "1Gi", "--cores", "5"))
+    assert job.process.wait(timeout=30) == status
+
+
+def test_a_signal_to_sluice_run_reaches_the_program(node: Node) -> None:
+    job = node.run(
+        "signalled", "/bin/sh", "-c", 'trap "echo {\\"got\\": true}; exit 3" USR1; echo ready; while :; do sleep 0.05; done',
+        flags=("--gpumem", "1Gi", "--cores", "5"),
+    )
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == "ready\n"
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.process.wait(timeout=30) == 3
+    assert json.loads(job.process.stdout.readline()) == {"got": True}
+
+
+def test_a_child_and_its_parent_share_one_cap(node: Node) -> None:
+    script = f"{TENANT} --launches 5 --hold {3 * GIB} --idle 30 & sleep 0 ; exec {TENANT} --launches 5 --hold {3 * GIB}"
+    job = node.run("family", "/bin/sh", "-c", script, flags=("--gpumem", "5Gi", "--cores", "20"))
+    assert job.process.stdout is not None
+    answers = [json.loads(job.process.stdout.readline()) for _ in range(2)]
+    job.kill()
+    for grant in node.grants():
+        node.cli("release", grant["grant"], check=False)
+    import subprocess
+
+    subprocess.run(["pkill", "-f", f"{TENANT} --launches 5"], check=False)
+    assert sorted(answer["hold_result"] for answer in answers) == [0, 2], "two times 3 GiB do not fit into 5 GiB"
+
+
+def test_pause_holds_launches_and_resume_lets_them_go(node: Node) -> None:
+    job = node.run_tenant("paused", "--seconds", "60", flags=("--gpumem", "2Gi", "--cores", "50"))
+
+    def launches() -> int:
+        grant = node.grant("paused")
+        return int(grant["devices"][0]["launches_total"]) if grant else 0
+
+    until("it runs", lambda: launches() > 50)
+    node.cli("pause", "paused")
+    until("it stands still", lambda: (a := launches()) and a == launches() and a == launches(), 10)
+    stood = launches()
+    node.cli("resume", "paused")
+    until("it runs again", lambda: launches() > stood + 50)
+    job.kill()
+
+
+def test_without_its_region_a_program_gets_no_cuda_rather_than_unlimited_cuda(node: Node) -> None:
+    job = node.run(
+        "stripped", "/usr/bin/env", "-u", "SLUICE_GRANT_DIR", TENANT, "--launches", "1",
+        flags=("--gpumem", "1Gi", "--cores", "5"),
+    )
+    job.process.communicate(timeout=30)
+    assert job.process.returncode == 4, "cuInit must fail"
+
+
+@pytest.mark.parametrize("variables", [{"LD_PRELOAD": ""}, {"LD_LIBRARY_PATH": str(SIM)}], ids=["shim only", "preload only"])
+def test_shim_alone_and_preload_alone_both_enforce(node: Node, variables: dict[str, str]) -> None:
+    assignments = [f"{name}={value}" for name, value in variables.items()]
+    job = node.run(
+        "one-way", "/usr/bin/env", *assignments, TENANT, "--launches", "5", "--alloc", str(3 * GIB),
+        flags=("--gpumem", "2Gi", "--cores", "50"),
+    )
+    got = job.result()
+    assert got["alloc_result"] == 2
+    assert got["total_bytes"] == 2 * GIB
+    assert SHIM.is_dir()
+    assert PRELOAD.is_file()
+
+
+def test_what_does_not_fit_is_refused_with_the_reason(node: Node) -> None:
+    answer = node.cli("run", "--gpumem", "500Gi", "--cores", "10", "--", "true", check=False)
+    assert answer.returncode != 0
+    assert "500" in answer.stderr
+    assert "free" in answer.stderr or "largest" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--gpumem", "lots"], "--gpumem"),
+        (["--cores", "0"], "--cores"),
+        (["--cores", "101"], "--cores"),
+        (["--gpus", "0"], "--gpus"),
+        (["--policy", "soft"], "--policy"),
+    ],
+)
+def test_bad_flags_are_named(node: Node, flags: list[str], named: str) -> None:
+    answer = node.cli("run", *flags, "--", "true", check=False)
+    assert answer.returncode == 2
+    assert named in answer.stderr
+
+
+def test_metrics_tell_the_same_story(node: Node) -> None:
+    job = node.run_tenant(
+        "measured", "--launches", "200", "--hold", str(GIB), "--idle", "60", flags=("--gpumem", "3Gi", "--cores", "50")
+    )
+    assert job.process.stdout is not None
+    job.process.stdout.readline()
+    text = until("the grant is in the metrics", lambda: (m := node.metrics()) if 'name="measured"' in m else None)
+    lines = [line for line in text.splitlines() if 'name="measured"' in line]
+    limit = [line for line in lines if line.startswith("sluice_grant_memory_limit_bytes")]
+    assert limit
+    assert float(limit[0].rsplit(" ", 1)[1]) == 3 * GIB
+    job.kill()
+
+
+def test_doctor_says_what_is_there(node: Node) -> None:
+    answer = node.cli("doctor", "--json", check=False)
+    found = json.loads(answer.stdout)
+    assert found, Path(node.directory)
