@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The GPUs that can be simulated, by their real names and figures. */
+#ifndef SIM_MODEL_H
+#define SIM_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sim_model {
+	const char *key;  /* as SLUICE_SIM_GPUS spells it */
+	const char *name; /* as the driver prints it */
+	uint64_t memory_bytes;   /* CUDA's total */
+	uint64_t reserved_bytes; /* the driver's own: NVML's total is memory_bytes + this */
+	uint64_t context_bytes; /* what a context takes: of the order seen on the real card */
+	uint64_t bandwidth_bytes_per_us;
+	uint32_t sm_count;
+	uint32_t cc_major, cc_minor;
+	uint32_t sm_clock_mhz, memory_clock_mhz, bus_width_bits;
+	uint32_t l2_bytes, shared_per_sm_bytes, shared_optin_bytes, threads_per_sm, blocks_per_sm;
+	uint32_t power_limit_mw;
+	uint32_t pci_device_id; /* device << 16 | vendor, as NVML reports it */
+	bool mig, ecc, nvlink;   /* capabilities */
+};
+
+/* NULL when there is no such model. */
+const struct sim_model *sim_model_find(const char *key, unsigned length);
+const struct sim_model *sim_model_at(unsigned index);
+unsigned sim_model_index(const struct sim_model *model);
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuGetProcAddress: by base name, CUDA version and default-stream flavour to one of this library's symbols. The rows
+ * are those of the real driver; one that the simulator does not have is passed over as an older driver would.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "interpose/sim/object.h"
+
+static const struct {
+	const char *name; /* what a caller asks for */
+	int since;
+	const char *symbol;
+} rows[] = {
+#include "symbol_rows.inc"
+};
+
+#define ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void *address[ROWS]; /* NULL: not simulated */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find_addresses(void)
+{
+	Dl_info info;
+
+	if (!dladdr((void *)find_addresses, &info))
+		return;
+	void *self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD); /* this very copy, whatever else is preloaded */
+
+	for (size_t i = 0; self && i < ROWS; i++)
+		address[i] = dlsym(self, rows[i].symbol);
+}
+
+static bool per_thread_symbol(const char *symbol)
+{
+	size_t length = strlen(symbol);
+
+	return length > 5 && (strcmp(symbol + length - 5, "_ptsz") == 0 || strcmp(symbol + length - 5, "_ptds") == 0);
+}
+
+SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult *status)
+{
+	bool want_per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known = false, best_per_thread = false;
+	int best_since = -1;
+
+	if (!name || !function || flags > 3 || version < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	*function = NULL;
+	pthread_once(&once, find_addresses);
+	for (size_t i = 0; i < ROWS; i++) {
+		bool per_thread = per_thread_symbol(rows[i].symbol);
+
+		if (!address[i] || strcmp(rows[i].name, name) != 0)
+			continue;
+		known = true;
+		if (rows[i].since > version || (per_thread && !want_per_thread))
+			continue;
+		/* a per-thread flavour of the newest version beats the plain one; a newer version beats both */
+		if (rows[i].since > best_since || (rows[i].since == best_since && per_thread && !best_per_thread)) {
+			best_since = rows[i].since;
+			best_per_thread = per_thread;
+			*function = address[i];
+		}
+	}
+	if (status)
+		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS :
+		          known     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT :
+		                      CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+SIM_API CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
+{
+	return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}
+
+SIM_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	return table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shared file of a simulated node: making it, joining it, and surviving those who die in it. */
+#include "interpose/sim/state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/sim/knobs.h"
+
+#define DEFAULT_GPUS "h100-80gb"
+#define DEFAULT_SLICE_NS 2000000
+#define REAP_EVERY_NS UINT64_C(1000000)
+
+static struct sim_state *mapped;
+static char directory[200];
+static int lock_fd = -1; /* kept open for life: closing any descriptor of this file would drop our lock */
+static int self = -1;
+static uint32_t self_pid;
+static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t sim_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+const char *sim_directory(void)
+{
+	if (!directory[0]) {
+		const char *chosen = getenv("SLUICE_SIM_DIR");
+
+		if (chosen && chosen[0])
+			snprintf(directory, sizeof(directory), "%s", chosen);
+		else
+			snprintf(directory, sizeof(directory), "/dev/shm/sluice-sim-%u", (unsigned)getuid());
+	}
+	return directory;
+}
+
+static void mutex_make(pthread_mutex_t *mutex)
+{
+	pthread_mutexattr_t attributes;
+
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(mutex, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+}
+
+/* "2xh100-80gb,a100-40gb": 0, or -1 with a line on stderr that names the mistake. */
+static int gpus_make(struct sim_state *state, const char *list)
+{
+	while (*list) {
+		const char *comma = strchrnul(list, ',');
+		char *rest;
+		unsigned long count = strtoul(list, &rest, 10);
+
+		if (rest != list && *rest == 'x')
+			list = rest + 1;
+		else
+			count = 1;
+		const struct sim_model *model = sim_model_find(list, (unsigned)(comma - list));
+
+		if (!model || count == 0 || state->gpu_count + count > SIM_GPUS) {
+			fprintf(stderr, "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is no known model, or more than %d GPUs\n",
+			        (int)(comma - list), list, SIM_GPUS);
+			return -1;
+		}
+		for (; count > 0; count--) {
+			unsigned index = state->gpu_count++;
+			struct sim_gpu *gpu = &state->gpu[index];
+
+			mutex_make(&gpu->mutex);
+			gpu->model = sim_model_index(model);
+			gpu->schedule[0].now_ns = sim_now_ns();
+			gpu->numa_node = (int32_t)(index & 1);
+			gpu->pci_bus = 0x10 + index * 0x10;
+			/* Deterministic, and valid as a version 4 UUID. */
+			uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48);
+
+			for (unsigned i = 0; i < 16; i++) {
+				mix = mix * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+				gpu->uuid[i] = (uint8_t)(mix >> 56);
+			}
+			gpu->uuid[6] = (uint8_t)(0x40 | (gpu->uuid[6] & 0x0f));
+			gpu->uuid[8] = (uint8_t)(0x80 | (gpu->uuid[8] & 0x3f));
+		}
+		list = *comma ? comma + 1 : comma;
+	}
+	return state->gpu_count ? 0 : -1;
+}
+
+static struct sim_state *state_open(void)
+{
+	char path[256];
+
+	if (mkdir(sim_directory(), 0777) && errno != EEXIST)
+		return NULL;
+	snprintf(path, sizeof(path), "%s/locks", sim_directory());
+	if (lock_fd < 0)
+		lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (lock_fd < 0)
+		return NULL;
+	snprintf(path, sizeof(path), "%s/state", sim_directory());
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+	if (fd < 0)
+		return NULL;
+	flock(fd, LOCK_EX); /* of the state file, so it never meets the record locks */
+	struct stat info;
+	struct sim_state *state = MAP_FAILED;
+
+	if (fstat(fd, &info) == 0 &&
+	    ((size_t)info.st_size >= sizeof(*state) || ftruncate(fd, (off_t)sizeof(*state)) == 0))
+		state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (state != MAP_FAILED && state->magic != SIM_STATE_MAGIC) {
+		const char *list = getenv("SLUICE_SIM_GPUS");
+
+		memset(state, 0, offsetof(struct sim_state, client));
+		state->slice_ns = sim_knob_number("slice_us", DEFAULT_SLICE_NS / 1000) * 1000;
+		if (gpus_make(state, list && list[0] ? list : DEFAULT_GPUS) == 0) {
+			__atomic_store_n(&state->magic, SIM_STATE_MAGIC, __ATOMIC_RELEASE);
+		} else {
+			munmap(state, sizeof(*state));
+			state = MAP_FAILED;
+		}
+	}
+	flock(fd, LOCK_UN);
+	close(fd);
+	return state == MAP_FAILED ? NULL : state;
+}
+
+struct sim_state *sim_state(void)
+{
+	if (__atomic_load_n(&mapped, __ATOMIC_ACQUIRE))
+		return mapped;
+	pthread_mutex_lock(&attach_mutex);
+	if (!mapped)
+		__atomic_store_n(&mapped, state_open(), __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&attach_mutex);
+	return mapped;
+}
+
+static bool byte_locked(unsigned client)
+{
+	struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = client, .l_len = 1 };
+
+	return fcntl(lock_fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+bool sim_client_alive(const struct sim_state *state, unsigned client)
+{
+	if (!state->client[client].in_use)
+		return false;
+	/* Our own lock does not conflict with us. */
+	return ((int)client == self && self_pid == (uint32_t)getpid()) || byte_locked(client);
+}
+
+int sim_client_self(void)
+{
+	return self_pid == (uint32_t)getpid() ? self : -1;
+}
+
+int sim_client_attach(struct sim_state *state)
+{
+	int found = -1;
+
+	pthread_mutex_lock(&attach_mutex);
+	if (sim_client_self() >= 0) {
+		pthread_mutex_unlock(&attach_mutex);
+		return self;
+	}
+	for (unsigned i = 0; i < SIM_CLIENTS && found < 0; i++) {
+		struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = i, .l_len = 1 };
+		struct sim_client *client = &state->client[i];
+
+		if (fcntl(lock_fd, F_SETLK, &range) != 0)
+			continue;
+		if (client->in_use) { /* ours now, but its dead owner's remains come first */
+			self = -1;
+			range.l_type = F_UNLCK;
+			fcntl(lock_fd, F_SETLK, &range);
+			for (unsigned g = 0; g < state->gpu_count; g++) {
+				sim_lock(&state->gpu[g]);
+				sim_reap(state, &state->gpu[g], true);
+				sim_unlock(&state->gpu[g]);
+			}
+			range.l_type = F_WRLCK;
+			if (client->in_use || fcntl(lock_fd, F_SETLK, &range) != 0)
+				continue;
+		}
+		memset(client->cell_ns, 0, sizeof(client->cell_ns));
+		memset(client->used_bytes, 0, sizeof(client->used_bytes));
+		client->pid = (uint32_t)getpid();
+		client->memory_fd = -1;
+		__atomic_store_n(&client->in_use, 1, __ATOMIC_RELEASE);
+		found = (int)i;
+	}
+	self = found;
+	self_pid = (uint32_t)getpid();
+	pthread_mutex_unlock(&attach_mutex);
+	return found;
+}
+
+void sim_lock(struct sim_gpu *gpu)
+{
+	if (pthread_mutex_lock(&gpu->mutex) == EOWNERDEAD)
+		pthread_mutex_consistent(&gpu->mutex); /* the published schedule is whole: see sim_edit_end() */
+}
+
+void sim_unlock(struct sim_gpu *gpu)
+{
+	pthread_mutex_unlock(&gpu->mutex);
+}
+
+const struct sim_schedule *sim_published(const struct sim_gpu *gpu)
+{
+	return &gpu->schedule[__atomic_load_n(&gpu->published, __ATOMIC_ACQUIRE) & 1];
+}
+
+struct sim_schedule *sim_edit_begin(struct sim_gpu *gpu)
+{
+	struct sim_schedule *draft = &gpu->schedule[(gpu->published & 1) ^ 1];
+
+	*draft = gpu->schedule[gpu->published & 1];
+	return draft;
+}
+
+void sim_edit_end(struct sim_gpu *gpu)
+{
+	__atomic_store_n(&gpu->published, gpu->published ^ 1, __ATOMIC_RELEASE);
+}
+
+unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu)
+{
+	return (unsigned)(gpu - state->gpu);
+}
+
+static void stamp(void *context, uint32_t client, uint32_t cell, uint64_t device_ns)
+{
+	struct sim_state *state = context;
+
+	if (client < SIM_CLIENTS && cell < SIM_CELLS)
+		__atomic_store_n(&state->client[client].cell_ns[cell], device_ns, __ATOMIC_RELEASE);
+}
+
+void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *ret_world)
+{
+	*ret_world = (struct sim_world){ .ring = gpu->ring, .slice_ns = state->slice_ns, .stamp = stamp, .context = state };
+}
+
+const struct sim_schedule *sim_advance(struct sim_state *state, struct sim_gpu *gpu)
+{
+	struct sim_world world;
+
+	sim_reap(state, gpu, false);
+	struct sim_schedule *draft = sim_edit_begin(gpu);
+
+	sim_world(state, gpu, &world);
+	if (!gpu->lost)
+		timeline_advance(draft, &world, sim_now_ns());
+	sim_edit_end(gpu);
+	return sim_published(gpu);
+}
+
+void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
+{
+	uint64_t now_ns = sim_now_ns();
+	unsigned index = sim_gpu_index(state, gpu);
+
+	if (!at_once && now_ns - gpu->reaped_ns < REAP_EVERY_NS)
+		return;
+	gpu->reaped_ns = now_ns;
+	gpu->lost = sim_knob_lists("gpu_lost", index);
+	for (unsigned i = 0; i < SIM_CLIENTS; i++) {
+		struct sim_client *client = &state->client[i];
+
+		if (!__atomic_load_n(&client->in_use, __ATOMIC_ACQUIRE) || sim_client_alive(state, i))
+			continue;
+		struct sim_schedule *draft = sim_edit_begin(gpu);
+
+		for (unsigned c = 0; c < SIM_CONTEXTS; c++)
+			if (draft->lane[c].in_use && draft->lane[c].client == i)
+				timeline_close(draft, c);
+		sim_edit_end(gpu);
+		client->used_bytes[index] = 0;
+		/* The record is free once no GPU holds anything of it. */
+		bool empty = true;
+
+		for (unsigned g = 0; g < state->gpu_count && empty; g++) {
+			const struct sim_schedule *other = sim_published(&state->gpu[g]);
+
+			empty = client->used_bytes[g] == 0;
+			for (unsigned c = 0; c < SIM_CONTEXTS && empty; c++)
+				empty = !(other->lane[c].in_use && other->lane[c].client == i);
+		}
+		if (empty)
+			__atomic_store_n(&client->in_use, 0, __ATOMIC_RELEASE);
+	}
+}
+
+uint64_t sim_used_bytes(const struct sim_state *state, unsigned gpu)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < SIM_CLIENTS; i++)
+		if (state->client[i].in_use)
+			sum += state->client[i].used_bytes[gpu];
+	return sum;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated node: one file that every client maps, and the rules that keep it true when clients die.
+ *
+ * Who may write what: a client its own record and rings; whoever holds a GPU's mutex that GPU's schedule and memory
+ * words. The mutex is robust and the schedule is double-buffered (copy, compute, flip), so a SIGKILL anywhere leaves
+ * the state before or after a step. A client is alive while it holds a POSIX record lock on its byte of the lock file;
+ * the kernel drops that at exit, exec and SIGKILL, and a forked child does not inherit it.
+ */
+#ifndef SIM_STATE_H
+#define SIM_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/sim/model.h"
+#include "interpose/sim/timeline.h"
+
+#define SIM_GPUS 16
+#define SIM_CLIENTS 128
+#define SIM_CELLS 8192 /* time stamps (events) of one client */
+#define SIM_STATE_MAGIC UINT64_C(0x31304d4953475053)
+
+struct sim_client {
+	uint32_t in_use;
+	uint32_t pid;
+	uint64_t used_bytes[SIM_GPUS]; /* under that GPU's mutex */
+	uint64_t memory_fd_ino;        /* of the memfd that backs its device memory, for IPC */
+	int32_t memory_fd;             /* its number in the client, for /proc/PID/fd */
+	uint32_t reserved;
+	uint64_t cell_ns[SIM_CELLS]; /* 0 = not reached yet */
+};
+
+struct sim_gpu {
+	pthread_mutex_t mutex;
+	uint32_t model;
+	uint32_t published;      /* which of schedule[] is valid; flipped with a release store */
+	uint64_t reaped_ns;      /* when dead clients were last looked for */
+	uint32_t lost;           /* knob: fallen off the bus */
+	uint8_t uuid[16];
+	int32_t numa_node;
+	uint32_t pci_bus;
+	struct sim_schedule schedule[2];
+	struct sim_ring ring[SIM_CONTEXTS];
+};
+
+struct sim_state {
+	uint64_t magic; /* written last, release */
+	uint32_t gpu_count;
+	uint32_t reserved;
+	uint64_t slice_ns;
+	struct sim_client client[SIM_CLIENTS];
+	struct sim_gpu gpu[SIM_GPUS];
+};
+
+/* Map the node, making it from SLUICE_SIM_DIR and SLUICE_SIM_GPUS if it is new. NULL: errno says why. */
+struct sim_state *sim_state(void);
+const char *sim_directory(void);
+/* Take a client record for this process; -1 = none free. Idempotent; a forked child gets its own. */
+int sim_client_attach(struct sim_state *state);
+/* The record of this process, -1 if it has none (or was forked from one that had). */
+int sim_client_self(void);
+bool sim_client_alive(const struct sim_state *state, unsigned client);
+uint64_t sim_now_ns(void);
+
+void sim_lock(struct sim_gpu *gpu);
+void sim_unlock(struct sim_gpu *gpu);
+/* With the mutex held: play the device up to now and return its state. */
+const struct sim_schedule *sim_advance(struct sim_state *state, struct sim_gpu *gpu);
+/* With the mutex held: forget clients that died, with their memory and work. */
+void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once);
+/* The last published state, without the mutex: for counters that only grow. */
+const struct sim_schedule *sim_published(const struct sim_gpu *gpu);
+/* With the mutex held: change the schedule by hand (open or close a context). */
+struct sim_schedule *sim_edit_begin(struct sim_gpu *gpu);
+void sim_edit_end(struct sim_gpu *gpu);
+/* With the mutex held. */
+uint64_t sim_used_bytes(const struct sim_state *state, unsigned gpu);
+void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *ret_world);
+unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu);
+
+#endif
