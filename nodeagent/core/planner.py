@@ -27,6 +27,13 @@ LONGEST_TRUST_NS = 2 * NS_PER_S
 LATE_NS = NS_PER_MS // 2
 """Work still outstanding this long after the window ended overlapped the neighbour's."""
 
+MEASURE_EVERY_NS = NS_PER_S // 4
+"""How often a tenant's usual launch is measured anew."""
+FITS_ANYWAY = 20
+"""Windows of this many launches lose too little at their end to care."""
+LONG_PERIOD_COST = 0.02
+"""What the longest period costs, in parts of the GPU, when weighed against a better fit."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
@@ -93,11 +100,51 @@ def divide(claims: Sequence[Claim], whole: int = WHOLE_PPM) -> list[int]:
     return given
 
 
-def windows(shares: Sequence[int], rules: PlanRules) -> tuple[int, list[int]]:
+def fitting_period(
+    shares: Sequence[int], launches_ns: Sequence[int], shortest_ns: int, longest_ns: int
+) -> int:
+    """The period whose windows hold whole numbers of launches, as short as that allows.
+
+    A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use 5 of them for ever.
+    `launches_ns`: usual GPU time of one launch of each tenant, 0 = not known.
+    """
+    total = sum(shares)
+    long = [
+        (share, length)
+        for share, length in zip(shares, launches_ns, strict=True)
+        if length and share and length * FITS_ANYWAY * total > shortest_ns * share
+    ]
+    if not long or shortest_ns >= longest_ns:
+        return shortest_ns
+
+    def badness(period_ns: int) -> float:
+        worst = 0.0
+        for share, length in long:
+            fits = period_ns * share / total / length
+            # A launch longer than two windows starts in one of them and is paid for by its clock.
+            lost = abs(round(fits) - fits) if fits >= 0.5 else 0.5
+            worst = max(worst, lost * length / period_ns)
+        return worst + LONG_PERIOD_COST * period_ns / longest_ns
+
+    candidates = {shortest_ns, longest_ns}
+    for share, length in long:
+        whole = (-(-n * length * total // share) for n in range(1, FITS_ANYWAY + 1))
+        candidates.update(p for p in whole if shortest_ns < p < longest_ns)
+    step = shortest_ns
+    while step < longest_ns:
+        candidates.add(step)
+        step += max(1, step // 32)
+    return min(sorted(candidates), key=badness)
+
+
+def windows(
+    shares: Sequence[int], rules: PlanRules, launches_ns: Sequence[int] = ()
+) -> tuple[int, list[int]]:
     """(period, quantum per share): windows that fill the period, each at least the smallest
     quantum if that fits.
 
-    The period grows up to the longest allowed so that the smallest share gets its quantum.
+    The period grows up to the longest allowed so that the smallest share gets its quantum and
+    windows hold whole launches.
     """
     total = sum(shares)
     smallest = min(shares)
@@ -105,6 +152,8 @@ def windows(shares: Sequence[int], rules: PlanRules) -> tuple[int, list[int]]:
     if smallest > 0:
         period = max(period, -(-rules.smallest_quantum_ns * total // smallest))
     period = min(period, int(rules.longest_period_ns))
+    if launches_ns:
+        period = fitting_period(shares, launches_ns, period, int(rules.longest_period_ns))
     floor = min(int(rules.smallest_quantum_ns), period // len(shares))
     quanta = divide([Claim(max(1, s), period) for s in shares], period)
     # Raise the short ones to the floor, at the cost of those that stay above it.
@@ -129,6 +178,27 @@ class _Track:
     launches: int = 0
     active_until_ns: int = -1
     outstanding: bool = False
+    launch_ns: int = 0
+    """Usual GPU time of one launch; 0 = not known yet."""
+    measured_ns: int = -1
+    measured_consumed_ns: int = 0
+    measured_launches: int = 0
+
+    def measure(self, seen: Activity, now_ns: int) -> None:
+        """The mean launch since the last measure, taken over when it clearly differs."""
+        if self.measured_ns < 0:
+            launched = used = 0
+        elif now_ns - self.measured_ns < MEASURE_EVERY_NS:
+            return
+        else:
+            launched = seen.launches - self.measured_launches
+            used = seen.consumed_ns - self.measured_consumed_ns
+        if launched > 0 and used > 0:
+            mean = used // launched
+            if abs(mean - self.launch_ns) * 10 > self.launch_ns:
+                self.launch_ns = mean
+        self.measured_ns = now_ns
+        self.measured_launches, self.measured_consumed_ns = seen.launches, seen.consumed_ns
 
 
 class TurnPlanner:
@@ -172,9 +242,11 @@ class TurnPlanner:
         }
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
-            known = tuple(here), tuple(t.grant for t in active[gpu])
+            lengths = self._launches_ns(gpu, active[gpu])
+            known = tuple(here), tuple(t.grant for t in active[gpu]), lengths
             changed = self._planned.get(gpu) != known
             contended = self._contended(gpu, active[gpu], now_ns)
+            # Windows that move overlap the old ones for a moment.
             entering = changed and len(active[gpu]) > 1
             if not changed and not contended:
                 continue
@@ -203,6 +275,7 @@ class TurnPlanner:
             # A grant met for the first time may have a history: only what it does from now on
             # is activity.
             track = self._tracks[key] = _Track(seen.consumed_ns, seen.throttled_ns, seen.launches)
+        track.measure(seen, now_ns)
         moved = (
             seen.consumed_ns != track.consumed_ns
             or seen.throttled_ns > track.throttled_ns
@@ -216,6 +289,11 @@ class TurnPlanner:
         if track.outstanding:
             until = max(until, now_ns + self._rules.active_hold_ns)
         track.active_until_ns = max(track.active_until_ns, until)
+
+    def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
+        if len(active) < 2:
+            return ()
+        return tuple(self._tracks[tenant.grant, gpu].launch_ns for tenant in active)
 
     def _active(self, tenant: Tenant, gpu: GpuUuid, now_ns: int) -> bool:
         """A gang is active everywhere as soon as it is active somewhere: its turns come
@@ -266,11 +344,16 @@ class TurnPlanner:
             )
             out.append((only, turn))
         elif active:
-            out += self._leases(active, gangs, epoch, now_ns)
+            out += self._leases(gpu, active, gangs, epoch, now_ns)
         return out
 
     def _leases(
-        self, active: Sequence[Tenant], gangs: set[GrantId], epoch: int, now_ns: int
+        self,
+        gpu: GpuUuid,
+        active: Sequence[Tenant],
+        gangs: set[GrantId],
+        epoch: int,
+        now_ns: int,
     ) -> list[tuple[Tenant, DeviceTurn]]:
         shares = divide([Claim(t.share_ppm, t.share_ppm if t.hard else WHOLE_PPM) for t in active])
         count = len(active)
@@ -284,7 +367,7 @@ class TurnPlanner:
                 (t, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
                 for t, share in zip(active, shares, strict=True)
             ]
-        period, quanta = windows(shares, self._rules)
+        period, quanta = windows(shares, self._rules, self._launches_ns(gpu, active))
         start = now_ns // period * period
         out = []
         for tenant, share, quantum in zip(active, shares, quanta, strict=True):

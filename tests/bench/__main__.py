@@ -63,13 +63,12 @@ def hooks(node: Node, rounds: int) -> list[Entry]:
 def share_cell(node: Node, limit: int | None, kernel_ns: int, sync: bool) -> float:
     """The share of the GPU a lone tenant gets: launches of a known length over wall time."""
     seconds = 12 if kernel_ns >= 100_000_000 else 4
-    arguments = ["--kernel-ns", str(kernel_ns), "--warm", "1.5", "--seconds", str(seconds)]
-    if sync:
-        arguments.append("--sync")
+    arguments = ["--kernel-ns", str(kernel_ns), *(["--sync"] if sync else [])]
     name = f"{limit}-{kernel_ns}-{sync}"
-    if limit is None:
-        job = node.run_bare(name, *arguments)
+    if limit is None:  # a count, not a time: nothing stops a bare program from queueing minutes of work
+        job = node.run_bare(name, *arguments, "--warm", "0", "--launches", str(seconds * 1_000_000_000 // kernel_ns // 2))
     else:
+        arguments += ["--warm", "1.5", "--seconds", str(seconds)]
         job = node.run_tenant(name, *arguments, flags=("--gpumem", "8Gi", "--cores", str(limit)))
     return float(job.result()["share_ratio"])
 

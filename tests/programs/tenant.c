@@ -200,11 +200,11 @@ int main(int argc, char **argv)
 	while (o.start_ns && now_ns() < o.start_ns)
 		usleep(500);
 	uint64_t began_ns = now_ns(), from_ns = 0, report_ns = began_ns, reported = 0, at_ns = began_ns;
-	uint64_t warm_ns = (uint64_t)(o.warm_s * 1e9), total_ns = warm_ns + (uint64_t)(o.seconds * 1e9);
+	uint64_t warm_ns = (uint64_t)(o.warm_s * 1e9), counted_ns = (uint64_t)(o.seconds * 1e9);
 
 	if (warm_ns == 0)
 		from_ns = began_ns;
-	while (!stop && (o.launches ? launches < o.launches : at_ns - began_ns < total_ns)) {
+	while (!stop && (o.launches ? launches < o.launches : !from_ns || at_ns - from_ns < counted_ns)) {
 		CUresult result;
 
 		if (exec)
