@@ -72,6 +72,12 @@ static void context_gone(const struct ptrmap_entry *entry)
 	pool_refresh(entry->device);
 }
 
+static void current_changed(void)
+{
+	guest_forget_current_device();
+	throttle_forget_local();
+}
+
 /* --- primary contexts -------------------------------------------------------------------------------------------- */
 
 static bool primary_active(CUdevice dev)
@@ -122,7 +128,7 @@ static CUresult primary_leave(CUdevice dev, CUresult (*real)(CUdevice))
 	r = real(dev);
 	/* released by the last holder, or reset; a context that stays current to a thread remains charged with it */
 	if (r == CUDA_SUCCESS && !primary_active(dev) && ptrmap_take(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry)) {
-		throttle_context_gone(NULL);
+		throttle_context_gone(entry.owner);
 		context_gone(&entry);
 	}
 	guest_leave();
@@ -167,8 +173,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 				if (r_ != CUDA_SUCCESS && driver.cuCtxDestroy_v2)                                      \
 					driver.cuCtxDestroy_v2(*(CONTEXT));                                            \
 			}                                                                                              \
-			guest_forget_current_device();                                                                 \
-			throttle_forget_local();                                                                       \
+			current_changed();                                                                             \
 			guest_leave();                                                                                 \
 		}                                                                                                      \
 		r_;                                                                                                    \
@@ -212,6 +217,18 @@ void *context_bypass(void)
 	return (void *)create_by_table;
 }
 
+/* The handle of a primary context that exists: retaining it changes nothing but a count. */
+static CUcontext primary_handle(CUdevice dev)
+{
+	CUcontext context = NULL;
+
+	if (!driver.cuDevicePrimaryCtxRetain || !driver.cuDevicePrimaryCtxRelease_v2 ||
+	    driver.cuDevicePrimaryCtxRetain(&context, dev) != CUDA_SUCCESS)
+		return NULL;
+	driver.cuDevicePrimaryCtxRelease_v2(dev);
+	return context;
+}
+
 /* A green context is a part of the primary one and retains it; the SMs it is limited to are no concern of the cap. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
@@ -227,7 +244,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice 
 	if (r == CUDA_SUCCESS)
 		r = driver.cuGreenCtxCreate(context, desc, dev, flags);
 	if (r == CUDA_SUCCESS && !ptrmap_get(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry) &&
-	    creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, NULL) != CUDA_SUCCESS)
+	    creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, primary_handle(dev)) != CUDA_SUCCESS)
 		r = CUDA_SUCCESS; /* cannot be undone without the caller's other handles: the next allocation is refused */
 	guest_leave();
 	return r;
@@ -241,10 +258,10 @@ static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
 
 	if (!real)
 		return CUDA_ERROR_NOT_FOUND;
-	guest_forget_current_device();
+	current_changed();
 	if (!guest_enter())
 		return real(context);
-	throttle_context_gone(context);
+	throttle_context_gone(guest_context_tag(context));
 	ours = ptrmap_take(PTRMAP_CONTEXT, (uintptr_t)context, &entry);
 	r = real(context);
 	if (ours && r != CUDA_SUCCESS)
@@ -270,18 +287,12 @@ CUresult cuCtxDetach(CUcontext context)
 {
 	if (!driver.cuCtxDetach)
 		return CUDA_ERROR_NOT_FOUND;
-	guest_forget_current_device();
-	throttle_context_gone(context);
+	current_changed();
+	throttle_context_gone(guest_context_tag(context));
 	return driver.cuCtxDetach(context);
 }
 
 /* --- which one is current ---------------------------------------------------------------------------------------- */
-
-static void current_changed(void)
-{
-	guest_forget_current_device();
-	throttle_forget_local();
-}
 
 CUresult cuCtxSetCurrent(CUcontext context)
 {

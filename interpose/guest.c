@@ -19,6 +19,7 @@
 #include "interpose/driver.h"
 #include "interpose/guest_page.h"
 #include "interpose/ptrmap.h"
+#include "interpose/throttle.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -124,6 +125,7 @@ static int attach_now(struct guest_page *page)
 	page->guest.generation = slot.generation;
 	memset(page->guest.device_of_ordinal, -1, sizeof(page->guest.device_of_ordinal));
 	page->epoch = __atomic_add_fetch(&attach_count, 1, __ATOMIC_RELAXED);
+	throttle_forget_parent();
 	return 0;
 }
 

@@ -184,11 +184,25 @@ static CUresult graph_changed(CUgraphExec exec, CUresult result)
 	return result;
 }
 
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *result)
+{
+	if (!driver.cuGraphExecUpdate)
+		return CUDA_ERROR_NOT_FOUND;
+	return graph_changed(exec, driver.cuGraphExecUpdate(exec, graph, error_node, result));
+}
+
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
 	if (!driver.cuGraphExecUpdate_v2)
 		return CUDA_ERROR_NOT_FOUND;
 	return graph_changed(exec, driver.cuGraphExecUpdate_v2(exec, graph, info));
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *params)
+{
+	if (!driver.cuGraphExecKernelNodeSetParams)
+		return CUDA_ERROR_NOT_FOUND;
+	return graph_changed(exec, driver.cuGraphExecKernelNodeSetParams(exec, node, params));
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
@@ -244,6 +258,21 @@ CUresult cuCtxSynchronize(void)
 	CUresult result = driver.cuCtxSynchronize();
 
 	throttle_settle(result == CUDA_SUCCESS);
+	return result;
+}
+
+/* CUDA 13: any context, not only the current one, so it says less about what this thread has queued. */
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+	CUcontext current = NULL;
+
+	if (!driver.cuCtxSynchronize_v2)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuCtxSynchronize_v2(context);
+	bool own = driver.cuCtxGetCurrent && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+	           (!context || context == current);
+
+	throttle_settle(result == CUDA_SUCCESS && own);
 	return result;
 }
 

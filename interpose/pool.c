@@ -3,10 +3,11 @@
  * Stream-ordered allocation (cuMemAllocAsync and friends).
  *
  * A pool grows in steps of its own and keeps freed memory, so sizes of allocations say little; what counts is
- * RESERVED_MEM_CURRENT. Before a call that may grow the pool we charge the request, after it the charge becomes what
- * the pool really has. The table lock is never held over a driver call, so two threads' readings may cross: while more
- * than one is inside a pool its charge only grows, and the last one out sets it exactly, unless somebody came in
- * since the reading. A charge may therefore be too high for a moment, never too low.
+ * RESERVED_MEM_CURRENT. Before a call that may grow the pool we charge what it may grow by, after it the charge becomes
+ * what the pool really has. The table lock is never held over a driver call, so threads' readings may cross: each claims
+ * its part of the pool's unused bytes before the next one counts them, growth is paid from what all those inside have
+ * taken in advance, and only a thread that is alone, with a reading nobody has acted after, sets the charge exactly.
+ * A charge may therefore be too high for a moment, never too low.
  *
  * Under stream capture these calls build graph nodes and allocate nothing; they pass.
  */
@@ -21,6 +22,7 @@
 #include "interpose/guest_page.h"
 
 #define STEP_MIN (UINT64_C(2) << 20) /* the granularity of physical device memory */
+#define LEAVE_TRIES 16 /* then the charge stays too high until the next call; every try means another thread got on */
 
 enum { POOL_UNUSED, POOL_LIVE, POOL_DESTROYED };
 
@@ -54,9 +56,11 @@ static struct pool *pool_of(CUmemoryPool handle, int device)
 	for (i = 0; !p && i < POOL_MAX; i++)
 		if (t->pool[i].state == POOL_UNUSED) {
 			p = &t->pool[i];
-			*p = (struct pool){ .handle = handle, .state = POOL_LIVE, .device = device };
+			*p = (struct pool){ .handle = handle, .state = POOL_UNUSED, .device = device };
+			/* pool_refresh() walks the table without the lock: the record is whole before it is live */
+			__atomic_store_n(&p->state, POOL_LIVE, __ATOMIC_RELEASE);
 			if (t->high <= i)
-				t->high = i + 1;
+				__atomic_store_n(&t->high, i + 1, __ATOMIC_RELEASE);
 		}
 	table_unlock(t);
 	return p;
@@ -68,7 +72,7 @@ static uint64_t reserved_bytes(const struct pool *p)
 
 	if (!driver.cuMemPoolGetAttribute ||
 	    driver.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
-		return p->settled; /* no answer changes nothing */
+		return __atomic_load_n(&p->settled, __ATOMIC_RELAXED); /* no answer changes nothing */
 	return value;
 }
 
@@ -77,7 +81,7 @@ static void enter(struct pool *p)
 	struct pool_table *t = table_lock();
 
 	p->in_flight++;
-	p->version++;
+	__atomic_fetch_add(&p->version, 1, __ATOMIC_RELEASE); /* read without the lock */
 	table_unlock(t);
 }
 
@@ -93,96 +97,126 @@ static void learn_step(struct pool *p, uint64_t growth)
 		p->step = divisor;
 }
 
-/* The charge follows the pool. `held` is what the caller has taken in advance; returns what of it must go back, or,
- * negative, what is still to be taken. */
-static int64_t settle(struct pool *p, uint64_t reserved, uint64_t held, uint32_t version, bool leaving)
-{
-	struct pool_table *t = table_lock();
-	int64_t back = (int64_t)held;
-
-	if (reserved > p->settled && p->in_flight == 1)
-		learn_step(p, reserved - p->settled);
-	if (reserved > p->settled || (leaving && p->in_flight == 1 && p->version == version)) {
-		back -= (int64_t)(reserved - p->settled); /* modulo 2^64: also right when it shrank */
-		p->settled = reserved;
-	}
-	if (leaving)
-		p->in_flight--;
-	table_unlock(t);
-	return back;
-}
-
 static uint32_t version_of(const struct pool *p)
 {
 	return __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
 }
 
+/* With the table locked: the charge follows the pool upwards. Growth is paid out of what those inside have taken in
+ * advance. Of that, what is pledged stays, and what the claims need that count on room somebody else's call may have
+ * used up; the rest is spare. Returns what goes back or, negative, what is still to be taken. */
+static int64_t follow(struct pool *p, uint64_t reserved)
+{
+	uint64_t growth = reserved > p->settled ? reserved - p->settled : 0;
+	uint64_t paid = growth < p->held ? growth : p->held, need = p->pledged, spare;
+	uint64_t claimed = footprint_up(__atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED), STEP_MIN);
+
+	if (growth && p->in_flight == 1)
+		learn_step(p, growth);
+	__atomic_store_n(&p->settled, p->settled + growth, __ATOMIC_RELAXED);
+	p->held -= paid;
+	if (claimed > p->settled && need < claimed - p->settled)
+		need = claimed - p->settled;
+	spare = p->held > need ? p->held - need : 0;
+	p->held -= spare;
+	__atomic_fetch_add(&p->version, 1, __ATOMIC_RELEASE);
+	return (int64_t)(spare - (growth - paid));
+}
+
 static void leave(struct pool *p)
 {
-	uint32_t version = version_of(p);
-	int64_t back = settle(p, reserved_bytes(p), 0, version, true);
+	struct pool_table *t;
+	uint64_t reserved;
+	uint32_t version;
+	int64_t back;
 
+	for (int tries = 0;; tries++) {
+		version = version_of(p);
+		reserved = reserved_bytes(p);
+		t = table_lock();
+		if (p->in_flight > 1 || version_of(p) == version || tries == LEAVE_TRIES)
+			break;
+		table_unlock(t); /* somebody acted after the reading and left: it may be too low by now */
+	}
+	if (p->in_flight == 1 && version_of(p) == version && reserved < p->settled) {
+		back = (int64_t)(p->settled - reserved + p->held);
+		__atomic_store_n(&p->settled, reserved, __ATOMIC_RELAXED);
+		p->held = 0;
+		__atomic_fetch_add(&p->version, 1, __ATOMIC_RELEASE);
+	} else {
+		back = follow(p, reserved);
+	}
+	p->in_flight--;
+	table_unlock(t);
 	if (back > 0)
 		charge_return(p->device, (uint64_t)back);
 	else if (back < 0) /* grew behind our back: it is there, so it is charged, limit or not */
 		__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
 }
 
-/* Charge for an allocation that may grow the pool. */
+/* Claim `bytes` of the pool and charge what it may have to grow by for them. */
 static CUresult before(struct pool *p, uint64_t bytes, uint64_t *ret_held)
 {
-	struct pool_table *t;
-	uint64_t unused, step;
-	CUresult r;
+	struct pool_table *t = table_lock();
+	uint64_t live = __atomic_fetch_add(&p->live_bytes, bytes, __ATOMIC_RELAXED);
+	uint64_t unused = p->settled > live ? p->settled - live : 0;
+	uint64_t step = p->step ? p->step : STEP_MIN, held;
+	CUresult r = CUDA_SUCCESS;
 
-	enter(p);
-	t = table_lock();
-	unused = p->settled > p->live_bytes ? p->settled - p->live_bytes : 0;
-	step = p->step;
+	p->in_flight++;
+	__atomic_fetch_add(&p->version, 1, __ATOMIC_RELEASE);
 	table_unlock(t);
-	*ret_held = bytes <= unused ? 0 : footprint_up(bytes - unused, step ? step : STEP_MIN);
-	r = *ret_held ? charge_take(p->device, *ret_held) : CUDA_SUCCESS;
-	if (r != CUDA_SUCCESS && *ret_held > bytes) {
+	held = bytes <= unused ? 0 : footprint_up(bytes - unused, step);
+	if (held)
+		r = charge_take(p->device, held);
+	if (r != CUDA_SUCCESS && step > STEP_MIN) {
 		/* the step is a guess: it may fit after all, and if not it is undone */
-		*ret_held = bytes;
-		r = charge_take(p->device, bytes);
+		held = footprint_up(bytes - unused, STEP_MIN);
+		r = charge_take(p->device, held);
 	}
-	if (r != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS) {
+		__atomic_fetch_sub(&p->live_bytes, bytes, __ATOMIC_RELAXED);
 		leave(p);
-	return r;
+		return r;
+	}
+	t = table_lock();
+	p->held += held;
+	p->pledged += held;
+	table_unlock(t);
+	*ret_held = held;
+	return CUDA_SUCCESS;
 }
 
 /* The driver has answered: the charge becomes what the pool has now. If that is over the limit the memory goes back. */
 static CUresult after(struct pool *p, uint64_t held, CUresult r, const CUdeviceptr *dptr, uint64_t bytes,
                       CUstream stream)
 {
-	uint32_t version = version_of(p);
-	uint64_t reserved = reserved_bytes(p);
-	int64_t back = settle(p, reserved, held, version, false);
 	struct ptrmap_entry entry = { .bytes = bytes, .kind = PTRMAP_ASYNC, .device = (int8_t)p->device };
+	uint64_t reserved = reserved_bytes(p);
+	struct pool_table *t = table_lock();
+	int64_t back;
 
+	p->pledged -= held;
+	back = follow(p, reserved);
+	table_unlock(t);
 	if (back > 0) {
 		charge_return(p->device, (uint64_t)back);
-	} else if (back < 0) {
-		/* Count it first: it exists. Over the limit it is undone at once, waiting for the stream if need be. */
-		if (charge_take(p->device, (uint64_t)-back) != CUDA_SUCCESS) {
-			__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
-			if (r == CUDA_SUCCESS && driver.cuMemFreeAsync && driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
-				if (driver.cuStreamSynchronize)
-					driver.cuStreamSynchronize(stream);
-				if (driver.cuMemPoolTrimTo)
-					driver.cuMemPoolTrimTo(p->handle, 0);
-				leave(p);
-				return CUDA_ERROR_OUT_OF_MEMORY;
-			}
+	} else if (back < 0 && charge_take(p->device, (uint64_t)-back) != CUDA_SUCCESS) {
+		/* Count it all the same: it exists. Then undo it, waiting for the stream if need be. */
+		__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
+		if (r == CUDA_SUCCESS && driver.cuMemFreeAsync && driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
+			if (driver.cuStreamSynchronize)
+				driver.cuStreamSynchronize(stream);
+			if (driver.cuMemPoolTrimTo)
+				driver.cuMemPoolTrimTo(p->handle, 0);
+			r = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
-	if (r == CUDA_SUCCESS) {
-		entry.key = *dptr;
-		entry.owner = (uint32_t)(p - guest_page->pools.pool);
-		if (ptrmap_put(&entry)) /* else its size is only missed when the pool is destroyed first */
-			__atomic_fetch_add(&p->live_bytes, bytes, __ATOMIC_RELAXED);
-	}
+	entry.key = r == CUDA_SUCCESS ? *dptr : 0;
+	entry.owner = (uint32_t)(p - guest_page->pools.pool);
+	/* not in the map, its size is only missed when the pool is destroyed before it is freed */
+	if (r != CUDA_SUCCESS || !ptrmap_put(&entry))
+		__atomic_fetch_sub(&p->live_bytes, bytes, __ATOMIC_RELAXED);
 	leave(p);
 	return r;
 }
@@ -328,7 +362,7 @@ void pool_freed(const struct ptrmap_entry *entry)
 		gone = p->settled - live;
 		p->settled = live;
 		if (live == 0)
-			p->state = POOL_UNUSED;
+			__atomic_store_n(&p->state, POOL_UNUSED, __ATOMIC_RELEASE);
 	}
 	table_unlock(t);
 	if (gone)
@@ -408,13 +442,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 		if (t->pool[i].state == POOL_LIVE && t->pool[i].handle == handle)
 			p = &t->pool[i];
 	if (p) /* before the driver may make a new pool under the same handle */
-		p->state = POOL_DESTROYED;
+		__atomic_store_n(&p->state, POOL_DESTROYED, __ATOMIC_RELEASE);
 	table_unlock(t);
 	r = driver.cuMemPoolDestroy(handle);
 	if (p) {
 		t = table_lock();
 		if (r != CUDA_SUCCESS) {
-			p->state = POOL_LIVE;
+			__atomic_store_n(&p->state, POOL_LIVE, __ATOMIC_RELEASE);
 		} else {
 			/* what is handed out stays; what it only kept is gone */
 			uint64_t live = __atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED);
@@ -424,7 +458,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 				p->settled = live;
 			}
 			if (live == 0)
-				p->state = POOL_UNUSED;
+				__atomic_store_n(&p->state, POOL_UNUSED, __ATOMIC_RELEASE);
 		}
 		table_unlock(t);
 		if (gone)
@@ -489,6 +523,6 @@ void pool_sum(uint64_t held[])
 
 	for (uint32_t i = 0; i < t->high; i++)
 		if (t->pool[i].state != POOL_UNUSED && t->pool[i].device >= 0)
-			held[t->pool[i].device] += t->pool[i].settled;
+			held[t->pool[i].device] += t->pool[i].settled + t->pool[i].held;
 	table_unlock(t);
 }

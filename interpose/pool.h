@@ -18,11 +18,12 @@ struct pool {
 	uint32_t state;
 	int32_t device;      /* region device, -1 = a GPU that is not ours */
 	uint32_t in_flight;  /* threads between entering and leaving */
-	uint32_t version;    /* moves when one enters */
+	uint32_t version;    /* moves when one enters, settles or leaves */
 	uint64_t settled;    /* reserved bytes that are charged */
-	uint64_t live_bytes; /* handed out and not freed */
+	uint64_t live_bytes; /* asked for or handed out, and not freed */
 	uint64_t step;       /* by which it grows, as far as seen; 0 = not grown yet */
-	uint64_t padding[2];
+	uint64_t held;       /* charged in advance, besides `settled`, for growth that may come */
+	uint64_t pledged;    /* what threads whose call is not settled yet have put into `held` */
 };
 
 struct pool_table {

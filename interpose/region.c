@@ -340,6 +340,9 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
 		/* R4: the add, then the sum. Of two reservers at least one finds the other's add in its sum. */
 		charged = __atomic_add_fetch(&own->charged_bytes, bytes, __ATOMIC_SEQ_CST);
 		if (sum_charged(policy, usage, device, slot) <= limit_bytes) {
+			/* our own word may hold what another thread of ours has added and is about to take back */
+			if (charged > limit_bytes)
+				charged = limit_bytes;
 			peak = __atomic_load_n(&own->peak_bytes, __ATOMIC_RELAXED);
 			while (peak < charged && !__atomic_compare_exchange_n(&own->peak_bytes, &peak, charged, true,
 			                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))

@@ -44,17 +44,27 @@ static bool ends_with(const char *name, size_t length, const char *suffix)
 	return length > n && memcmp(name + length - n, suffix, n) == 0;
 }
 
-/* Length of a symbol without its stream and version suffix: what cuGetProcAddress calls it. */
-static size_t base_length(const char *name, bool *ret_per_thread)
-{
-	size_t n = strlen(name);
+/* A symbol taken apart: cuMemcpyHtoD_v2_ptds is version 2 of cuMemcpyHtoD, per thread. */
+struct symbol_parts {
+	size_t base; /* length of what cuGetProcAddress calls it */
+	int version; /* 1 when the name has none */
+	bool per_thread;
+};
 
-	*ret_per_thread = ends_with(name, n, "_ptsz") || ends_with(name, n, "_ptds");
-	if (*ret_per_thread)
+static struct symbol_parts parts_of(const char *name)
+{
+	struct symbol_parts parts = { strlen(name), 1, false };
+	size_t n = parts.base;
+
+	parts.per_thread = ends_with(name, n, "_ptsz") || ends_with(name, n, "_ptds");
+	if (parts.per_thread)
 		n -= 5;
-	if (n > 3 && name[n - 3] == '_' && name[n - 2] == 'v' && name[n - 1] >= '1' && name[n - 1] <= '9')
+	if (n > 3 && name[n - 3] == '_' && name[n - 2] == 'v' && name[n - 1] >= '1' && name[n - 1] <= '9') {
+		parts.version = name[n - 1] - '0';
 		n -= 3;
-	return n;
+	}
+	parts.base = n;
+	return parts;
 }
 
 static void *real_of(const struct driver_hook *hook)
@@ -62,19 +72,28 @@ static void *real_of(const struct driver_hook *hook)
 	return *(void **)((char *)&driver + hook->slot);
 }
 
-/* How well a hook fits a request: 0 not at all, higher is better. */
+static bool same_base(const char *a, const char *b)
+{
+	size_t n = parts_of(a).base;
+
+	return n == parts_of(b).base && memcmp(a, b, n) == 0;
+}
+
+/*
+ * How well a hook fits a request: 0 not at all, higher is better. A name with a version or stream suffix means that
+ * entry point alone. A base name means the newest form that the requested version has, and of that the per-thread
+ * flavour if it is wanted and exists: cuMemGetInfo at 13000 is cuMemGetInfo_v2, although a cuMemGetInfo is exported too.
+ */
 static int fits(const struct driver_hook *hook, const char *symbol, int version, bool per_thread)
 {
-	bool own_flavour;
-	size_t n = base_length(hook->name, &own_flavour);
+	struct symbol_parts own = parts_of(hook->name);
 
-	if (strcmp(hook->name, symbol) == 0)
-		return 4;
-	if (strlen(symbol) != n || memcmp(hook->name, symbol, n) != 0)
+	if (symbol[parts_of(symbol).base])
+		return strcmp(hook->name, symbol) == 0;
+	if (!same_base(hook->name, symbol) || version < 0 || hook->since > (uint32_t)version ||
+	    (own.per_thread && !per_thread))
 		return 0;
-	if (hook->since > (uint32_t)version)
-		return 1;
-	return own_flavour == per_thread ? 3 : 2;
+	return 2 * own.version + own.per_thread;
 }
 
 /* Our wrapper of the very function the driver answered with. Drivers may give one function two names. */
@@ -99,15 +118,13 @@ static void *wrapper_of(void *real, const char *symbol, int version, bool per_th
 static const struct driver_hook *hook_by_name(const char *symbol, int version, bool per_thread, bool only_present)
 {
 	const struct driver_hook *best = NULL;
-	int best_fit = 1;
+	int best_fit = 0;
 
 	for (size_t i = 0; i < driver_hook_count; i++) {
 		const struct driver_hook *hook = &driver_hooks[i];
 		int fit = fits(hook, symbol, version, per_thread);
 
-		if (only_present && !real_of(hook))
-			continue;
-		if (fit > best_fit || (fit == best_fit && best && fit > 1 && hook->since > best->since)) {
+		if (fit > best_fit && (!only_present || real_of(hook))) {
 			best = hook;
 			best_fit = fit;
 		}
@@ -115,12 +132,16 @@ static const struct driver_hook *hook_by_name(const char *symbol, int version, b
 	return best;
 }
 
-static bool is_hooked_base(const char *symbol)
+/* Do we wrap some form of this function? With `only_guards`, those that only tell or wait do not count. */
+static bool is_hooked_base(const char *symbol, bool only_guards)
 {
-	for (size_t i = 0; i < driver_hook_count; i++)
-		if (driver_hooks[i].group != HOOK_GROUP_settle && driver_hooks[i].group != HOOK_GROUP_info &&
-		    fits(&driver_hooks[i], symbol, 0, false))
+	for (size_t i = 0; i < driver_hook_count; i++) {
+		uint32_t group = driver_hooks[i].group;
+
+		if ((!only_guards || (group != HOOK_GROUP_settle && group != HOOK_GROUP_info)) &&
+		    same_base(driver_hooks[i].name, symbol))
 			return true;
+	}
 	return false;
 }
 
@@ -168,13 +189,37 @@ static bool answers_exports(void)
 	return now == 1;
 }
 
-/* A driver without cuGetProcAddress: its exports are all there is. */
+/* A driver without cuGetProcAddress is older than 11.3, where that came: whoever asks for 11.3 or later means the newest
+ * form it exports. */
+static void *newest_export(const char *symbol, int version, bool per_thread)
+{
+	static const char *const flavours[] = { "_ptsz", "_ptds", "" };
+	char name[NAME_MAX_BYTES];
+	void *found;
+
+	if (version < 11030 || symbol[parts_of(symbol).base])
+		return driver_symbol(symbol);
+	for (int v = 9; v >= 1; v--) {
+		for (size_t f = per_thread ? 0 : 2; f < sizeof(flavours) / sizeof(flavours[0]); f++) {
+			int n = v > 1 ? snprintf(name, sizeof(name), "%s_v%d%s", symbol, v, flavours[f]) :
+				        snprintf(name, sizeof(name), "%s%s", symbol, flavours[f]);
+
+			if (n > 0 && (size_t)n < sizeof(name) && (found = driver_symbol(name)))
+				return found;
+		}
+	}
+	return NULL;
+}
+
+/* Its exports are all there is. A form of a wrapped function that is not among the wrapped ones is no answer. */
 static CUresult look_up_ourselves(const char *symbol, void **pfn, int version, bool per_thread,
                                   CUdriverProcAddressQueryResult *status)
 {
 	const struct driver_hook *hook = hook_by_name(symbol, version, per_thread, true);
-	void *found = hook ? hook->wrapper : driver_symbol(symbol);
+	void *found = hook ? hook->wrapper : NULL;
 
+	if (!hook && !is_hooked_base(symbol, false))
+		found = newest_export(symbol, version, per_thread);
 	*pfn = found;
 	if (status)
 		*status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -220,7 +265,7 @@ static CUresult look_up(const char *symbol, void **pfn, int version, cuuint64_t 
 	if (is_forwarded(symbol, answers_exports() ? *pfn : NULL))
 		return r;
 	guest_count_unknown_export();
-	if (is_hooked_base(symbol)) {
+	if (is_hooked_base(symbol, true)) {
 		/* A newer form of a function we guard, which we do not know: absent is the only safe answer. Its
 		 * parameters may differ, so an older wrapper would be wrong, and unguarded it would be a hole. */
 		*pfn = NULL;

@@ -218,23 +218,39 @@ static struct throttle_pipe *pipe_of_current(int device)
 	return NULL;
 }
 
-void throttle_context_gone(CUcontext context)
+/* The driver destroyed the events with the context: forget the handles, call nothing on them. */
+static void pipe_clear(struct throttle_pipe *pipe)
+{
+	memset(pipe->record, 0, sizeof(pipe->record));
+	pipe->outstanding = 0;
+	pipe->inflight_ns = 0;
+	pipe->unmarked_ns = 0;
+	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
+}
+
+void throttle_context_gone(uint32_t tag)
 {
 	for (unsigned i = 0; i < PIPES; i++) {
 		struct throttle_pipe *pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE);
 
 		if (!pipe)
 			break;
-		if (!pipe->context || (context && pipe->context != context))
-			continue;
-		/* The driver destroyed the events with the context: forget the handles, call nothing on them. */
-		memset(pipe->record, 0, sizeof(pipe->record));
-		pipe->outstanding = 0;
-		pipe->inflight_ns = 0;
-		pipe->unmarked_ns = 0;
-		__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
+		if (pipe->context && guest_context_tag(pipe->context) == tag)
+			pipe_clear(pipe);
 	}
 	throttle_forget_local();
+}
+
+/* While attaching, guest_self() is NULL: no other thread is in here. */
+void throttle_forget_parent(void)
+{
+	for (unsigned i = 0; i < PIPES && pipes[i]; i++) {
+		pipe_clear(pipes[i]);
+		pipes[i]->reaping = 0;
+	}
+	throttle_local.credit_ns = 0; /* drawn by the parent, which still has it */
+	throttle_local.launches = 0;
+	throttle_forget_all();
 }
 
 void throttle_forget_all(void)

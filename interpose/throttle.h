@@ -76,8 +76,10 @@ void throttle_settle(bool whole_context);
 
 /* The thread's current context changed: the next launch takes the long way. */
 void throttle_forget_local(void);
-/* A context is gone with its events. NULL = all of them. */
-void throttle_context_gone(CUcontext context);
+/* The context with this guest_context_tag() is gone, and its events with it. */
+void throttle_context_gone(uint32_t tag);
+/* This process attaches anew: whatever is remembered was its parent's. */
+void throttle_forget_parent(void);
 /* Handles may be reused. */
 void throttle_forget_all(void);
 

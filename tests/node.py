@@ -38,7 +38,9 @@ def until(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) ->
         except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
             last = error
         time.sleep(0.02)
-    raise NodeError(f"gave up after {deadline_s:g} s waiting until {what}" + (f" ({last})" if last else ""))
+    raise NodeError(
+        f"gave up after {deadline_s:g} s waiting until {what}" + (f" ({last})" if last else "")
+    )
 
 
 @dataclass
@@ -53,7 +55,9 @@ class Tenant:
         out, _ = self.process.communicate(timeout=timeout_s)
         lines = [line for line in out.splitlines() if line.startswith("{")]
         if not lines:
-            raise NodeError(f"{self.name}: exit {self.process.returncode} and no result: {out[-500:]}")
+            raise NodeError(
+                f"{self.name}: exit {self.process.returncode} and no result: {out[-500:]}"
+            )
         answer: dict[str, Any] = json.loads(lines[-1])
         answer["reports"] = [json.loads(line) for line in lines[:-1]]
         answer["exit"] = self.process.returncode
@@ -88,27 +92,37 @@ class Node:
         return self.directory / "run" / "sluice.sock"
 
     def environment(self, **more: str) -> dict[str, str]:
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_", "SLUICE_"))}
-        return keep | {
-            "SLUICE_SIM_DIR": str(self.directory / "gpu"),
-            "SLUICE_SIM_GPUS": self.gpus,
-            "SLUICE_DRIVER": str(SIM / "libcuda.so.1"),
-            "SLUICE_SOCKET": str(self.socket),
-            "PYTHONPATH": str(REPO),
-        } | more
+        keep = {
+            k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_", "SLUICE_"))
+        }
+        return (
+            keep
+            | {
+                "SLUICE_SIM_DIR": str(self.directory / "gpu"),
+                "SLUICE_SIM_GPUS": self.gpus,
+                "SLUICE_DRIVER": str(SIM / "libcuda.so.1"),
+                "SLUICE_SOCKET": str(self.socket),
+                "PYTHONPATH": str(REPO),
+            }
+            | more
+        )
 
     def start(self) -> None:
         log = (self.directory / "daemon.log").open("ab")
         self.daemon = subprocess.Popen(
             [SLUICE, "serve", "--config", self.directory / "sluice.toml"],
             env=self.environment(LD_LIBRARY_PATH=str(SIM)),
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
         )
         until("the daemon answers and knows its GPUs", self._ready)
 
     def _ready(self) -> bool:
         if self.daemon is not None and self.daemon.poll() is not None:
-            raise NodeError(f"the daemon ended: {(self.directory / 'daemon.log').read_text()[-2000:]}")
+            raise NodeError(
+                f"the daemon ended: {(self.directory / 'daemon.log').read_text()[-2000:]}"
+            )
         return bool(self.info()["gpus"])
 
     def kill_daemon(self) -> None:
@@ -118,7 +132,12 @@ class Node:
 
     def cli(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [SLUICE, *arguments], env=self.environment(), text=True, capture_output=True, check=check, timeout=60,
+            [SLUICE, *arguments],
+            env=self.environment(),
+            text=True,
+            capture_output=True,
+            check=check,
+            timeout=60,
         )
 
     def cli_json(self, *arguments: str) -> Any:
@@ -136,16 +155,30 @@ class Node:
         return next((grant for grant in self.grants() if grant["name"] == name), None)
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5
+        ) as answer:
             text: str = answer.read().decode()
         return text
 
-    def run(self, name: str, *command: str | Path, flags: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Tenant:
+    def run(
+        self,
+        name: str,
+        *command: str | Path,
+        flags: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+    ) -> Tenant:
         """Start a command in a grant: `flags` are those of `sluice run`."""
-        tenant = Tenant(name, subprocess.Popen(
-            [SLUICE, "run", "--name", name, *flags, "--", *command],
-            env=self.environment(**(env or {})), stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-        ))
+        tenant = Tenant(
+            name,
+            subprocess.Popen(
+                [SLUICE, "run", "--name", name, *flags, "--", *command],
+                env=self.environment(**(env or {})),
+                stdout=subprocess.PIPE,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            ),
+        )
         self.tenants.append(tenant)
         return tenant
 
@@ -154,10 +187,16 @@ class Node:
 
     def run_bare(self, name: str, *arguments: str) -> Tenant:
         """The same program straight on the driver: what a machine without us gives."""
-        tenant = Tenant(name, subprocess.Popen(
-            [TENANT, *arguments], env=self.environment(LD_LIBRARY_PATH=str(SIM)),
-            stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-        ))
+        tenant = Tenant(
+            name,
+            subprocess.Popen(
+                [TENANT, *arguments],
+                env=self.environment(LD_LIBRARY_PATH=str(SIM)),
+                stdout=subprocess.PIPE,
+                text=True,
+                stdin=subprocess.DEVNULL,
+            ),
+        )
         self.tenants.append(tenant)
         return tenant
 
@@ -198,4 +237,14 @@ def soon_ns(seconds: float) -> str:
     return str(time.monotonic_ns() + int(seconds * 1e9))
 
 
-__all__ = ["BUILD", "SHIM", "Node", "NodeError", "Tenant", "free_port", "running", "soon_ns", "until"]
+__all__ = [
+    "BUILD",
+    "SHIM",
+    "Node",
+    "NodeError",
+    "Tenant",
+    "free_port",
+    "running",
+    "soon_ns",
+    "until",
+]

@@ -119,25 +119,24 @@ uint64_t sim_arena_offset(uint64_t device_address)
 	return device_address - (uintptr_t)base;
 }
 
-bool sim_range_covers(uint64_t address, uint64_t bytes)
+int sim_arena_fd(void)
 {
-	while (bytes > 0) {
-		struct sim_range *r = sim_range_at(address);
+	return arena_open() ? fd : -1;
+}
 
-		if (!r)
-			return false;
-		uint64_t end = r->base + (r->kind == SIM_RANGE_SLAB || r->kind == SIM_RANGE_RESERVED ? r->pages * SIM_PAGE
-		                                                                                    : r->bytes);
+bool sim_range_alias(uint64_t address, uint64_t bytes, int from, uint64_t offset)
+{
+	void *at = (void *)(uintptr_t)address;
 
-		if (address >= end)
-			return false;
-		r->touched = true;
-		uint64_t part = end - address < bytes ? end - address : bytes;
-
-		address += part;
-		bytes -= part;
-	}
+	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, from, (off_t)offset) == MAP_FAILED)
+		return false;
+	madvise(at, bytes, MADV_DONTFORK);
 	return true;
+}
+
+void sim_range_unalias(uint64_t address, uint64_t bytes)
+{
+	sim_range_alias(address, bytes, fd, sim_arena_offset(address));
 }
 
 struct sim_range *sim_range_after(uint64_t *cursor)

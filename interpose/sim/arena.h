@@ -16,7 +16,17 @@
 
 #define SIM_PAGE (UINT64_C(2) << 20)
 
-enum sim_range_kind { SIM_RANGE_PLAIN, SIM_RANGE_SLAB, SIM_RANGE_MANAGED, SIM_RANGE_POOL, SIM_RANGE_RESERVED, SIM_RANGE_IMPORT, SIM_RANGE_ARRAY };
+enum sim_range_kind {
+	SIM_RANGE_PLAIN,
+	SIM_RANGE_SLAB,
+	SIM_RANGE_MANAGED,
+	SIM_RANGE_POOL,     /* a chunk of a memory pool */
+	SIM_RANGE_RESERVED, /* addresses only; what is mapped there is vmm.c's */
+	SIM_RANGE_IMPORT,   /* another process's memory */
+	SIM_RANGE_ARRAY,    /* has bytes but no address that a caller knows */
+	SIM_RANGE_BACKING,  /* likewise: memory of vmm.c, seen where it is mapped */
+	SIM_RANGE_GRAPH,    /* of a graph's allocation node: charged between that node and its free node */
+};
 
 /* A run of pages with one meaning. */
 struct sim_range {
@@ -27,8 +37,9 @@ struct sim_range {
 	enum sim_range_kind kind;
 	int device;
 	struct CUctx_st *context;
-	void *owner; /* pool, import … */
+	void *owner;    /* chunk, reservation, import … */
 	bool touched;
+	uint64_t skip; /* of an import: where its bytes begin */
 	bool removed;
 	/* slabs */
 	uint32_t object_bytes;
@@ -47,7 +58,64 @@ struct sim_range *sim_range_at(uint64_t address);
 struct sim_range *sim_range_after(uint64_t *cursor);
 void *sim_host_address(uint64_t device_address);
 uint64_t sim_arena_offset(uint64_t device_address);
-/* Are these bytes all device memory of ours (or a reserved range)? */
+/* Show the bytes of a file at these addresses instead of the arena's own, and back. Whole pages. */
+bool sim_range_alias(uint64_t address, uint64_t bytes, int fd, uint64_t offset);
+void sim_range_unalias(uint64_t address, uint64_t bytes);
+int sim_arena_fd(void);
+
+/* --- memory.c: one lock for all that follows, and for the arena. It is taken before a GPU's mutex. ----------------- */
+
+void sim_memory_lock(void);
+void sim_memory_unlock(void);
+/* What an address belongs to, as a caller sees it: not a page but the allocation. */
+struct sim_block {
+	struct sim_range *range;
+	uint64_t base;
+	uint64_t bytes;
+	int device;
+	bool accessible; /* device code and copies may touch it */
+};
+bool sim_block_at(uint64_t address, struct sim_block *ret);
+/* May a copy touch all these bytes? Marks the pages as written. */
 bool sim_range_covers(uint64_t address, uint64_t bytes);
+/* Charge, or have the pools give back what they only keep, and charge then. */
+bool sim_charge_hard(struct sim_device *device, uint64_t bytes);
+/* A charged range; NULL = no memory. `context` NULL = belongs to the process. */
+struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
+                                    uint64_t charged);
+void sim_range_drop(struct sim_range *range);
+/* Is this host memory that the driver allocated or registered? */
+bool sim_host_covers(uint64_t address, uint64_t bytes);
+
+/* The rest of the memory family. With the lock held, except where a name says otherwise. */
+bool sim_pool_block(const struct sim_range *chunk, uint64_t address, uint64_t *ret_base, uint64_t *ret_bytes);
+struct CUmemPoolHandle_st *sim_pool_of(const struct sim_range *chunk);
+void sim_pools_give_back(struct sim_device *device);
+void sim_pools_context_gone(struct CUctx_st *context);
+/* Takes the lock: a pointer from a pool may be freed by cuMemFree too. */
+bool sim_pool_free(uint64_t address);
+/* Takes the lock. After a synchronisation of the context: pools return what exceeds their release threshold. */
+void sim_pools_trim(struct CUctx_st *context);
+bool sim_vmm_block(const struct sim_range *reserved, uint64_t address, struct sim_block *ret);
+void sim_arrays_context_gone(struct CUctx_st *context);
+void sim_imports_context_gone(struct CUctx_st *context);
+
+/*
+ * Memory of graph nodes: addresses are given when the node is made, the device is charged while a launch of the graph
+ * has the memory. All take the lock.
+ */
+CUresult sim_graph_memory_make(struct CUctx_st *context, uint64_t bytes, CUdeviceptr *ret_address);
+CUresult sim_graph_memory_alloc(CUdeviceptr address);
+CUresult sim_graph_memory_free(CUdeviceptr address);
+void sim_graph_memory_gone(CUdeviceptr address);
+
+/* array.c: the bytes of an array, tightly packed; false = no such array, or nothing is mapped to it. */
+struct sim_array_view {
+	struct sim_range *range;
+	uint8_t *bytes;
+	uint64_t row_bytes, rows, slices;
+	uint32_t element_bytes;
+};
+bool sim_array_view(CUarray array, struct sim_array_view *ret);
 
 #endif

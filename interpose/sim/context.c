@@ -223,7 +223,8 @@ SIM_API CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device
 	return cuCtxCreate_v2(context, flags, device);
 }
 
-SIM_API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags, CUdevice device)
+SIM_API CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags,
+                                CUdevice device)
 {
 	if (affinity && count > 0)
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;

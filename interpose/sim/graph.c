@@ -186,15 +186,15 @@ static CUresult kernel_params(const CUDA_KERNEL_NODE_PARAMS *p, struct sim_node_
 	*ret = (struct sim_node_params){
 		.type = CU_GRAPH_NODE_TYPE_KERNEL,
 		.kernel = *p,
-		.duration_ns = sim_kernel_ns(p->func, sim_model_of(context),
-		                             (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ,
-		                             (uint64_t)p->blockDimX * p->blockDimY * p->blockDimZ, p->kernelParams),
+		.duration_ns =
+			sim_kernel_ns(p->func, sim_model_of(context), (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ,
+		                      (uint64_t)p->blockDimX * p->blockDimY * p->blockDimZ, p->kernelParams),
 	};
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                         const CUDA_KERNEL_NODE_PARAMS *params)
+SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                         size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
 {
 	SIM_CALL();
 	struct sim_node_params p;
@@ -253,7 +253,9 @@ SIM_API CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgr
 	CUDA_HOST_NODE_PARAMS own = *params;
 
 	return add(node, graph, dependencies, count,
-	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_HOST, .effect = call_host, .argument = &own,
+	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_HOST,
+	                                      .effect = call_host,
+	                                      .argument = &own,
 	                                      .argument_bytes = sizeof(own) });
 }
 
@@ -263,7 +265,8 @@ static void fill(void *argument)
 
 	for (size_t y = 0; y < p->height; y++)
 		for (size_t x = 0; x < p->width; x++)
-			memcpy((uint8_t *)(uintptr_t)p->dst + y * p->pitch + x * p->elementSize, &p->value, p->elementSize);
+			memcpy((uint8_t *)(uintptr_t)p->dst + y * p->pitch + x * p->elementSize, &p->value,
+			       p->elementSize);
 }
 
 SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -276,17 +279,20 @@ SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CU
 	CUDA_MEMSET_NODE_PARAMS own = *params;
 
 	return add(node, graph, dependencies, count,
-	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_MEMSET, .effect = fill, .argument = &own,
+	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_MEMSET,
+	                                      .effect = fill,
+	                                      .argument = &own,
 	                                      .argument_bytes = sizeof(own) });
 }
 
-SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                          CUgraph child)
+SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                          size_t count, CUgraph child)
 {
 	SIM_CALL();
 	if (!SIM_HANDLE(child, SIM_TAG_GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult r = add(node, graph, dependencies, count, &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_GRAPH });
+	CUresult r =
+		add(node, graph, dependencies, count, &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_GRAPH });
 
 	if (r == CUDA_SUCCESS && !((*node)->child = copy(child)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -511,7 +517,8 @@ SIM_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphEx
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+SIM_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                                   const CUDA_KERNEL_NODE_PARAMS *params)
 {
 	SIM_CALL();
 	struct sim_node_params p;

@@ -29,7 +29,8 @@ SIM_API CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	return module_make(module);
 }
 
-SIM_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values)
+SIM_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options,
+                                    void **values)
 {
 	(void)count;
 	(void)options;
@@ -84,8 +85,9 @@ SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, cons
 	if (!f && (f = calloc(1, sizeof(*f)))) {
 		f->tag = SIM_TAG_FUNCTION;
 		f->module = module;
-		f->kind = strcmp(name, "sim_busy_ns") == 0      ? SIM_KERNEL_BUSY_NS :
-		          strcmp(name, "sim_busy_forever") == 0 ? SIM_KERNEL_FOREVER : SIM_KERNEL_OTHER;
+		f->kind = strcmp(name, "sim_busy_ns") == 0        ? SIM_KERNEL_BUSY_NS
+		          : strcmp(name, "sim_busy_forever") == 0 ? SIM_KERNEL_FOREVER
+		                                                  : SIM_KERNEL_OTHER;
 		memcpy(f->name, name, strlen(name) + 1);
 		f->attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
 		f->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
@@ -119,8 +121,8 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 
 /* --- libraries: a module that needs no context to be loaded, kernels that are functions everywhere ---------------- */
 
-SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values, unsigned jit_count,
-                                   CUlibraryOption *options, void **values, unsigned count)
+SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
+                                   unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
 {
 	SIM_CALL();
 	(void)jit;
@@ -211,7 +213,8 @@ SIM_API CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
 	return SIM_HANDLE(function, SIM_TAG_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared)
+SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
+                                                             size_t shared)
 {
 	SIM_CALL_CONTEXT(context);
 	(void)shared;
@@ -221,15 +224,15 @@ SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunc
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads, size_t shared,
-                                                                     unsigned flags)
+SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads,
+                                                                      size_t shared, unsigned flags)
 {
 	(void)flags;
 	return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
 }
 
-SIM_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function, CUoccupancyB2DSize shared_of,
-                                                  size_t shared, int limit)
+SIM_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function,
+                                                  CUoccupancyB2DSize shared_of, size_t shared, int limit)
 {
 	SIM_CALL_CONTEXT(context);
 	(void)shared_of;
@@ -243,8 +246,8 @@ SIM_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunct
 
 /* --- launches ------------------------------------------------------------------------------------------------------ */
 
-static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                              unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
+static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned gx, unsigned gy, unsigned gz,
+                              unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
 {
 	struct CUstream_st *s = sim_stream(context, stream);
 	uint64_t threads = (uint64_t)bx * by * bz;
@@ -258,9 +261,15 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 	uint64_t ns = sim_kernel_ns(f, sim_model_of(context), (uint64_t)gx * gy * gz, threads, params);
 
 	if (s->session || sim_capture_forbids()) {
-		struct sim_node_params node = { .type = CU_GRAPH_NODE_TYPE_KERNEL, .duration_ns = ns,
-			                        .kernel = { .func = f, .gridDimX = gx, .gridDimY = gy, .gridDimZ = gz,
-			                                    .blockDimX = bx, .blockDimY = by, .blockDimZ = bz,
+		struct sim_node_params node = { .type = CU_GRAPH_NODE_TYPE_KERNEL,
+			                        .duration_ns = ns,
+			                        .kernel = { .func = f,
+			                                    .gridDimX = gx,
+			                                    .gridDimY = gy,
+			                                    .gridDimZ = gz,
+			                                    .blockDimX = bx,
+			                                    .blockDimY = by,
+			                                    .blockDimZ = bz,
 			                                    .sharedMemBytes = shared } };
 		CUresult error;
 		enum sim_capture captured = sim_capture_or_run(s, &node, &error);
@@ -272,8 +281,8 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                unsigned shared, CUstream stream, void **params, void **extra)
+SIM_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)
 {
 	SIM_CALL_CONTEXT(context);
 	(void)extra;
@@ -290,8 +299,8 @@ SIM_API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **
 	              c->sharedMemBytes, c->hStream, params);
 }
 
-SIM_API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                           unsigned bz, unsigned shared, CUstream stream, void **params)
+SIM_API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                           unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
 {
 	SIM_CALL_CONTEXT(context);
 	uint64_t resident = (uint64_t)sim_model_of(context)->sm_count * (sim_model_of(context)->threads_per_sm / 32);

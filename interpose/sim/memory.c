@@ -15,6 +15,17 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_range *slabs[SIM_DEVICES][CLASSES]; /* with room */
 
+/* Host memory a device can reach. A process has few of these, so a list will do. */
+struct host_block {
+	struct CUctx_st *context;
+	uint64_t base, bytes;
+	unsigned flags;
+	bool registered; /* the caller's own */
+	struct host_block *next;
+};
+
+static struct host_block *host_blocks;
+
 void sim_memory_lock(void)
 {
 	pthread_mutex_lock(&mutex);
@@ -50,13 +61,20 @@ void sim_uncharge(struct sim_device *device, uint64_t bytes)
 	sim_unlock(device->gpu);
 }
 
-/* With the lock held. */
-static struct sim_range *range_charged(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes)
+bool sim_charge_hard(struct sim_device *device, uint64_t bytes)
 {
-	struct sim_device *d = sim_device_get(context->device);
-	uint64_t charged = (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+	if (sim_charge(device, bytes))
+		return true;
+	sim_pools_give_back(device);
+	return sim_charge(device, bytes);
+}
 
-	if (bytes > UINT64_MAX - SIM_PAGE || !sim_charge(d, charged))
+struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
+                                    uint64_t charged)
+{
+	struct sim_device *d = sim_device_get(device);
+
+	if (!sim_charge_hard(d, charged))
 		return NULL;
 	struct sim_range *r = sim_range_make(bytes, SIM_PAGE);
 
@@ -67,9 +85,23 @@ static struct sim_range *range_charged(struct CUctx_st *context, enum sim_range_
 	r->kind = kind;
 	r->bytes = bytes;
 	r->charged = charged;
-	r->device = context->device;
+	r->device = device;
 	r->context = context;
 	return r;
+}
+
+void sim_range_drop(struct sim_range *range)
+{
+	sim_uncharge(sim_device_get(range->device), range->charged);
+	sim_range_free(range);
+}
+
+/* In whole pages. */
+static struct sim_range *range_charged(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes)
+{
+	if (bytes > UINT64_MAX - SIM_PAGE)
+		return NULL;
+	return sim_range_charged(context->device, context, kind, bytes, (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE);
 }
 
 static void slab_link(struct sim_range *r, unsigned class)
@@ -151,12 +183,6 @@ static uint64_t allocate(struct CUctx_st *context, uint64_t bytes, enum sim_rang
 	return address;
 }
 
-static void range_drop(struct sim_range *r)
-{
-	sim_uncharge(sim_device_get(r->device), r->charged);
-	sim_range_free(r);
-}
-
 static CUresult release(uint64_t address)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -176,20 +202,17 @@ static CUresult release(uint64_t address)
 				slab_link(r, class_of(r->object_bytes));
 			if (--r->used == 0) {
 				slab_unlink(r, class_of(r->object_bytes));
-				range_drop(r);
+				sim_range_drop(r);
 			}
 			result = CUDA_SUCCESS;
 		}
 	} else if (r && (r->kind == SIM_RANGE_PLAIN || r->kind == SIM_RANGE_MANAGED) && r->base == address) {
-		range_drop(r);
+		sim_range_drop(r);
 		result = CUDA_SUCCESS;
 	}
 	pthread_mutex_unlock(&mutex);
 	return result;
 }
-
-/* pool.c: a pointer from a pool may be freed by cuMemFree too. */
-bool sim_pool_free(uint64_t address);
 
 void sim_context_memory_gone(struct CUctx_st *context)
 {
@@ -197,12 +220,15 @@ void sim_context_memory_gone(struct CUctx_st *context)
 	struct sim_range *r;
 
 	pthread_mutex_lock(&mutex);
+	sim_arrays_context_gone(context);
+	sim_pools_context_gone(context);
+	sim_imports_context_gone(context);
 	while ((r = sim_range_after(&cursor))) {
 		if (r->context != context || r->charged == 0)
 			continue;
 		if (r->kind == SIM_RANGE_SLAB && r->used < SIM_PAGE / r->object_bytes)
 			slab_unlink(r, class_of(r->object_bytes));
-		range_drop(r);
+		sim_range_drop(r);
 	}
 	pthread_mutex_unlock(&mutex);
 }
@@ -280,32 +306,128 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
-{
-	SIM_CALL();
-	pthread_mutex_lock(&mutex);
-	struct sim_range *r = sim_range_at(address);
+/* --- what an address is ------------------------------------------------------------------------------------------- */
 
-	if (r && base)
-		*base = r->kind == SIM_RANGE_SLAB ? address - (address - r->base) % r->object_bytes : r->base;
-	if (r && bytes)
-		*bytes = r->kind == SIM_RANGE_SLAB ? r->object_bytes : r->bytes;
-	pthread_mutex_unlock(&mutex);
-	return r ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+bool sim_block_at(uint64_t address, struct sim_block *ret)
 {
 	struct sim_range *r = sim_range_at(address);
 
 	if (!r)
-		return CUDA_ERROR_INVALID_VALUE; /* not the driver's: host memory */
+		return false;
+	*ret = (struct sim_block){ .range = r, .base = r->base, .bytes = r->bytes, .device = r->device,
+		                  .accessible = true };
+	switch (r->kind) {
+	case SIM_RANGE_PLAIN:
+	case SIM_RANGE_MANAGED:
+	case SIM_RANGE_IMPORT:
+	case SIM_RANGE_GRAPH:
+		ret->base += r->skip;
+		return address - ret->base < r->bytes;
+	case SIM_RANGE_SLAB: {
+		uint32_t bit = (uint32_t)((address - r->base) / r->object_bytes);
+
+		ret->base = r->base + (uint64_t)bit * r->object_bytes;
+		ret->bytes = r->object_bytes;
+		return r->bitmap[bit / 64] >> (bit & 63) & 1;
+	}
+	case SIM_RANGE_POOL:
+		return sim_pool_block(r, address, &ret->base, &ret->bytes);
+	case SIM_RANGE_RESERVED:
+		return sim_vmm_block(r, address, ret);
+	default:
+		return false; /* arrays and backing have no address of their own */
+	}
+}
+
+bool sim_range_covers(uint64_t address, uint64_t bytes)
+{
+	while (bytes > 0) {
+		struct sim_block block;
+
+		if (!sim_block_at(address, &block) || !block.accessible)
+			return false;
+		block.range->touched = true;
+		uint64_t left = block.base + block.bytes - address;
+
+		if (left >= bytes)
+			return true;
+		if (block.range->kind != SIM_RANGE_RESERVED)
+			return false; /* only mappings side by side are one piece of memory */
+		address += left;
+		bytes -= left;
+	}
+	return true;
+}
+
+SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+	SIM_CALL_CONTEXT(context);
+	(void)context;
+	pthread_mutex_lock(&mutex);
+	struct sim_block block;
+	bool found = sim_block_at(address, &block);
+
+	pthread_mutex_unlock(&mutex);
+	if (found && base)
+		*base = block.base;
+	if (found && bytes)
+		*bytes = block.bytes;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static struct host_block *host_at(uint64_t address);
+
+static CUresult host_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+	struct host_block *h = host_at(address);
+
+	if (!h)
+		return CUDA_ERROR_INVALID_VALUE; /* nothing the driver knows */
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		*(CUcontext *)data = h->context;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+		*(unsigned *)data = CU_MEMORYTYPE_HOST;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+		*(CUdeviceptr *)data = address;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		*(unsigned *)data = 0;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+		*(int *)data = h->context->device;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		*(unsigned *)data = 1;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		*(CUdeviceptr *)data = h->base;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		*(size_t *)data = h->bytes;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+}
+
+static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+	struct sim_block block;
+
+	if (!sim_block_at(address, &block))
+		return host_attribute(data, attribute, address);
+	struct sim_range *r = block.range;
+
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		*(CUcontext *)data = r->context;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		*(unsigned *)data = r->kind == SIM_RANGE_ARRAY ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+		*(unsigned *)data = CU_MEMORYTYPE_DEVICE;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 		*(CUdeviceptr *)data = address;
@@ -319,19 +441,25 @@ static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUd
 		*(unsigned *)data = r->kind == SIM_RANGE_MANAGED;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)data = r->device;
+		*(int *)data = block.device;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 		*(unsigned *)data = 1;
 		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*(unsigned *)data = r->kind == SIM_RANGE_PLAIN || r->kind == SIM_RANGE_SLAB;
+		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-		*(CUdeviceptr *)data = r->base;
+		*(CUdeviceptr *)data = block.base;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		*(size_t *)data = r->bytes;
+		*(size_t *)data = block.bytes;
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		*(CUmemoryPool *)data = r->kind == SIM_RANGE_POOL ? sim_pool_of(r) : NULL;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-		*(unsigned long long *)data = r->base / SIM_PAGE;
+		*(unsigned long long *)data = block.base;
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -362,48 +490,134 @@ SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *att
 	return CUDA_SUCCESS;
 }
 
-/* --- host memory -------------------------------------------------------------------------------------------------- */
+/* --- host memory: the caller's own, or ours and page-aligned; devices see it at the same address ------------------- */
+
+static struct host_block *host_at(uint64_t address)
+{
+	struct host_block *h = host_blocks;
+
+	while (h && address - h->base >= h->bytes)
+		h = h->next;
+	return h;
+}
+
+bool sim_host_covers(uint64_t address, uint64_t bytes)
+{
+	const struct host_block *h = host_at(address);
+
+	return h && h->base + h->bytes - address >= bytes;
+}
+
+static CUresult host_add(struct CUctx_st *context, void *address, size_t bytes, unsigned flags, bool registered)
+{
+	struct host_block *h = calloc(1, sizeof(*h));
+
+	if (!h)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*h = (struct host_block){ .context = context, .base = (uintptr_t)address, .bytes = bytes, .flags = flags,
+		                  .registered = registered };
+	pthread_mutex_lock(&mutex);
+	h->next = host_blocks;
+	host_blocks = h;
+	pthread_mutex_unlock(&mutex);
+	return CUDA_SUCCESS;
+}
+
+/* Take the block that begins here off the list. */
+static bool host_remove(void *address, bool registered)
+{
+	struct host_block *found = NULL;
+
+	pthread_mutex_lock(&mutex);
+	for (struct host_block **at = &host_blocks; *at; at = &(*at)->next) {
+		if ((*at)->base == (uintptr_t)address && (*at)->registered == registered) {
+			found = *at;
+			*at = found->next;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&mutex);
+	free(found);
+	return found != NULL;
+}
+
+static CUresult host_alloc(struct CUctx_st *context, void **address, size_t bytes, unsigned flags)
+{
+	void *at;
+
+	if (!address || bytes == 0 ||
+	    flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (posix_memalign(&at, 4096, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = host_add(context, at, bytes, flags, false);
+
+	if (r == CUDA_SUCCESS)
+		*address = at;
+	else
+		free(at);
+	return r;
+}
 
 SIM_API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
 	SIM_CALL_CONTEXT(context);
-	(void)context;
-	(void)flags;
-	if (!address || bytes == 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	return posix_memalign(address, 4096, bytes) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	return host_alloc(context, address, bytes, flags);
 }
 
 SIM_API CUresult cuMemAllocHost_v2(void **address, size_t bytes)
 {
-	return cuMemHostAlloc(address, bytes, 0);
+	SIM_CALL_CONTEXT(context);
+	return host_alloc(context, address, bytes, 0);
 }
 
 SIM_API CUresult cuMemFreeHost(void *address)
 {
 	SIM_CALL();
+	if (!address || !host_remove(address, false))
+		return CUDA_ERROR_INVALID_VALUE;
 	free(address);
 	return CUDA_SUCCESS;
+}
+
+static CUresult host_register(struct CUctx_st *context, void *address, size_t bytes, unsigned flags)
+{
+	const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY |
+	                       CU_MEMHOSTREGISTER_READ_ONLY;
+
+	if (!address || bytes == 0 || flags & ~known)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&mutex);
+	bool already = host_at((uintptr_t)address) || host_at((uintptr_t)address + bytes - 1);
+
+	pthread_mutex_unlock(&mutex);
+	return already ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : host_add(context, address, bytes, flags, true);
 }
 
 SIM_API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
 	SIM_CALL_CONTEXT(context);
-	(void)context;
-	(void)flags;
-	return address && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return host_register(context, address, bytes, flags);
 }
 
 SIM_API CUresult cuMemHostUnregister(void *address)
 {
 	SIM_CALL();
-	return address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!address)
+		return CUDA_ERROR_INVALID_VALUE;
+	return host_remove(address, true) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned flags)
 {
 	SIM_CALL();
 	if (!device || !address || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&mutex);
+	bool ours = host_at((uintptr_t)address) || sim_range_at((uintptr_t)address);
+
+	pthread_mutex_unlock(&mutex);
+	if (!ours)
 		return CUDA_ERROR_INVALID_VALUE;
 	*device = (uintptr_t)address;
 	return CUDA_SUCCESS;
@@ -414,6 +628,48 @@ SIM_API CUresult cuMemHostGetFlags(unsigned *flags, void *address)
 	SIM_CALL();
 	if (!flags || !address)
 		return CUDA_ERROR_INVALID_VALUE;
-	*flags = CU_MEMHOSTALLOC_DEVICEMAP;
+	pthread_mutex_lock(&mutex);
+	const struct host_block *h = host_at((uintptr_t)address);
+	unsigned found = h ? h->flags : 0;
+
+	pthread_mutex_unlock(&mutex);
+	if (!h)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = found | CU_MEMHOSTALLOC_DEVICEMAP;
+	return CUDA_SUCCESS;
+}
+
+/* --- the first generation: 32-bit sizes and addresses, which is what the symbols without a suffix still are -------- */
+
+SIM_API CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned bytes)
+{
+	SIM_CALL_CONTEXT(context);
+	(void)context;
+	(void)bytes;
+	if (!address || bytes == 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* No address of ours fits 32 bits, nor did one of a 64-bit process ever since unified addressing. */
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_API CUresult cuMemFree(CUdeviceptr_v1 address)
+{
+	SIM_CALL();
+	return address ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes)
+{
+	SIM_CALL();
+	size_t free_now, total;
+
+	if (!free_bytes || !total_bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = cuMemGetInfo_v2(&free_now, &total);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	*free_bytes = free_now > UINT32_MAX ? UINT32_MAX : (unsigned)free_now;
+	*total_bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total;
 	return CUDA_SUCCESS;
 }

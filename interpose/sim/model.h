@@ -7,11 +7,11 @@
 #include <stdint.h>
 
 struct sim_model {
-	const char *key;  /* as SLUICE_SIM_GPUS spells it */
-	const char *name; /* as the driver prints it */
+	const char *key;         /* as SLUICE_SIM_GPUS spells it */
+	const char *name;        /* as the driver prints it */
 	uint64_t memory_bytes;   /* CUDA's total */
 	uint64_t reserved_bytes; /* the driver's own: NVML's total is memory_bytes + this */
-	uint64_t context_bytes; /* what a context takes: of the order seen on the real card */
+	uint64_t context_bytes;  /* what a context takes: of the order seen on the real card */
 	uint64_t bandwidth_bytes_per_us;
 	uint32_t sm_count;
 	uint32_t cc_major, cc_minor;
@@ -19,7 +19,7 @@ struct sim_model {
 	uint32_t l2_bytes, shared_per_sm_bytes, shared_optin_bytes, threads_per_sm, blocks_per_sm;
 	uint32_t power_limit_mw;
 	uint32_t pci_device_id; /* device << 16 | vendor, as NVML reports it */
-	bool mig, ecc, nvlink;   /* capabilities */
+	bool mig, ecc, nvlink;  /* capabilities */
 };
 
 /* NULL when there is no such model. */

@@ -45,7 +45,7 @@ struct CUstream_st {
 	struct CUctx_st *context;
 	unsigned flags;
 	int priority;
-	uint64_t last; /* sequence of the last operation submitted through it */
+	uint64_t last;               /* sequence of the last operation submitted through it */
 	struct sim_session *session; /* NULL = not capturing */
 	struct CUgraphNode_st *tip[SIM_TIPS];
 	unsigned tips;
@@ -144,8 +144,8 @@ uint64_t sim_submit(struct CUctx_st *context, enum sim_op_kind kind, uint64_t du
 bool sim_done(struct CUctx_st *context, uint64_t sequence);
 /* Wait until it is. CUDA_SUCCESS, or the device's error. */
 CUresult sim_wait(struct CUctx_st *context, uint64_t sequence);
-uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks, uint64_t threads,
-                       void **params);
+uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks,
+                       uint64_t threads, void **params);
 uint64_t sim_copy_ns(const struct CUctx_st *context, uint64_t bytes);
 const struct sim_model *sim_model_of(const struct CUctx_st *context);
 
@@ -163,7 +163,8 @@ struct sim_node_params {
 	size_t argument_bytes;
 	CUDA_KERNEL_NODE_PARAMS kernel; /* of a kernel node */
 };
-enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node, CUresult *ret_error);
+enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node,
+                                    CUresult *ret_error);
 /* Is a capture going on that forbids calls which could wait for the captured work? */
 bool sim_capture_forbids(void);
 void sim_context_streams_gone(struct CUctx_st *context);

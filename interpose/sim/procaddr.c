@@ -45,7 +45,8 @@ static bool per_thread_symbol(const char *symbol)
 SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *status)
 {
-	bool want_per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known = false, best_per_thread = false;
+	bool want_per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known = false,
+	     best_per_thread = false;
 	int best_since = -1;
 
 	if (!name || !function || flags > 3 || version < 0)
@@ -68,9 +69,9 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		}
 	}
 	if (status)
-		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS :
-		          known     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT :
-		                      CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
+		          : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+		                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

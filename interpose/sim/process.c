@@ -39,8 +39,8 @@ static void forked(void)
 
 static void uuid_text(const uint8_t *u, char *text, size_t bytes)
 {
-	snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
-	         u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+	         u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
 static void add_device(unsigned gpu)
@@ -215,8 +215,8 @@ uint64_t sim_copy_ns(const struct CUctx_st *context, uint64_t bytes)
 	return bytes * 1000 / sim_model_of(context)->bandwidth_bytes_per_us;
 }
 
-uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks, uint64_t threads,
-                       void **params)
+uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks,
+                       uint64_t threads, void **params)
 {
 	if (function->kind == SIM_KERNEL_FOREVER)
 		return SIM_FOREVER;

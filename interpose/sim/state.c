@@ -73,7 +73,8 @@ static int gpus_make(struct sim_state *state, const char *list)
 		const struct sim_model *model = sim_model_find(list, (unsigned)(comma - list));
 
 		if (!model || count == 0 || state->gpu_count + count > SIM_GPUS) {
-			fprintf(stderr, "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is no known model, or more than %d GPUs\n",
+			fprintf(stderr,
+			        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is no known model, or more than %d GPUs\n",
 			        (int)(comma - list), list, SIM_GPUS);
 			return -1;
 		}
@@ -257,7 +258,8 @@ static void stamp(void *context, uint32_t client, uint32_t cell, uint64_t device
 
 void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *ret_world)
 {
-	*ret_world = (struct sim_world){ .ring = gpu->ring, .slice_ns = state->slice_ns, .stamp = stamp, .context = state };
+	*ret_world =
+		(struct sim_world){ .ring = gpu->ring, .slice_ns = state->slice_ns, .stamp = stamp, .context = state };
 }
 
 const struct sim_schedule *sim_advance(struct sim_state *state, struct sim_gpu *gpu)

@@ -35,9 +35,9 @@ struct sim_client {
 struct sim_gpu {
 	pthread_mutex_t mutex;
 	uint32_t model;
-	uint32_t published;      /* which of schedule[] is valid; flipped with a release store */
-	uint64_t reaped_ns;      /* when dead clients were last looked for */
-	uint32_t lost;           /* knob: fallen off the bus */
+	uint32_t published; /* which of schedule[] is valid; flipped with a release store */
+	uint64_t reaped_ns; /* when dead clients were last looked for */
+	uint32_t lost;      /* knob: fallen off the bus */
 	uint8_t uuid[16];
 	int32_t numa_node;
 	uint32_t pci_bus;

@@ -58,8 +58,9 @@ static struct CUstream_st *stream_make(struct CUctx_st *context, unsigned flags,
 
 	if (!s)
 		return NULL;
-	*s = (struct CUstream_st){ .tag = SIM_TAG_STREAM, .context = context, .flags = flags, .priority = priority,
-		                   .thread = thread };
+	*s = (struct CUstream_st){
+		.tag = SIM_TAG_STREAM, .context = context, .flags = flags, .priority = priority, .thread = thread
+	};
 	pthread_mutex_lock(&list_mutex);
 	s->next = context->streams;
 	context->streams = s;
@@ -126,8 +127,8 @@ SIM_API CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 SIM_API CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	SIM_CALL();
-	if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !SIM_HANDLE(stream, SIM_TAG_STREAM) ||
-	    stream == &stream->context->legacy)
+	if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+	    !SIM_HANDLE(stream, SIM_TAG_STREAM) || stream == &stream->context->legacy)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (stream->session)
 		stream->session->broken = true;
@@ -297,7 +298,9 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 {
 	STREAM(s, stream);
 	struct host_call call = { function, data };
-	struct sim_node_params node = { .type = CU_GRAPH_NODE_TYPE_HOST, .effect = host_effect, .argument = &call,
+	struct sim_node_params node = { .type = CU_GRAPH_NODE_TYPE_HOST,
+		                        .effect = host_effect,
+		                        .argument = &call,
 		                        .argument_bytes = sizeof(call) };
 	CUresult error;
 
@@ -435,7 +438,9 @@ SIM_API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	else if (!session->borrowed)
 		sim_graph_free(session->graph);
 	free(session);
-	return broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : joined ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+	return broken   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+	       : joined ? CUDA_SUCCESS
+	                : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
 
 SIM_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
@@ -445,14 +450,15 @@ SIM_API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *sta
 		return CUDA_ERROR_INVALID_VALUE;
 	if (s == &s->context->legacy && thread_captures > 0 && __atomic_load_n(&global_captures, __ATOMIC_RELAXED) > 0)
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	*status = !s->session        ? CU_STREAM_CAPTURE_STATUS_NONE :
-	          s->session->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED :
-	                               CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	*status = !s->session          ? CU_STREAM_CAPTURE_STATUS_NONE
+	          : s->session->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+	                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                           const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
+SIM_API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                           CUgraph *graph, const CUgraphNode **dependencies,
+                                           const CUgraphEdgeData **edges, size_t *count)
 {
 	STREAM(s, stream);
 	CUresult r = cuStreamIsCapturing(stream, status);
@@ -472,8 +478,8 @@ SIM_API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatu
 	return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                           const CUgraphNode **dependencies, size_t *count)
+SIM_API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                           CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
 {
 	return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL, count);
 }
@@ -483,7 +489,8 @@ SIM_API CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *
 	return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
 }
 
-SIM_API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count, unsigned flags)
+SIM_API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count,
+                                                   unsigned flags)
 {
 	STREAM(s, stream);
 	if (!s->session)
@@ -600,8 +607,9 @@ SIM_API CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 	SIM_CALL();
 	if (!ms)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!SIM_HANDLE(start, SIM_TAG_EVENT) || !SIM_HANDLE(end, SIM_TAG_EVENT) || !start->sequence || !end->sequence ||
-	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->context->gpu != end->context->gpu)
+	if (!SIM_HANDLE(start, SIM_TAG_EVENT) || !SIM_HANDLE(end, SIM_TAG_EVENT) || !start->sequence ||
+	    !end->sequence || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
+	    start->context->gpu != end->context->gpu)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!sim_done(start->context, start->sequence) || !sim_done(end->context, end->sequence))
 		return CUDA_ERROR_NOT_READY;

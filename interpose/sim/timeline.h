@@ -38,11 +38,11 @@ struct sim_ring {
 };
 
 struct sim_lane {
-	uint64_t tail;     /* operations done */
-	uint64_t done_ns;  /* of the operation at tail, already run */
-	uint64_t busy_ns;  /* device time used so far */
+	uint64_t tail;    /* operations done */
+	uint64_t done_ns; /* of the operation at tail, already run */
+	uint64_t busy_ns; /* device time used so far */
 	uint32_t in_use;
-	uint32_t client;   /* index of the owner */
+	uint32_t client;                 /* index of the owner */
 	uint32_t bucket_ns[SIM_BUCKETS]; /* busy time of this context in each bucket of history */
 };
 

@@ -22,19 +22,32 @@ LIMITS_PERCENT = (10, 25, 50, 75, 90)
 KERNELS_NS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 
 
-def hook_samples(node: Node, mode: str, *, rounds: int, threads: int = 1, live: int = 0, processes: int = 1) -> list[dict[str, list[float]]]:
+def hook_samples(
+    node: Node, mode: str, *, rounds: int, threads: int = 1, live: int = 0, processes: int = 1
+) -> list[dict[str, list[float]]]:
     """hookbench inside one grant; several processes of it at once when asked."""
     command = f"{HOOKBENCH} {mode} {rounds} {threads} {live}"
-    script = " & ".join([f"{command} > {node.directory}/bench-{i}.json" for i in range(processes)]) + " & wait"
+    script = (
+        " & ".join([f"{command} > {node.directory}/bench-{i}.json" for i in range(processes)])
+        + " & wait"
+    )
     job = node.run(
-        f"hook-{mode}-{threads}-{live}-{processes}", "/bin/sh", "-c", script,
+        f"hook-{mode}-{threads}-{live}-{processes}",
+        "/bin/sh",
+        "-c",
+        script,
         flags=("--gpumem", "40Gi", "--cores", "100"),
-        env={"SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"), "SLUICE_BENCH_DRIVER": str(SIM / "libcuda.so.1")},
+        env={
+            "SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"),
+            "SLUICE_BENCH_DRIVER": str(SIM / "libcuda.so.1"),
+        },
     )
     out, _ = job.process.communicate(timeout=600)
     if job.process.returncode:
         raise SystemExit(f"hookbench {mode} failed: {out}")
-    return [json.loads((Path(node.directory) / f"bench-{i}.json").read_text()) for i in range(processes)]
+    return [
+        json.loads((Path(node.directory) / f"bench-{i}.json").read_text()) for i in range(processes)
+    ]
 
 
 def hook_entry(name: str, node: Node, mode: str, target: str, **options: int) -> Entry:
@@ -45,8 +58,15 @@ def hook_entry(name: str, node: Node, mode: str, target: str, **options: int) ->
         hooked += sample["hooked_ns"]
     added = [h - b for h, b in zip(hooked, bare, strict=True)]
     value = statistics.median(hooked) - statistics.median(bare)
-    return entry(name, "ns", added, value=value, baseline=statistics.median(bare),
-                 ratio=statistics.median(hooked) / statistics.median(bare), target=target)
+    return entry(
+        name,
+        "ns",
+        added,
+        value=value,
+        baseline=statistics.median(bare),
+        ratio=statistics.median(hooked) / statistics.median(bare),
+        target=target,
+    )
 
 
 def hooks(node: Node, rounds: int) -> list[Entry]:
@@ -55,7 +75,9 @@ def hooks(node: Node, rounds: int) -> list[Entry]:
         hook_entry("launch_hook_4_threads_ns", node, "launch", "", rounds=rounds // 2, threads=4),
         hook_entry("launch_hook_2_processes_ns", node, "launch", "", rounds=rounds, processes=2),
         hook_entry("alloc_free_hook_0_live_ns", node, "alloc", "<= 150", rounds=rounds),
-        hook_entry("alloc_free_hook_50000_live_ns", node, "alloc", "<= 150", rounds=rounds, live=50_000),
+        hook_entry(
+            "alloc_free_hook_50000_live_ns", node, "alloc", "<= 150", rounds=rounds, live=50_000
+        ),
         hook_entry("meminfo_hook_ns", node, "info", "", rounds=rounds),
     ]
 
@@ -65,8 +87,17 @@ def share_cell(node: Node, limit: int | None, kernel_ns: int, sync: bool) -> flo
     seconds = 12 if kernel_ns >= 100_000_000 else 4
     arguments = ["--kernel-ns", str(kernel_ns), *(["--sync"] if sync else [])]
     name = f"{limit}-{kernel_ns}-{sync}"
-    if limit is None:  # a count, not a time: nothing stops a bare program from queueing minutes of work
-        job = node.run_bare(name, *arguments, "--warm", "0", "--launches", str(seconds * 1_000_000_000 // kernel_ns // 2))
+    if (
+        limit is None
+    ):  # a count, not a time: nothing stops a bare program from queueing minutes of work
+        job = node.run_bare(
+            name,
+            *arguments,
+            "--warm",
+            "0",
+            "--launches",
+            str(seconds * 1_000_000_000 // kernel_ns // 2),
+        )
     else:
         arguments += ["--warm", "1.5", "--seconds", str(seconds)]
         job = node.run_tenant(name, *arguments, flags=("--gpumem", "8Gi", "--cores", str(limit)))
@@ -75,7 +106,10 @@ def share_cell(node: Node, limit: int | None, kernel_ns: int, sync: bool) -> flo
 
 def shares(node: Node, quick: bool) -> list[Entry]:
     errors: list[float] = []
-    print(f"\n{'kernel':>8} {'wait':>6} {'alone':>7}  " + "".join(f"{limit:>5} %" for limit in LIMITS_PERCENT))
+    print(
+        f"\n{'kernel':>8} {'wait':>6} {'alone':>7}  "
+        + "".join(f"{limit:>5} %" for limit in LIMITS_PERCENT)
+    )
     kernels = KERNELS_NS[:3] if quick else KERNELS_NS
     for kernel_ns, sync in itertools.product(kernels, (False, True)):
         alone = share_cell(node, None, kernel_ns, sync)
@@ -85,10 +119,19 @@ def shares(node: Node, quick: bool) -> list[Entry]:
             # A program that waits after each launch cannot fill the GPU even without a limit.
             errors.append(abs(got - min(limit / 100, alone)) * 100)
             row.append(got)
-        print(f"{kernel_ns / 1e6:>5g} ms {'sync' if sync else 'queue':>6} {alone:>7.1%}  "
-              + "".join(f"{got:>7.1%}" for got in row), flush=True)
+        print(
+            f"{kernel_ns / 1e6:>5g} ms {'sync' if sync else 'queue':>6} {alone:>7.1%}  "
+            + "".join(f"{got:>7.1%}" for got in row),
+            flush=True,
+        )
     return [
-        entry("share_error_mean_points", "points", errors, value=statistics.mean(errors), target="<= 2"),
+        entry(
+            "share_error_mean_points",
+            "points",
+            errors,
+            value=statistics.mean(errors),
+            target="<= 2",
+        ),
         entry("share_error_max_points", "points", errors, value=max(errors)),
     ]
 

@@ -31,20 +31,38 @@ def quantile(samples: Sequence[float], part: float) -> float:
 
 
 def entry(
-    name: str, unit: str, samples: Sequence[float], *, value: float | None = None,
-    baseline: float | None = None, ratio: float | None = None, target: str = "",
+    name: str,
+    unit: str,
+    samples: Sequence[float],
+    *,
+    value: float | None = None,
+    baseline: float | None = None,
+    ratio: float | None = None,
+    target: str = "",
 ) -> Entry:
     value = statistics.median(samples) if value is None else value
-    return Entry(name, unit, round(value, 4), None if baseline is None else round(baseline, 4),
-                 None if ratio is None else round(ratio, 4), len(samples),
-                 round(statistics.median(samples), 4), round(quantile(samples, 0.95), 4), target)
+    return Entry(
+        name,
+        unit,
+        round(value, 4),
+        None if baseline is None else round(baseline, 4),
+        None if ratio is None else round(ratio, 4),
+        len(samples),
+        round(statistics.median(samples), 4),
+        round(quantile(samples, 0.95), 4),
+        target,
+    )
 
 
 def table(entries: Sequence[Entry]) -> str:
-    lines = [f"{'figure':<34}{'value':>12} {'unit':<8}{'baseline':>12}{'p50':>10}{'p95':>10}{'n':>7}  target"]
+    lines = [
+        f"{'figure':<34}{'value':>12} {'unit':<8}{'baseline':>12}{'p50':>10}{'p95':>10}{'n':>7}  target"
+    ]
     for e in entries:
         baseline = "" if e.baseline is None else f"{e.baseline:.2f}"
-        lines.append(f"{e.name:<34}{e.value:>12.3f} {e.unit:<8}{baseline:>12}{e.p50:>10.2f}{e.p95:>10.2f}{e.n:>7}  {e.target}")
+        lines.append(
+            f"{e.name:<34}{e.value:>12.3f} {e.unit:<8}{baseline:>12}{e.p50:>10.2f}{e.p95:>10.2f}{e.n:>7}  {e.target}"
+        )
     return "\n".join(lines)
 
 

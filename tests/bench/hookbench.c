@@ -16,8 +16,8 @@
 
 #define BATCH 500
 
-typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                              void **, void **);
+typedef CUresult (*launch_fn)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              CUstream, void **, void **);
 
 struct side {
 	launch_fn launch;
@@ -127,7 +127,8 @@ int main(int argc, char **argv)
 	for (int s = 0; s < 2; s++) {
 		library[s] = paths[s] ? dlopen(paths[s], RTLD_NOW) : NULL;
 		if (!library[s]) {
-			fprintf(stderr, "hookbench: %s\n", paths[s] ? dlerror() : "SLUICE_BENCH_SHIM, SLUICE_BENCH_DRIVER?");
+			fprintf(stderr, "hookbench: %s\n",
+			        paths[s] ? dlerror() : "SLUICE_BENCH_SHIM, SLUICE_BENCH_DRIVER?");
 			return 3;
 		}
 		*(void **)&sides[s].launch = symbol(library[s], "cuLaunchKernel");

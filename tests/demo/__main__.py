@@ -36,7 +36,9 @@ class Report:
 
     def share(self, what: str, want: float, got: float) -> None:
         self.facts["shares"].append({"name": what, "want_ratio": want, "got_ratio": round(got, 4)})
-        self.row(what, f"{want:.0%} of the GPU's time", f"{got:.1%}", abs(want - got) <= SHARE_TOLERANCE)
+        self.row(
+            what, f"{want:.0%} of the GPU's time", f"{got:.1%}", abs(want - got) <= SHARE_TOLERANCE
+        )
 
     def row(self, what: str, want: str, got: str, held: bool) -> None:
         self.rows.append((what, want, got, held))
@@ -71,7 +73,11 @@ def driver_memory(node: Node) -> list[tuple[int, int]]:
         "    print(i, n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(i)).used)\n"
     )
     out = subprocess.run(
-        [sys.executable, "-c", program], check=True, text=True, capture_output=True, timeout=30,
+        [sys.executable, "-c", program],
+        check=True,
+        text=True,
+        capture_output=True,
+        timeout=30,
         env=node.environment(LD_LIBRARY_PATH=str(BUILD / "sim")),
     ).stdout
     return [(int(a), int(b)) for a, b in (line.split() for line in out.splitlines())]
@@ -81,10 +87,21 @@ def side_by_side(node: Node, report: Report) -> None:
     heading("Two jobs on one GPU: 30 % and 70 % of its time")
     uuid, start = gpu(node, 0), soon_ns(3)
     jobs = [
-        (want, node.run_tenant(
-            f"share-{want}", "--kernel-ns", MS, "--warm", "2", "--seconds", "6", "--start-ns", start,
-            flags=("--gpu-uuid", uuid, "--gpumem", "8Gi", "--cores", str(want)),
-        ))
+        (
+            want,
+            node.run_tenant(
+                f"share-{want}",
+                "--kernel-ns",
+                MS,
+                "--warm",
+                "2",
+                "--seconds",
+                "6",
+                "--start-ns",
+                start,
+                flags=("--gpu-uuid", uuid, "--gpumem", "8Gi", "--cores", str(want)),
+            ),
+        )
         for want in (30, 70)
     ]
     for want, job in jobs:
@@ -96,11 +113,25 @@ def out_of_memory(node: Node, report: Report) -> None:
     uuid = gpu(node, 0)
     before = used_bytes(node, 0)
     neighbour = node.run_tenant(
-        "neighbour", "--kernel-ns", MS, "--seconds", "4", "--hold", str(2 * GIB),
+        "neighbour",
+        "--kernel-ns",
+        MS,
+        "--seconds",
+        "4",
+        "--hold",
+        str(2 * GIB),
         flags=("--gpu-uuid", uuid, "--gpumem", "4Gi", "--cores", "40"),
     )
     greedy = node.run_tenant(
-        "greedy", "--launches", "10", "--hold", str(GIB), "--alloc", str(4 * GIB), "--idle", "60",
+        "greedy",
+        "--launches",
+        "10",
+        "--hold",
+        str(GIB),
+        "--alloc",
+        str(4 * GIB),
+        "--idle",
+        "60",
         flags=("--gpu-uuid", uuid, "--gpumem", "4Gi", "--cores", "40"),
     )
     assert greedy.process.stdout is not None
@@ -111,21 +142,47 @@ def out_of_memory(node: Node, report: Report) -> None:
     denied = answer["alloc_result"] == CUDA_ERROR_OUT_OF_MEMORY and answer["hold_result"] == 0
     overshoot = max(0, peak - 8 * GIB)
     report.facts |= {"oom_denied": denied, "overshoot_bytes": overshoot}
-    report.row("4 GiB more under a cap of 4 GiB", "CUDA_ERROR_OUT_OF_MEMORY", f"error {answer['alloc_result']}", denied)
-    report.row("memory it believes the GPU has", "4.0 GiB", f"{answer['total_bytes'] / GIB:.1f} GiB",
-               answer["total_bytes"] == 4 * GIB)
-    report.row("the driver's own count beyond the caps", "0 bytes", f"{overshoot} bytes", overshoot == 0)
-    report.row("its neighbour meanwhile", "exit 0, launches go on", f"exit {went_on['exit']}, {went_on['launches']}",
-               went_on["exit"] == 0 and went_on["launches"] > 0)
+    report.row(
+        "4 GiB more under a cap of 4 GiB",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        f"error {answer['alloc_result']}",
+        denied,
+    )
+    report.row(
+        "memory it believes the GPU has",
+        "4.0 GiB",
+        f"{answer['total_bytes'] / GIB:.1f} GiB",
+        answer["total_bytes"] == 4 * GIB,
+    )
+    report.row(
+        "the driver's own count beyond the caps", "0 bytes", f"{overshoot} bytes", overshoot == 0
+    )
+    report.row(
+        "its neighbour meanwhile",
+        "exit 0, launches go on",
+        f"exit {went_on['exit']}, {went_on['launches']}",
+        went_on["exit"] == 0 and went_on["launches"] > 0,
+    )
 
 
 def resize(node: Node, report: Report) -> None:
     heading("A resize while the job runs: from 20 % to 60 %")
     job = node.run_tenant(
-        "grows", "--kernel-ns", MS, "--warm", "1", "--seconds", "8", "--report", "0.5",
+        "grows",
+        "--kernel-ns",
+        MS,
+        "--warm",
+        "1",
+        "--seconds",
+        "8",
+        "--report",
+        "0.5",
         flags=("--gpu-uuid", gpu(node, 1), "--gpumem", "8Gi", "--cores", "20"),
     )
-    until("the job runs", lambda: (g := node.grant("grows")) and g["devices"][0]["launches_total"] > 300)
+    until(
+        "the job runs",
+        lambda: (g := node.grant("grows")) and g["devices"][0]["launches_total"] > 300,
+    )
     node.cli("resize", "grows", "--cores", "60")
     at_ns = time.monotonic_ns()
     reports = job.result()["reports"]
@@ -139,7 +196,13 @@ def quota_back(node: Node, report: Report) -> None:
     heading("A job is killed with SIGKILL while it holds memory")
     uuid = gpu(node, 1)
     job = node.run_tenant(
-        "victim", "--launches", "100", "--hold", str(20 * GIB), "--idle", "600",
+        "victim",
+        "--launches",
+        "100",
+        "--hold",
+        str(20 * GIB),
+        "--idle",
+        "600",
         flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90"),
     )
     assert job.process.stdout is not None
@@ -151,7 +214,9 @@ def quota_back(node: Node, report: Report) -> None:
     refused = 0
     while True:
         next_job = node.run_tenant(
-            "successor", "--launches", "1",
+            "successor",
+            "--launches",
+            "1",
             flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90", "--wait", "5"),
         )
         if next_job.process.wait() == 0 or refused > 10:
@@ -160,7 +225,13 @@ def quota_back(node: Node, report: Report) -> None:
     whole_s = time.monotonic() - began
     began = time.monotonic()
     job = node.run_tenant(
-        "victim-2", "--launches", "100", "--hold", str(20 * GIB), "--idle", "600",
+        "victim-2",
+        "--launches",
+        "100",
+        "--hold",
+        str(20 * GIB),
+        "--idle",
+        "600",
         flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90"),
     )
     assert job.process.stdout is not None
@@ -171,9 +242,15 @@ def quota_back(node: Node, report: Report) -> None:
     back_s = time.monotonic() - began
     job.process.wait()
     report.facts["quota_back_s"] = round(back_s, 3)
-    report.row("its quota is back", f"within {QUOTA_BACK_S:g} s", f"{back_s:.2f} s", back_s <= QUOTA_BACK_S)
-    report.row("another job gets the same quota", "exit 0", f"exit {next_job.process.returncode} after {whole_s:.1f} s",
-               next_job.process.returncode == 0)
+    report.row(
+        "its quota is back", f"within {QUOTA_BACK_S:g} s", f"{back_s:.2f} s", back_s <= QUOTA_BACK_S
+    )
+    report.row(
+        "another job gets the same quota",
+        "exit 0",
+        f"exit {next_job.process.returncode} after {whole_s:.1f} s",
+        next_job.process.returncode == 0,
+    )
 
 
 def daemon_dies(node: Node, report: Report) -> None:
@@ -181,13 +258,32 @@ def daemon_dies(node: Node, report: Report) -> None:
     start = soon_ns(3)
     jobs = [
         node.run_tenant(
-            f"survivor-{index}", "--kernel-ns", MS, "--warm", "1", "--seconds", "8", "--start-ns", start,
+            f"survivor-{index}",
+            "--kernel-ns",
+            MS,
+            "--warm",
+            "1",
+            "--seconds",
+            "8",
+            "--start-ns",
+            start,
             flags=("--gpu-uuid", gpu(node, index), "--gpumem", "8Gi", "--cores", "50"),
         )
         for index in (0, 1)
     ]
-    until("both jobs run", lambda: len([g for g in node.grants() if g["name"].startswith("survivor")
-                                        and g["devices"][0]["launches_total"] > 100]) == 2)
+    until(
+        "both jobs run",
+        lambda: (
+            len(
+                [
+                    g
+                    for g in node.grants()
+                    if g["name"].startswith("survivor") and g["devices"][0]["launches_total"] > 100
+                ]
+            )
+            == 2
+        ),
+    )
     before = {g["grant"] for g in node.grants()}
     node.kill_daemon()
     running_without = all(job.process.poll() is None for job in jobs)
@@ -196,14 +292,31 @@ def daemon_dies(node: Node, report: Report) -> None:
     results = [job.result() for job in jobs]
     survived = running_without and all(r["exit"] == 0 for r in results)
     report.facts["jobs_survived_daemon_kill"] = survived and adopted
-    report.row("jobs while the daemon was dead", "run to their end", "exit " + ", ".join(str(r["exit"]) for r in results),
-               survived)
-    report.row("the daemon that came back", "knows the same grants", "the same" if adopted else "others", adopted)
+    report.row(
+        "jobs while the daemon was dead",
+        "run to their end",
+        "exit " + ", ".join(str(r["exit"]) for r in results),
+        survived,
+    )
+    report.row(
+        "the daemon that came back",
+        "knows the same grants",
+        "the same" if adopted else "others",
+        adopted,
+    )
     for index, result in enumerate(results):
-        report.share(f"50 % cap through the daemon's death, GPU {index}", 0.5, result["share_ratio"])
+        report.share(
+            f"50 % cap through the daemon's death, GPU {index}", 0.5, result["share_ratio"]
+        )
 
 
-SCENES: list[Callable[[Node, Report], None]] = [side_by_side, out_of_memory, resize, quota_back, daemon_dies]
+SCENES: list[Callable[[Node, Report], None]] = [
+    side_by_side,
+    out_of_memory,
+    resize,
+    quota_back,
+    daemon_dies,
+]
 
 
 @contextlib.contextmanager
@@ -228,7 +341,9 @@ def main() -> int:
             print((directory / "daemon.log").read_text()[-4000:], file=sys.stderr)
             raise
     (BUILD / "demo.json").write_text(json.dumps(report.facts, indent=1) + "\n")
-    print(f"\n{'Everything held.' if report.held else 'NOT everything held.'} Figures: build/demo.json")
+    print(
+        f"\n{'Everything held.' if report.held else 'NOT everything held.'} Figures: build/demo.json"
+    )
     return 0 if report.held else 1
 
 

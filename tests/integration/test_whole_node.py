@@ -36,19 +36,38 @@ def gpu(node: Node, index: int) -> str:
 @pytest.mark.parametrize("door", DOORS)
 def test_a_lone_hard_tenant_stays_at_its_share_through_every_door(node: Node, door: str) -> None:
     job = node.run_tenant(
-        f"door-{door}", "--door", door, "--warm", "1", "--seconds", "2", flags=("--gpumem", "4Gi", "--cores", "40")
+        f"door-{door}",
+        "--door",
+        door,
+        "--warm",
+        "1",
+        "--seconds",
+        "2",
+        flags=("--gpumem", "4Gi", "--cores", "40"),
     )
     assert job.result()["share_ratio"] == pytest.approx(0.40, abs=0.05)
 
 
 @pytest.mark.parametrize(
-    ("first_ns", "second_ns"), [(1_000_000, 1_000_000), (100_000, 5_000_000)], ids=["alike", "short beside long kernels"]
+    ("first_ns", "second_ns"),
+    [(1_000_000, 1_000_000), (100_000, 5_000_000)],
+    ids=["alike", "short beside long kernels"],
 )
-def test_two_tenants_on_one_gpu_get_what_they_were_promised(node: Node, first_ns: int, second_ns: int) -> None:
+def test_two_tenants_on_one_gpu_get_what_they_were_promised(
+    node: Node, first_ns: int, second_ns: int
+) -> None:
     uuid, start = gpu(node, 0), soon_ns(2.5)
     jobs = [
         node.run_tenant(
-            f"pair-{cores}", "--kernel-ns", str(ns), "--warm", "1.5", "--seconds", "3", "--start-ns", start,
+            f"pair-{cores}",
+            "--kernel-ns",
+            str(ns),
+            "--warm",
+            "1.5",
+            "--seconds",
+            "3",
+            "--start-ns",
+            start,
             flags=("--gpu-uuid", uuid, "--gpumem", "4Gi", "--cores", str(cores)),
         )
         for cores, ns in ((30, first_ns), (70, second_ns))
@@ -60,7 +79,11 @@ def test_two_tenants_on_one_gpu_get_what_they_were_promised(node: Node, first_ns
 
 def test_an_elastic_tenant_has_the_whole_gpu_while_alone(node: Node) -> None:
     job = node.run_tenant(
-        "elastic", "--warm", "1", "--seconds", "2",
+        "elastic",
+        "--warm",
+        "1",
+        "--seconds",
+        "2",
         flags=("--gpumem", "4Gi", "--cores", "20", "--policy", "elastic"),
     )
     assert job.result()["share_ratio"] > 0.9
@@ -69,7 +92,11 @@ def test_an_elastic_tenant_has_the_whole_gpu_while_alone(node: Node) -> None:
 def test_the_vendors_own_bindings_are_capped_the_same(node: Node) -> None:
     pytest.importorskip("cuda.bindings", reason="no wheel of cuda-bindings for this machine")
     job = node.run(
-        "foreign", sys.executable, REPO / "tests" / "programs" / "foreign.py", "1000000", "2",
+        "foreign",
+        sys.executable,
+        REPO / "tests" / "programs" / "foreign.py",
+        "1000000",
+        "2",
         flags=("--gpumem", "8Gi", "--cores", "40"),
     )
     got = job.result()
@@ -80,7 +107,9 @@ def test_the_vendors_own_bindings_are_capped_the_same(node: Node) -> None:
     assert got["share_ratio"] == pytest.approx(0.40, abs=0.05)
 
 
-@pytest.mark.parametrize(("size", "want"), [("8Gi", 8 * GIB), ("8000", 8000 * 2**20), ("25%", None)])
+@pytest.mark.parametrize(
+    ("size", "want"), [("8Gi", 8 * GIB), ("8000", 8000 * 2**20), ("25%", None)]
+)
 def test_memory_is_written_as_people_write_it(node: Node, size: str, want: int | None) -> None:
     job = node.run_tenant("memory", "--launches", "1", flags=("--gpumem", size, "--cores", "10"))
     total = job.result()["total_bytes"]
@@ -90,7 +119,9 @@ def test_memory_is_written_as_people_write_it(node: Node, size: str, want: int |
 
 
 @pytest.mark.parametrize(
-    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)], ids=["0", "7", "SIGTERM"]
+    ("script", "status"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)],
+    ids=["0", "7", "SIGTERM"],
 )
 def test_the_exit_status_is_the_programs_own(node: Node, script: str, status: int) -> None:
     job = node.run("status", "/bin/sh", "-c", script, flags=("--gpumem", "1Gi", "--cores", "5"))
@@ -99,14 +130,17 @@ def test_the_exit_status_is_the_programs_own(node: Node, script: str, status: in
 
 def test_a_signal_to_sluice_run_reaches_the_program(node: Node) -> None:
     job = node.run(
-        "signalled", "/bin/sh", "-c", 'trap "echo {\\"got\\": true}; exit 3" USR1; echo ready; while :; do sleep 0.05; done',
+        "signalled",
+        "/bin/sh",
+        "-c",
+        'trap "echo got it; exit 3" USR1; echo ready; while :; do sleep 0.05; done',
         flags=("--gpumem", "1Gi", "--cores", "5"),
     )
     assert job.process.stdout is not None
     assert job.process.stdout.readline() == "ready\n"
     job.process.send_signal(signal.SIGUSR1)
     assert job.process.wait(timeout=30) == 3
-    assert json.loads(job.process.stdout.readline()) == {"got": True}
+    assert job.process.stdout.readline() == "got it\n"
 
 
 def test_a_child_and_its_parent_share_one_cap(node: Node) -> None:
@@ -120,7 +154,9 @@ def test_a_child_and_its_parent_share_one_cap(node: Node) -> None:
     import subprocess
 
     subprocess.run(["pkill", "-f", f"{TENANT} --launches 5"], check=False)
-    assert sorted(answer["hold_result"] for answer in answers) == [0, 2], "two times 3 GiB do not fit into 5 GiB"
+    assert sorted(answer["hold_result"] for answer in answers) == [0, 2], (
+        "two times 3 GiB do not fit into 5 GiB"
+    )
 
 
 def test_pause_holds_launches_and_resume_lets_them_go(node: Node) -> None:
@@ -141,18 +177,36 @@ def test_pause_holds_launches_and_resume_lets_them_go(node: Node) -> None:
 
 def test_without_its_region_a_program_gets_no_cuda_rather_than_unlimited_cuda(node: Node) -> None:
     job = node.run(
-        "stripped", "/usr/bin/env", "-u", "SLUICE_GRANT_DIR", TENANT, "--launches", "1",
+        "stripped",
+        "/usr/bin/env",
+        "-u",
+        "SLUICE_GRANT_DIR",
+        TENANT,
+        "--launches",
+        "1",
         flags=("--gpumem", "1Gi", "--cores", "5"),
     )
-    job.process.communicate(timeout=30)
-    assert job.process.returncode == 4, "cuInit must fail"
+    out, _ = job.process.communicate(timeout=30)
+    assert job.process.returncode in (3, 4), "cuInit is not found, or fails"
+    assert out == ""
 
 
-@pytest.mark.parametrize("variables", [{"LD_PRELOAD": ""}, {"LD_LIBRARY_PATH": str(SIM)}], ids=["shim only", "preload only"])
+@pytest.mark.parametrize(
+    "variables",
+    [{"LD_PRELOAD": ""}, {"LD_LIBRARY_PATH": str(SIM)}],
+    ids=["shim only", "preload only"],
+)
 def test_shim_alone_and_preload_alone_both_enforce(node: Node, variables: dict[str, str]) -> None:
     assignments = [f"{name}={value}" for name, value in variables.items()]
     job = node.run(
-        "one-way", "/usr/bin/env", *assignments, TENANT, "--launches", "5", "--alloc", str(3 * GIB),
+        "one-way",
+        "/usr/bin/env",
+        *assignments,
+        TENANT,
+        "--launches",
+        "5",
+        "--alloc",
+        str(3 * GIB),
         flags=("--gpumem", "2Gi", "--cores", "50"),
     )
     got = job.result()
@@ -165,8 +219,8 @@ def test_shim_alone_and_preload_alone_both_enforce(node: Node, variables: dict[s
 def test_what_does_not_fit_is_refused_with_the_reason(node: Node) -> None:
     answer = node.cli("run", "--gpumem", "500Gi", "--cores", "10", "--", "true", check=False)
     assert answer.returncode != 0
-    assert "500" in answer.stderr
-    assert "free" in answer.stderr or "largest" in answer.stderr
+    assert "500Gi" in answer.stderr
+    assert answer.stderr.count("in all") == 2, "every GPU is named with what it has"
 
 
 @pytest.mark.parametrize(
@@ -187,12 +241,22 @@ def test_bad_flags_are_named(node: Node, flags: list[str], named: str) -> None:
 
 def test_metrics_tell_the_same_story(node: Node) -> None:
     job = node.run_tenant(
-        "measured", "--launches", "200", "--hold", str(GIB), "--idle", "60", flags=("--gpumem", "3Gi", "--cores", "50")
+        "measured",
+        "--launches",
+        "200",
+        "--hold",
+        str(GIB),
+        "--idle",
+        "60",
+        flags=("--gpumem", "3Gi", "--cores", "50"),
     )
     assert job.process.stdout is not None
     job.process.stdout.readline()
-    text = until("the grant is in the metrics", lambda: (m := node.metrics()) if 'name="measured"' in m else None)
-    lines = [line for line in text.splitlines() if 'name="measured"' in line]
+
+    def lines_of_the_grant() -> list[str]:
+        return [line for line in node.metrics().splitlines() if 'name="measured"' in line]
+
+    lines = until("the grant is in the metrics", lines_of_the_grant)
     limit = [line for line in lines if line.startswith("sluice_grant_memory_limit_bytes")]
     assert limit
     assert float(limit[0].rsplit(" ", 1)[1]) == 3 * GIB

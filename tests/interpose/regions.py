@@ -23,7 +23,8 @@ from tests import places
 
 BUILD = Path(os.environ.get("SLUICE_TEST_BUILD", places.BUILD))
 """Where the shim and the region library are; another build (sanitizers, clang) may be named."""
-MESON = Path(os.environ.get("SLUICE_TEST_MESON", places.MESON)) / "tests" / "interpose"
+MESON_DIR = Path(os.environ.get("SLUICE_TEST_MESON", places.MESON))
+MESON = MESON_DIR / "tests" / "interpose"
 SHIM = BUILD / "shim" / "libcuda.so.1"
 NVML_SHIM = BUILD / "shim" / "libnvidia-ml.so.1"
 SIM = BUILD / "sim" / "libcuda.so.1"
@@ -32,6 +33,19 @@ STUB = MESON / "libstub_driver.so"
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+
+def build(*names: str) -> list[Path]:
+    """Build targets of tests/interpose/meson.build that `make build` leaves out."""
+    ninja = Path(sys.executable).with_name("ninja")
+    targets = [f"tests/interpose/{name}" for name in names]
+    done = subprocess.run(
+        [ninja if ninja.exists() else "ninja", "-C", MESON_DIR, "--quiet", *targets],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [MESON / name for name in names]
 
 
 def library() -> ctypes.CDLL:

@@ -38,7 +38,9 @@ struct mapping {
 };
 
 static struct {
-	uint64_t total, used, peak;
+	uint64_t total, used;
+	uint64_t contexts; /* the part of `used` that no allocation asked for */
+	uint64_t peak;     /* of the other part */
 	struct object *primary;
 	int primary_count;
 	struct object *default_pool;
@@ -70,6 +72,10 @@ API uint64_t stub_peak(int dev)
 {
 	return __atomic_load_n(&gpu[dev].peak, __ATOMIC_SEQ_CST);
 }
+API void stub_forget_peak(int dev)
+{
+	__atomic_store_n(&gpu[dev].peak, 0, __ATOMIC_SEQ_CST);
+}
 API void stub_set_total(int dev, uint64_t bytes)
 {
 	gpu[dev].total = bytes;
@@ -89,13 +95,15 @@ API void stub_capture(int on)
 
 /* --- the table ---------------------------------------------------------------------------------------------------- */
 
-static bool take(int dev, uint64_t bytes)
+static bool take(int dev, uint64_t bytes, enum kind kind)
 {
 	if (gpu[dev].used + bytes > gpu[dev].total || gpu[dev].used + bytes < bytes)
 		return false;
 	gpu[dev].used += bytes;
-	if (gpu[dev].used > gpu[dev].peak)
-		gpu[dev].peak = gpu[dev].used;
+	if (kind == CONTEXT)
+		gpu[dev].contexts += bytes;
+	if (gpu[dev].used - gpu[dev].contexts > gpu[dev].peak)
+		gpu[dev].peak = gpu[dev].used - gpu[dev].contexts;
 	return true;
 }
 
@@ -150,7 +158,7 @@ static CUresult allocate(enum kind kind, int dev, uint64_t bytes, uint64_t owner
 	if (fail_next) {
 		r = (CUresult)fail_next;
 		fail_next = 0;
-	} else if (take(dev, bytes)) {
+	} else if (take(dev, bytes, kind)) {
 		o = make(kind, dev, bytes);
 		if (o) {
 			o->owner = owner;
@@ -167,6 +175,8 @@ static CUresult allocate(enum kind kind, int dev, uint64_t bytes, uint64_t owner
 static void discard(struct object *o)
 {
 	gpu[o->dev].used -= o->bytes;
+	if (o->kind == CONTEXT)
+		gpu[o->dev].contexts -= o->bytes;
 	o->kind = FREE;
 }
 
@@ -448,7 +458,7 @@ static CUresult from_pool(CUdeviceptr *dptr, size_t bytes, struct object *pool)
 	pthread_mutex_lock(&lock);
 	if (pool->used + bytes > pool->bytes)
 		more = (pool->used + bytes - pool->bytes + GRANULE - 1) / GRANULE * GRANULE;
-	if (!take(pool->dev, more)) {
+	if (!take(pool->dev, more, POOL)) {
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	} else {
 		pool->bytes += more;
@@ -508,6 +518,8 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 	struct object *pool = (struct object *)handle;
 	uint64_t floor;
 
+	if (!pool)
+		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&lock);
 	floor = (pool->used + GRANULE - 1) / GRANULE * GRANULE;
 	if (floor < keep)

@@ -42,7 +42,9 @@ def main() -> None:
     stream = check(driver.cuStreamCreate(0))
 
     def launch() -> None:
-        (result,) = driver.cuLaunchKernel(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params.ctypes.data, 0)
+        (result,) = driver.cuLaunchKernel(
+            kernel, 64, 1, 1, 256, 1, 1, 0, stream, params.ctypes.data, 0
+        )
         if result != driver.CUresult.CUDA_SUCCESS:
             raise SystemExit(f"foreign: {result.name}")
 
@@ -56,10 +58,17 @@ def main() -> None:
         launches += 1
     driver.cuStreamSynchronize(stream)
     wall = time.monotonic() - began
-    print(json.dumps({
-        "total_bytes": total_bytes, "free_bytes": free_bytes, "held_gib": held, "refused": refused,
-        "share_ratio": launches * kernel_ns / 1e9 / wall,
-    }))
+    print(
+        json.dumps(
+            {
+                "total_bytes": total_bytes,
+                "free_bytes": free_bytes,
+                "held_gib": held,
+                "refused": refused,
+                "share_ratio": launches * kernel_ns / 1e9 / wall,
+            }
+        )
+    )
 
 
 main()

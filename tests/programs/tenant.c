@@ -71,12 +71,12 @@ struct options {
 };
 
 static const struct option long_options[] = {
-	{ "seconds", required_argument, NULL, 's' },   { "kernel-ns", required_argument, NULL, 'k' },
-	{ "sync", no_argument, NULL, 'y' },            { "door", required_argument, NULL, 'd' },
-	{ "alloc", required_argument, NULL, 'a' },     { "hold", required_argument, NULL, 'h' },
-	{ "warm", required_argument, NULL, 'w' },      { "report", required_argument, NULL, 'r' },
-	{ "launches", required_argument, NULL, 'n' },  { "idle", required_argument, NULL, 'i' },
-	{ "start-ns", required_argument, NULL, 't' },  { NULL, 0, NULL, 0 },
+	{ "seconds", required_argument, NULL, 's' },  { "kernel-ns", required_argument, NULL, 'k' },
+	{ "sync", no_argument, NULL, 'y' },           { "door", required_argument, NULL, 'd' },
+	{ "alloc", required_argument, NULL, 'a' },    { "hold", required_argument, NULL, 'h' },
+	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
+	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
+	{ "start-ns", required_argument, NULL, 't' }, { NULL, 0, NULL, 0 },
 };
 
 static struct options parse(int argc, char **argv)
@@ -86,20 +86,43 @@ static struct options parse(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case 's': o.seconds = strtod(optarg, NULL); break;
-		case 'k': o.kernel_ns = strtoull(optarg, NULL, 0); break;
-		case 'y': o.sync = true; break;
-		case 'd': o.door = optarg; break;
-		case 'a': o.alloc_bytes = strtoull(optarg, NULL, 0); break;
-		case 'h': o.hold_bytes = strtoull(optarg, NULL, 0); break;
-		case 'w': o.warm_s = strtod(optarg, NULL); break;
-		case 'r': o.report_s = strtod(optarg, NULL); break;
-		case 'n': o.launches = strtoull(optarg, NULL, 0); break;
-		case 'i': o.idle_s = strtod(optarg, NULL); break;
-		case 't': o.start_ns = strtoull(optarg, NULL, 0); break;
+		case 's':
+			o.seconds = strtod(optarg, NULL);
+			break;
+		case 'k':
+			o.kernel_ns = strtoull(optarg, NULL, 0);
+			break;
+		case 'y':
+			o.sync = true;
+			break;
+		case 'd':
+			o.door = optarg;
+			break;
+		case 'a':
+			o.alloc_bytes = strtoull(optarg, NULL, 0);
+			break;
+		case 'h':
+			o.hold_bytes = strtoull(optarg, NULL, 0);
+			break;
+		case 'w':
+			o.warm_s = strtod(optarg, NULL);
+			break;
+		case 'r':
+			o.report_s = strtod(optarg, NULL);
+			break;
+		case 'n':
+			o.launches = strtoull(optarg, NULL, 0);
+			break;
+		case 'i':
+			o.idle_s = strtod(optarg, NULL);
+			break;
+		case 't':
+			o.start_ns = strtoull(optarg, NULL, 0);
+			break;
 		default:
-			fprintf(stderr, "usage: tenant [--seconds S] [--kernel-ns N] [--sync] [--door plain|ex|coop|graph|"
-			                "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N]\n");
+			fprintf(stderr,
+			        "usage: tenant [--seconds S] [--kernel-ns N] [--sync] [--door plain|ex|coop|graph|"
+			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N]\n");
 			exit(2);
 		}
 	}
@@ -192,8 +215,13 @@ int main(int argc, char **argv)
 
 	uint64_t kernel_ns = o.kernel_ns;
 	void *params[] = { &kernel_ns };
-	CUlaunchConfig config = { .gridDimX = 64, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 256, .blockDimY = 1,
-		                  .blockDimZ = 1, .hStream = stream };
+	CUlaunchConfig config = { .gridDimX = 64,
+		                  .gridDimY = 1,
+		                  .gridDimZ = 1,
+		                  .blockDimX = 256,
+		                  .blockDimY = 1,
+		                  .blockDimZ = 1,
+		                  .hStream = stream };
 	CUgraphExec exec = strcmp(o.door, "graph") == 0 ? capture_one(kernel, stream, params) : NULL;
 	uint64_t launches = 0, counted = 0;
 

@@ -115,7 +115,12 @@ windows = st.builds(
 )
 
 
-@given(w=windows, now=st.integers(0, 20 * S), inflight=st.integers(0, 50 * MS), cost=st.integers(1, 300 * MS))
+@given(
+    w=windows,
+    now=st.integers(0, 20 * S),
+    inflight=st.integers(0, 50 * MS),
+    cost=st.integers(1, 300 * MS),
+)
 def test_a_wait_for_the_turn_ends_at_the_start_of_a_window(
     w: Window, now: int, inflight: int, cost: int
 ) -> None:
@@ -225,7 +230,9 @@ class Run:
         return used / (end - used_from)
 
 
-@pytest.mark.parametrize("kernel_ns", [20_000, MS, 10 * MS, 100 * MS], ids=lambda ns: f"{ns / MS:g} ms")
+@pytest.mark.parametrize(
+    "kernel_ns", [20_000, MS, 10 * MS, 100 * MS], ids=lambda ns: f"{ns / MS:g} ms"
+)
 @pytest.mark.parametrize("share", [10, 25, 50, 75, 90], ids=lambda share: f"{share} percent")
 @pytest.mark.parametrize("sync", [False, True], ids=["queued", "synchronised"])
 def test_a_tenant_gets_its_share_of_an_exact_gpu(share: int, kernel_ns: int, sync: bool) -> None:

@@ -19,13 +19,25 @@ from tests.node import Node, NodeError, Tenant, running, until
 def tenant(node: Node, rng: random.Random, number: int) -> Tenant:
     return node.run_tenant(
         f"soak-{number}",
-        "--kernel-ns", str(rng.choice([20_000, 500_000, 3_000_000, 30_000_000])),
-        "--seconds", f"{rng.uniform(0.5, 6):.2f}",
-        "--hold", str(rng.randrange(1, 4) * 2**30),
-        "--door", rng.choice(["plain", "ex", "coop", "graph", "ptsz"]),
+        "--kernel-ns",
+        str(rng.choice([20_000, 500_000, 3_000_000, 30_000_000])),
+        "--seconds",
+        f"{rng.uniform(0.5, 6):.2f}",
+        "--hold",
+        str(rng.randrange(1, 4) * 2**30),
+        "--door",
+        rng.choice(["plain", "ex", "coop", "graph", "ptsz"]),
         *(["--sync"] if rng.random() < 0.5 else []),
-        flags=("--gpumem", f"{rng.randrange(5, 20)}Gi", "--cores", str(rng.randrange(5, 60)),
-               "--policy", rng.choice(["hard", "elastic"]), "--wait", "30"),
+        flags=(
+            "--gpumem",
+            f"{rng.randrange(5, 20)}Gi",
+            "--cores",
+            str(rng.randrange(5, 60)),
+            "--policy",
+            rng.choice(["hard", "elastic"]),
+            "--wait",
+            "30",
+        ),
     )
 
 
@@ -54,7 +66,9 @@ def main() -> int:
             jobs += len(batch)
             for job in batch:
                 if rng.random() < 0.3:
-                    time.sleep(rng.uniform(0, 2))  # the moment of the kill is the input here, not a wait for logic
+                    time.sleep(
+                        rng.uniform(0, 2)
+                    )  # the moment of the kill is the input here, not a wait for logic
                     if job.process.poll() is None:
                         job.kill()
                         killed.add(job.name)
@@ -64,7 +78,10 @@ def main() -> int:
                 node.start()
                 daemon_kills += 1
             for gpu in node.info()["gpus"]:
-                if gpu["memory_granted_bytes"] > gpu["memory_total_bytes"] or gpu["share_granted_ratio"] > 1.0001:
+                if (
+                    gpu["memory_granted_bytes"] > gpu["memory_total_bytes"]
+                    or gpu["share_granted_ratio"] > 1.0001
+                ):
                     raise NodeError(f"over-committed: {gpu}")
             for job in batch:
                 if job.name not in killed and job.result()["exit"] != 0:
@@ -72,7 +89,10 @@ def main() -> int:
             node.tenants.clear()
             quiet(node)
             rounds += 1
-            print(f"round {rounds}: {jobs} jobs, {kills} killed, daemon killed {daemon_kills} times", flush=True)
+            print(
+                f"round {rounds}: {jobs} jobs, {kills} killed, daemon killed {daemon_kills} times",
+                flush=True,
+            )
     return 0
 
 

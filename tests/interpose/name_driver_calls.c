@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of the name driver that do something; see name_driver.c. */
+#include <string.h>
+
+#include "interpose/cuda_abi.h"
+
+#define API __attribute__((visibility("default")))
+
+int name_driver_lookup(const char *symbol, void **pfn, int version, cuuint64_t flags);
+
+API CUresult cuInit(unsigned int flags)
+{
+	return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetCount(int *count)
+{
+	*count = 1;
+	return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+	memset(uuid, 0xd0 + dev, sizeof(*uuid));
+	return CUDA_SUCCESS;
+}
+
+#ifndef NAME_DRIVER_ABSENT
+API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                                 CUdriverProcAddressQueryResult *status)
+{
+	CUresult r = (CUresult)name_driver_lookup(symbol, pfn, version, flags);
+
+	*status = r == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return r;
+}
+API CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                                      CUdriverProcAddressQueryResult *status)
+{
+	return cuGetProcAddress_v2(symbol, pfn, version, flags & 1 ? flags : flags | 2, status);
+}
+API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+	return (CUresult)name_driver_lookup(symbol, pfn, version, flags);
+}
+#endif
