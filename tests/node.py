@@ -70,7 +70,8 @@ class Tenant:
 
 @dataclass
 class Node:
-    """`gpus` as SLUICE_SIM_GPUS spells them; `settings` is more TOML for the daemon."""
+    """`gpus` as SLUICE_SIM_GPUS spells them, "" = the machine's own; `settings` is more TOML for
+    the daemon."""
 
     directory: Path
     gpus: str = "2xh100-80gb"
@@ -95,23 +96,24 @@ class Node:
         keep = {
             k: v for k, v in os.environ.items() if not k.startswith(("LD_", "CUDA_", "SLUICE_"))
         }
-        return (
-            keep
-            | {
+        keep |= {"SLUICE_SOCKET": str(self.socket), "PYTHONPATH": str(REPO)}
+        if self.gpus:
+            keep |= {
                 "SLUICE_SIM_DIR": str(self.directory / "gpu"),
                 "SLUICE_SIM_GPUS": self.gpus,
                 "SLUICE_DRIVER": str(SIM / "libcuda.so.1"),
-                "SLUICE_SOCKET": str(self.socket),
-                "PYTHONPATH": str(REPO),
             }
-            | more
-        )
+        return keep | more
+
+    def on_the_driver(self) -> dict[str, str]:
+        """The environment of a program that talks to the driver itself."""
+        return self.environment(**({"LD_LIBRARY_PATH": str(SIM)} if self.gpus else {}))
 
     def start(self) -> None:
         log = (self.directory / "daemon.log").open("ab")
         self.daemon = subprocess.Popen(
             [SLUICE, "serve", "--config", self.directory / "sluice.toml"],
-            env=self.environment(LD_LIBRARY_PATH=str(SIM)),
+            env=self.on_the_driver(),
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -191,7 +193,7 @@ class Node:
             name,
             subprocess.Popen(
                 [TENANT, *arguments],
-                env=self.environment(LD_LIBRARY_PATH=str(SIM)),
+                env=self.on_the_driver(),
                 stdout=subprocess.PIPE,
                 text=True,
                 stdin=subprocess.DEVNULL,

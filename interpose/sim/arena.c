@@ -72,7 +72,8 @@ struct sim_range *sim_range_make(uint64_t bytes, uint64_t alignment)
 		}
 	}
 	uint64_t step = alignment > SIM_PAGE ? alignment / SIM_PAGE : 1;
-	uint64_t first = (((uintptr_t)base / SIM_PAGE + next_page + step - 1) / step) * step - (uintptr_t)base / SIM_PAGE;
+	uint64_t first =
+		(((uintptr_t)base / SIM_PAGE + next_page + step - 1) / step) * step - (uintptr_t)base / SIM_PAGE;
 
 	if (first + pages > ARENA_PAGES)
 		return NULL;
@@ -128,7 +129,8 @@ bool sim_range_alias(uint64_t address, uint64_t bytes, int from, uint64_t offset
 {
 	void *at = (void *)(uintptr_t)address;
 
-	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, from, (off_t)offset) == MAP_FAILED)
+	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, from, (off_t)offset) ==
+	    MAP_FAILED)
 		return false;
 	madvise(at, bytes, MADV_DONTFORK);
 	return true;

@@ -37,15 +37,15 @@ struct sim_range {
 	enum sim_range_kind kind;
 	int device;
 	struct CUctx_st *context;
-	void *owner;    /* chunk, reservation, import … */
+	void *owner; /* chunk, reservation, import … */
 	bool touched;
 	uint64_t skip; /* of an import: where its bytes begin */
 	bool removed;
 	/* slabs */
 	uint32_t object_bytes;
 	uint32_t used;
-	uint32_t first_free; /* where to look first */
-	uint64_t bitmap[64]; /* 4,096 objects of 512 B */
+	uint32_t first_free;               /* where to look first */
+	uint64_t bitmap[64];               /* 4,096 objects of 512 B */
 	struct sim_range *next, *previous; /* of the size class, while some object is free; free runs */
 };
 
@@ -84,8 +84,9 @@ bool sim_charge_hard(struct sim_device *device, uint64_t bytes);
 struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
                                     uint64_t charged);
 void sim_range_drop(struct sim_range *range);
-/* Is this host memory that the driver allocated or registered? */
+/* host.c: is this host memory that the driver allocated or registered, and what is it? */
 bool sim_host_covers(uint64_t address, uint64_t bytes);
+CUresult sim_host_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address);
 
 /* The rest of the memory family. With the lock held, except where a name says otherwise. */
 bool sim_pool_block(const struct sim_range *chunk, uint64_t address, uint64_t *ret_base, uint64_t *ret_bytes);

@@ -68,7 +68,8 @@ static uint64_t packed_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
 
 static uint64_t padded_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
 {
-	return (shape->Width * element_bytes(shape) + ROW_BYTES - 1) / ROW_BYTES * ROW_BYTES * rows_of(shape) * slices_of(shape);
+	return (shape->Width * element_bytes(shape) + ROW_BYTES - 1) / ROW_BYTES * ROW_BYTES * rows_of(shape) *
+	       slices_of(shape);
 }
 
 static uint64_t in_pages(uint64_t bytes)
@@ -97,7 +98,8 @@ static CUresult shape_check(const CUDA_ARRAY3D_DESCRIPTOR *s)
 {
 	bool cube = s->Flags & CUDA_ARRAY3D_CUBEMAP, layered = s->Flags & CUDA_ARRAY3D_LAYERED;
 
-	if (s->Width == 0 || s->Width > MAX_WIDTH || s->Height > MAX_HEIGHT || s->Depth > MAX_DEPTH || s->Flags & ~KNOWN_FLAGS)
+	if (s->Width == 0 || s->Width > MAX_WIDTH || s->Height > MAX_HEIGHT || s->Depth > MAX_DEPTH ||
+	    s->Flags & ~KNOWN_FLAGS)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (s->NumChannels != 1 && s->NumChannels != 2 && s->NumChannels != 4)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -111,13 +113,16 @@ static CUresult shape_check(const CUDA_ARRAY3D_DESCRIPTOR *s)
 }
 
 /* A record on the list. With the lock held. */
-static struct CUarray_st *record(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape, struct sim_range *range)
+static struct CUarray_st *record(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                                 struct sim_range *range)
 {
 	struct CUarray_st *a = calloc(1, sizeof(*a));
 
 	if (!a)
 		return NULL;
-	*a = (struct CUarray_st){ .tag = SIM_TAG_ARRAY, .context = context, .shape = *shape, .range = range, .next = arrays };
+	*a = (struct CUarray_st){
+		.tag = SIM_TAG_ARRAY, .context = context, .shape = *shape, .range = range, .next = arrays
+	};
 	arrays = a;
 	return a;
 }
@@ -173,8 +178,11 @@ bool sim_array_view(CUarray array, struct sim_array_view *ret)
 		return false;
 	const CUDA_ARRAY3D_DESCRIPTOR *s = &array->shape;
 
-	*ret = (struct sim_array_view){ .range = array->range, .row_bytes = s->Width * element_bytes(s), .rows = rows_of(s),
-		                        .slices = slices_of(s), .element_bytes = element_bytes(s) };
+	*ret = (struct sim_array_view){ .range = array->range,
+		                        .row_bytes = s->Width * element_bytes(s),
+		                        .rows = rows_of(s),
+		                        .slices = slices_of(s),
+		                        .element_bytes = element_bytes(s) };
 	ret->bytes = (uint8_t *)sim_host_address(array->range->base) + array->offset;
 	return true;
 }
@@ -205,7 +213,8 @@ static CUresult create(struct CUctx_st *context, CUarray *array, const CUDA_ARRA
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	sim_memory_lock();
 	if (!(shape->Flags & DEFERRED)) {
-		range = sim_range_charged(context->device, context, SIM_RANGE_ARRAY, packed_bytes(shape), in_pages(padded_bytes(shape)));
+		range = sim_range_charged(context->device, context, SIM_RANGE_ARRAY, packed_bytes(shape),
+		                          in_pages(padded_bytes(shape)));
 		if (!range)
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -226,8 +235,9 @@ SIM_API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d
 	SIM_CALL_CONTEXT(context);
 	if (!array || !desc)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = desc->Width, .Height = desc->Height, .Format = desc->Format,
-		                          .NumChannels = desc->NumChannels };
+	CUDA_ARRAY3D_DESCRIPTOR shape = {
+		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels
+	};
 
 	return create(context, array, &shape);
 }
@@ -285,7 +295,9 @@ SIM_API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray ar
 	CUresult r = describe(array, &shape);
 
 	if (r == CUDA_SUCCESS)
-		*desc = (CUDA_ARRAY_DESCRIPTOR){ .Width = shape.Width, .Height = shape.Height, .Format = shape.Format,
+		*desc = (CUDA_ARRAY_DESCRIPTOR){ .Width = shape.Width,
+			                         .Height = shape.Height,
+			                         .Format = shape.Format,
 			                         .NumChannels = shape.NumChannels };
 	return r;
 }
@@ -295,9 +307,9 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ret, uint64_t bytes
 {
 	if (!(flags & DEFERRED))
 		return CUDA_ERROR_INVALID_VALUE;
-	*ret = (CUDA_ARRAY_MEMORY_REQUIREMENTS){
-		.size = (bytes + MAPPING_ALIGNMENT - 1) / MAPPING_ALIGNMENT * MAPPING_ALIGNMENT, .alignment = MAPPING_ALIGNMENT
-	};
+	*ret = (CUDA_ARRAY_MEMORY_REQUIREMENTS){ .size = (bytes + MAPPING_ALIGNMENT - 1) / MAPPING_ALIGNMENT *
+		                                         MAPPING_ALIGNMENT,
+		                                 .alignment = MAPPING_ALIGNMENT };
 	return CUDA_SUCCESS;
 }
 
@@ -339,7 +351,8 @@ static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *s)
 }
 
 /* With the lock held; NULL = no memory. */
-static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
+static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape,
+                                               unsigned levels)
 {
 	struct CUmipmappedArray_st *m = calloc(1, sizeof(*m));
 	CUDA_ARRAY3D_DESCRIPTOR s = *shape;
@@ -348,7 +361,9 @@ static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const C
 
 	if (!m)
 		return NULL;
-	*m = (struct CUmipmappedArray_st){ .tag = SIM_TAG_MIPMAP, .context = context, .levels = levels, .next = mipmaps };
+	*m = (struct CUmipmappedArray_st){
+		.tag = SIM_TAG_MIPMAP, .context = context, .levels = levels, .next = mipmaps
+	};
 	mipmaps = m;
 	for (unsigned i = 0; whole && i < levels; i++, s = half(s)) {
 		whole = (m->level[i] = record(context, &s, NULL)) != NULL;
@@ -360,7 +375,8 @@ static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const C
 		m->padded_bytes += padded_bytes(&s);
 	}
 	if (whole && !(shape->Flags & DEFERRED)) {
-		m->range = sim_range_charged(context->device, context, SIM_RANGE_ARRAY, offset, in_pages(m->padded_bytes));
+		m->range =
+			sim_range_charged(context->device, context, SIM_RANGE_ARRAY, offset, in_pages(m->padded_bytes));
 		whole = m->range != NULL;
 	}
 	if (!whole) {
@@ -454,8 +470,24 @@ SIM_API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d
 	SIM_CALL_CONTEXT(context);
 	if (!array || !desc)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = desc->Width, .Height = desc->Height, .Format = desc->Format,
-		                          .NumChannels = desc->NumChannels };
+	CUDA_ARRAY3D_DESCRIPTOR shape = {
+		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels
+	};
+
+	return create(context, array, &shape);
+}
+
+SIM_API CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
+{
+	SIM_CALL_CONTEXT(context);
+	if (!array || !desc)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = desc->Width,
+		                          .Height = desc->Height,
+		                          .Depth = desc->Depth,
+		                          .Format = desc->Format,
+		                          .NumChannels = desc->NumChannels,
+		                          .Flags = desc->Flags };
 
 	return create(context, array, &shape);
 }

@@ -367,7 +367,7 @@ SIM_API CUresult cuCtxSynchronize(void)
 	SIM_CALL_CONTEXT(context);
 	if (sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	return sim_wait(context, __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE));
+	return sim_synchronise(context, __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE));
 }
 
 SIM_API CUresult cuCtxSetLimit(CUlimit limit, size_t value)

@@ -88,8 +88,9 @@ static bool span_of(const struct request *r, size_t pitch, size_t slice, size_t 
 {
 	size_t rows, slices;
 
-	return !__builtin_mul_overflow(r->height - 1, pitch, &rows) && !__builtin_mul_overflow(r->depth - 1, slice, &slices) &&
-	       !__builtin_add_overflow(rows, slices, &rows) && !__builtin_add_overflow(rows, r->width, ret_bytes);
+	return !__builtin_mul_overflow(r->height - 1, pitch, &rows) &&
+	       !__builtin_mul_overflow(r->depth - 1, slice, &slices) && !__builtin_add_overflow(rows, slices, &rows) &&
+	       !__builtin_add_overflow(rows, r->width, ret_bytes);
 }
 
 static CUresult resolve_array(const struct request *r, const struct end *e, struct side *ret)
@@ -108,11 +109,11 @@ static CUresult resolve_array(const struct request *r, const struct end *e, stru
 	v.range->touched = true;
 	if (r->linear)
 		return e->x <= all && r->width <= all - e->x ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	bool inside = e->x <= v.row_bytes && r->width <= v.row_bytes - e->x && e->y <= v.rows && r->height <= v.rows - e->y &&
-	              e->z <= v.slices && r->depth <= v.slices - e->z;
+	bool inside = e->x <= v.row_bytes && r->width <= v.row_bytes - e->x && e->y <= v.rows &&
+	              r->height <= v.rows - e->y && e->z <= v.slices && r->depth <= v.slices - e->z;
 
-	return inside && e->x % v.element_bytes == 0 && r->width % v.element_bytes == 0 ? CUDA_SUCCESS :
-	                                                                                  CUDA_ERROR_INVALID_VALUE;
+	return inside && e->x % v.element_bytes == 0 && r->width % v.element_bytes == 0 ? CUDA_SUCCESS
+	                                                                                : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Check one end. With memory's lock held. */
@@ -203,12 +204,22 @@ static CUresult run(struct CUctx_st *context, const struct request *r, CUstream 
 	if (result != CUDA_SUCCESS)
 		return result;
 
-	struct transfer t = { .to = to.at, .to_pitch = to.pitch, .to_slice = to.slice, .from = from.at,
-		              .from_pitch = from.pitch, .from_slice = from.slice, .width = r->width, .height = r->height,
-		              .depth = r->depth, .element = r->element, .value = r->value };
+	struct transfer t = { .to = to.at,
+		              .to_pitch = to.pitch,
+		              .to_slice = to.slice,
+		              .from = from.at,
+		              .from_pitch = from.pitch,
+		              .from_slice = from.slice,
+		              .width = r->width,
+		              .height = r->height,
+		              .depth = r->depth,
+		              .element = r->element,
+		              .value = r->value };
 	struct sim_node_params node = { .type = r->element ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY,
 		                        .duration_ns = transfer_ns(stream->context, r, &from, &to),
-		                        .effect = move, .argument = &t, .argument_bytes = sizeof(t) };
+		                        .effect = move,
+		                        .argument = &t,
+		                        .argument_bytes = sizeof(t) };
 
 	result = capture_result(stream, &node, &go);
 	if (!go)
@@ -267,11 +278,23 @@ static struct request plane(const CUDA_MEMCPY2D *c)
 	if (!c)
 		return (struct request){ .error = CUDA_ERROR_INVALID_VALUE };
 	return (struct request){
-		.from = { .x = c->srcXInBytes, .y = c->srcY, .type = c->srcMemoryType, .host = (void *)(uintptr_t)c->srcHost,
-		          .device = c->srcDevice, .array = c->srcArray, .pitch = c->srcPitch },
-		.to = { .x = c->dstXInBytes, .y = c->dstY, .type = c->dstMemoryType, .host = c->dstHost,
-		        .device = c->dstDevice, .array = c->dstArray, .pitch = c->dstPitch },
-		.width = c->WidthInBytes, .height = c->Height, .depth = 1,
+		.from = { .x = c->srcXInBytes,
+		          .y = c->srcY,
+		          .type = c->srcMemoryType,
+		          .host = (void *)(uintptr_t)c->srcHost,
+		          .device = c->srcDevice,
+		          .array = c->srcArray,
+		          .pitch = c->srcPitch },
+		.to = { .x = c->dstXInBytes,
+		        .y = c->dstY,
+		        .type = c->dstMemoryType,
+		        .host = c->dstHost,
+		        .device = c->dstDevice,
+		        .array = c->dstArray,
+		        .pitch = c->dstPitch },
+		.width = c->WidthInBytes,
+		.height = c->Height,
+		.depth = 1,
 	};
 }
 
@@ -304,7 +327,8 @@ static struct request fill(CUdeviceptr to, size_t pitch, uint32_t element, uint3
 
 /* --- doors -------------------------------------------------------------------------------------------------------- */
 
-/* clang-format off: one line per door reads as the table it is */
+/* One line per door: it reads as the table it is. */
+/* clang-format off */
 #define SYNC(name, wanted, ...)                                                                                        \
 	SIM_API CUresult name(__VA_ARGS__)                                                                             \
 	{                                                                                                              \
@@ -405,7 +429,8 @@ SIM_API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice 
 	return prefetch(context, address, bytes, location_of(to), stream);
 }
 
-SIM_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream)
+SIM_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags,
+                                       CUstream stream)
 {
 	SIM_CALL_CONTEXT(context);
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(context, address, bytes, to, stream);
@@ -413,7 +438,8 @@ SIM_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemL
 
 static CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location)
 {
-	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY || !managed(address, bytes))
+	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ||
+	    !managed(address, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* Two of the six mean no place and ignore it. */
 	if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY &&

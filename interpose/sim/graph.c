@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interpose/sim/arena.h"
+
 struct CUgraphExec_st {
 	uint32_t tag;
 	struct CUgraph_st *graph; /* a private copy */
@@ -273,16 +275,60 @@ SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CU
                                       const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
 {
 	SIM_CALL();
-	(void)context;
+	if (!context || context->tag != SIM_TAG_CONTEXT)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!params || (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4))
 		return CUDA_ERROR_INVALID_VALUE;
 	CUDA_MEMSET_NODE_PARAMS own = *params;
 
 	return add(node, graph, dependencies, count,
 	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_MEMSET,
+	                                      .duration_ns = sim_copy_ns(context, own.width * own.elementSize * own.height),
 	                                      .effect = fill,
 	                                      .argument = &own,
 	                                      .argument_bytes = sizeof(own) });
+}
+
+static void take_memory(void *argument)
+{
+	sim_graph_memory_alloc(*(CUdeviceptr *)argument);
+}
+
+static void give_memory(void *argument)
+{
+	sim_graph_memory_free(*(CUdeviceptr *)argument);
+}
+
+static CUresult add_memory(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                           CUgraphNodeType type, CUdeviceptr address)
+{
+	return add(node, graph, dependencies, count,
+	           &(struct sim_node_params){ .type = type,
+	                                      .effect = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? take_memory : give_memory,
+	                                      .argument = &address,
+	                                      .argument_bytes = sizeof(address) });
+}
+
+SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                        CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	SIM_CALL_CONTEXT(context);
+	if (!params || params->bytesize == 0 || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = sim_graph_memory_make(context, params->bytesize, &params->dptr);
+
+	return r == CUDA_SUCCESS ?
+	               add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr) :
+	               r;
+}
+
+SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                       CUdeviceptr address)
+{
+	SIM_CALL();
+	if (!address)
+		return CUDA_ERROR_INVALID_VALUE;
+	return add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, address);
 }
 
 SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,

@@ -49,10 +49,15 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
 	/* Managed, mapped, pooled and imported memory have ways of their own to be shared, or none. */
-	if (sim_block_at(address, &block) && (block.range->kind == SIM_RANGE_PLAIN || block.range->kind == SIM_RANGE_SLAB)) {
+	if (sim_block_at(address, &block) &&
+	    (block.range->kind == SIM_RANGE_PLAIN || block.range->kind == SIM_RANGE_SLAB)) {
 		const struct sim_process *p = sim_process();
-		struct ticket t = { .magic = MAGIC, .file_ino = p->client->memory_fd_ino, .pid = getpid(),
-			            .fd = p->client->memory_fd, .skip = block.base - block.range->base, .bytes = block.bytes,
+		struct ticket t = { .magic = MAGIC,
+			            .file_ino = p->client->memory_fd_ino,
+			            .pid = getpid(),
+			            .fd = p->client->memory_fd,
+			            .skip = block.base - block.range->base,
+			            .bytes = block.bytes,
 			            .file_offset = sim_arena_offset(block.range->base),
 			            .file_bytes = block.range->pages * SIM_PAGE,
 			            .gpu_index = sim_device_get(block.device)->gpu_index };

@@ -15,17 +15,6 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_range *slabs[SIM_DEVICES][CLASSES]; /* with room */
 
-/* Host memory a device can reach. A process has few of these, so a list will do. */
-struct host_block {
-	struct CUctx_st *context;
-	uint64_t base, bytes;
-	unsigned flags;
-	bool registered; /* the caller's own */
-	struct host_block *next;
-};
-
-static struct host_block *host_blocks;
-
 void sim_memory_lock(void)
 {
 	pthread_mutex_lock(&mutex);
@@ -314,8 +303,9 @@ bool sim_block_at(uint64_t address, struct sim_block *ret)
 
 	if (!r)
 		return false;
-	*ret = (struct sim_block){ .range = r, .base = r->base, .bytes = r->bytes, .device = r->device,
-		                  .accessible = true };
+	*ret = (struct sim_block){
+		.range = r, .base = r->base, .bytes = r->bytes, .device = r->device, .accessible = true
+	};
 	switch (r->kind) {
 	case SIM_RANGE_PLAIN:
 	case SIM_RANGE_MANAGED:
@@ -375,51 +365,12 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdev
 	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-static struct host_block *host_at(uint64_t address);
-
-static CUresult host_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
-{
-	struct host_block *h = host_at(address);
-
-	if (!h)
-		return CUDA_ERROR_INVALID_VALUE; /* nothing the driver knows */
-	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		*(CUcontext *)data = h->context;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		*(unsigned *)data = CU_MEMORYTYPE_HOST;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		*(CUdeviceptr *)data = address;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		*(unsigned *)data = 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)data = h->context->device;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_MAPPED:
-		*(unsigned *)data = 1;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-		*(CUdeviceptr *)data = h->base;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		*(size_t *)data = h->bytes;
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
-}
-
 static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
 	struct sim_block block;
 
 	if (!sim_block_at(address, &block))
-		return host_attribute(data, attribute, address);
+		return sim_host_attribute(data, attribute, address);
 	struct sim_range *r = block.range;
 
 	switch (attribute) {
@@ -478,7 +429,8 @@ SIM_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	return r;
 }
 
-SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
+SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                        CUdeviceptr address)
 {
 	SIM_CALL();
 	if (!attributes || !data)
@@ -487,155 +439,6 @@ SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *att
 	for (unsigned i = 0; i < count; i++) /* attributes a pointer does not have are left as they are */
 		pointer_attribute(data[i], attributes[i], address);
 	pthread_mutex_unlock(&mutex);
-	return CUDA_SUCCESS;
-}
-
-/* --- host memory: the caller's own, or ours and page-aligned; devices see it at the same address ------------------- */
-
-static struct host_block *host_at(uint64_t address)
-{
-	struct host_block *h = host_blocks;
-
-	while (h && address - h->base >= h->bytes)
-		h = h->next;
-	return h;
-}
-
-bool sim_host_covers(uint64_t address, uint64_t bytes)
-{
-	const struct host_block *h = host_at(address);
-
-	return h && h->base + h->bytes - address >= bytes;
-}
-
-static CUresult host_add(struct CUctx_st *context, void *address, size_t bytes, unsigned flags, bool registered)
-{
-	struct host_block *h = calloc(1, sizeof(*h));
-
-	if (!h)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*h = (struct host_block){ .context = context, .base = (uintptr_t)address, .bytes = bytes, .flags = flags,
-		                  .registered = registered };
-	pthread_mutex_lock(&mutex);
-	h->next = host_blocks;
-	host_blocks = h;
-	pthread_mutex_unlock(&mutex);
-	return CUDA_SUCCESS;
-}
-
-/* Take the block that begins here off the list. */
-static bool host_remove(void *address, bool registered)
-{
-	struct host_block *found = NULL;
-
-	pthread_mutex_lock(&mutex);
-	for (struct host_block **at = &host_blocks; *at; at = &(*at)->next) {
-		if ((*at)->base == (uintptr_t)address && (*at)->registered == registered) {
-			found = *at;
-			*at = found->next;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&mutex);
-	free(found);
-	return found != NULL;
-}
-
-static CUresult host_alloc(struct CUctx_st *context, void **address, size_t bytes, unsigned flags)
-{
-	void *at;
-
-	if (!address || bytes == 0 ||
-	    flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (posix_memalign(&at, 4096, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult r = host_add(context, at, bytes, flags, false);
-
-	if (r == CUDA_SUCCESS)
-		*address = at;
-	else
-		free(at);
-	return r;
-}
-
-SIM_API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
-{
-	SIM_CALL_CONTEXT(context);
-	return host_alloc(context, address, bytes, flags);
-}
-
-SIM_API CUresult cuMemAllocHost_v2(void **address, size_t bytes)
-{
-	SIM_CALL_CONTEXT(context);
-	return host_alloc(context, address, bytes, 0);
-}
-
-SIM_API CUresult cuMemFreeHost(void *address)
-{
-	SIM_CALL();
-	if (!address || !host_remove(address, false))
-		return CUDA_ERROR_INVALID_VALUE;
-	free(address);
-	return CUDA_SUCCESS;
-}
-
-static CUresult host_register(struct CUctx_st *context, void *address, size_t bytes, unsigned flags)
-{
-	const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY |
-	                       CU_MEMHOSTREGISTER_READ_ONLY;
-
-	if (!address || bytes == 0 || flags & ~known)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&mutex);
-	bool already = host_at((uintptr_t)address) || host_at((uintptr_t)address + bytes - 1);
-
-	pthread_mutex_unlock(&mutex);
-	return already ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : host_add(context, address, bytes, flags, true);
-}
-
-SIM_API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
-{
-	SIM_CALL_CONTEXT(context);
-	return host_register(context, address, bytes, flags);
-}
-
-SIM_API CUresult cuMemHostUnregister(void *address)
-{
-	SIM_CALL();
-	if (!address)
-		return CUDA_ERROR_INVALID_VALUE;
-	return host_remove(address, true) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-}
-
-SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned flags)
-{
-	SIM_CALL();
-	if (!device || !address || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&mutex);
-	bool ours = host_at((uintptr_t)address) || sim_range_at((uintptr_t)address);
-
-	pthread_mutex_unlock(&mutex);
-	if (!ours)
-		return CUDA_ERROR_INVALID_VALUE;
-	*device = (uintptr_t)address;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuMemHostGetFlags(unsigned *flags, void *address)
-{
-	SIM_CALL();
-	if (!flags || !address)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&mutex);
-	const struct host_block *h = host_at((uintptr_t)address);
-	unsigned found = h ? h->flags : 0;
-
-	pthread_mutex_unlock(&mutex);
-	if (!h)
-		return CUDA_ERROR_INVALID_VALUE;
-	*flags = found | CU_MEMHOSTALLOC_DEVICEMAP;
 	return CUDA_SUCCESS;
 }
 
@@ -649,6 +452,16 @@ SIM_API CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned bytes)
 	if (!address || bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* No address of ours fits 32 bits, nor did one of a 64-bit process ever since unified addressing. */
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_API CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned *pitch, unsigned width, unsigned height,
+                                 unsigned element)
+{
+	SIM_CALL_CONTEXT(context);
+	(void)context;
+	if (!address || !pitch || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
+		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -144,6 +144,8 @@ uint64_t sim_submit(struct CUctx_st *context, enum sim_op_kind kind, uint64_t du
 bool sim_done(struct CUctx_st *context, uint64_t sequence);
 /* Wait until it is. CUDA_SUCCESS, or the device's error. */
 CUresult sim_wait(struct CUctx_st *context, uint64_t sequence);
+/* The same on behalf of a program that synchronises: memory pools give back what they may. */
+CUresult sim_synchronise(struct CUctx_st *context, uint64_t sequence);
 uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks,
                        uint64_t threads, void **params);
 uint64_t sim_copy_ns(const struct CUctx_st *context, uint64_t bytes);

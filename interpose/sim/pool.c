@@ -5,7 +5,7 @@
  * A pool takes device memory in chunks of 32 MiB, cuts blocks from them and keeps what is freed until a synchronisation
  * finds it above the release threshold; it is charged with what it has reserved. A block is free for everybody at the
  * call that frees it: a process's work is queued in the order of its calls. A chunk goes back only when the device is
- * past its last free.
+ * past its last free. Blocks, chunks, pools and what is asked of them are one structure, hence one long file.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -327,14 +327,16 @@ static void graph_free_effect(void *argument)
 
 static CUresult capture(struct CUstream_st *stream, CUgraphNodeType type, void (*effect)(void *), CUdeviceptr address)
 {
-	struct sim_node_params node = { .type = type, .effect = effect, .argument = &address, .argument_bytes = sizeof(address) };
+	struct sim_node_params node = {
+		.type = type, .effect = effect, .argument = &address, .argument_bytes = sizeof(address)
+	};
 	CUresult error = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
 	return sim_capture_or_run(stream, &node, &error) == SIM_CAPTURED ? CUDA_SUCCESS : error;
 }
 
-static CUresult alloc_async(struct CUctx_st *context, CUdeviceptr *address, size_t bytes, CUmemoryPool pool, bool any_pool,
-                            CUstream handle)
+static CUresult alloc_async(struct CUctx_st *context, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+                            bool any_pool, CUstream handle)
 {
 	struct CUstream_st *stream = sim_stream(context, handle);
 

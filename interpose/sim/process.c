@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interpose/sim/arena.h"
 #include "interpose/sim/object.h"
 
 #define SPIN_BEFORE_NS UINT64_C(60000) /* wake up this long before the expected end: sleeping is not more exact */
@@ -208,6 +209,15 @@ CUresult sim_wait(struct CUctx_st *context, uint64_t sequence)
 		}
 	}
 	return CUDA_SUCCESS;
+}
+
+CUresult sim_synchronise(struct CUctx_st *context, uint64_t sequence)
+{
+	CUresult r = sim_wait(context, sequence);
+
+	if (r == CUDA_SUCCESS)
+		sim_pools_trim(context);
+	return r;
 }
 
 uint64_t sim_copy_ns(const struct CUctx_st *context, uint64_t bytes)

@@ -206,7 +206,7 @@ SIM_API CUresult cuStreamSynchronize(CUstream stream)
 		return spoilt(s);
 	if (sim_capture_forbids() && s == &s->context->legacy)
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	return sim_wait(s->context, s->last);
+	return sim_synchronise(s->context, s->last);
 }
 
 SIM_API CUresult cuStreamQuery(CUstream stream)
@@ -599,7 +599,7 @@ SIM_API CUresult cuEventSynchronize(CUevent event)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (event->captured_id)
 		return CUDA_ERROR_CAPTURED_EVENT;
-	return event->sequence ? sim_wait(event->context, event->sequence) : CUDA_SUCCESS;
+	return event->sequence ? sim_synchronise(event->context, event->sequence) : CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "interpose/cuda_abi.h"
+#include "tests/programs/kernel.h"
 
 #define BATCH 500
 
@@ -147,7 +148,7 @@ int main(int argc, char **argv)
 	*(void **)&load = symbol(library[1], "cuModuleLoadData");
 	*(void **)&get = symbol(library[1], "cuModuleGetFunction");
 	*(void **)&ctx_sync = symbol(library[0], "cuCtxSynchronize");
-	if ((r = init(0)) || (r = retain(&context, 0)) || (r = ctx_set(context)) || (r = load(&module, "image")) ||
+	if ((r = init(0)) || (r = retain(&context, 0)) || (r = ctx_set(context)) || (r = load(&module, kernel_image)) ||
 	    (r = get(&kernel, module, "sim_busy_ns")))
 		die("start", r);
 	for (int i = 0; i < live; i++) {

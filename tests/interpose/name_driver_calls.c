@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of the name driver that do something; see name_driver.c. */
+#include <stdint.h>
 #include <string.h>
 
 #include "interpose/cuda_abi.h"
@@ -42,3 +43,16 @@ API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuin
 	return (CUresult)name_driver_lookup(symbol, pfn, version, flags);
 }
 #endif
+
+/* Forwarded ones that say what they were called with: integers and floats, in registers and on the stack. */
+API uint64_t cuGraphAddDependencies(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
+                                    uint64_t h, uint64_t i, double j, double k, double l, double m, double n, double o,
+                                    double p, double q, uint64_t factor)
+{
+	return factor * (a + b + c + d + e + f + g + h + i + (uint64_t)j + (uint64_t)k + (uint64_t)l + (uint64_t)m +
+	                 (uint64_t)n + (uint64_t)o + (uint64_t)p + (uint64_t)q);
+}
+API int cuTexRefSetMipmapLevelBias(void *texture, float bias)
+{
+	return texture ? 0 : (int)(bias * 4);
+}

@@ -71,9 +71,7 @@ def test_random_allocations_are_charged_to_the_byte(
     """
     region = Region(tmp_path / "grant", limits=(LIMIT,))
     steps = "20000" if threads == 4 else "200"
-    out = run(
-        "accounting_test", variant, steps, str(seed), str(threads), env=region.environment()
-    )
+    out = run("accounting_test", variant, steps, str(seed), str(threads), env=region.environment())
     result = json.loads(out.strip().splitlines()[-1])
     assert result["charged"] == 0
     assert 0 < result["peak"] <= LIMIT

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "interpose/cuda_abi.h"
+#include "tests/programs/kernel.h"
 
 typedef CUresult (*get_proc_fn)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);
 
@@ -204,7 +205,7 @@ int main(int argc, char **argv)
 	check(device_get(&device, 0), "cuDeviceGet");
 	check(retain(&context, device), "cuDevicePrimaryCtxRetain");
 	check(set_current(context), "cuCtxSetCurrent");
-	check(load(&module, "image"), "cuModuleLoadData");
+	check(load(&module, kernel_image), "cuModuleLoadData");
 	check(get_function(&kernel, module, "sim_busy_ns"), "cuModuleGetFunction");
 	if (!ptsz)
 		check(stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");

@@ -1,0 +1,183 @@
+"""What a tenant sees through libnvidia-ml.so.1: its own GPUs, memory and processes; the rest of the library as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interpose import regions, symbols
+from tests.interpose.regions import GIB, MIB, Region, stub_uuid
+
+PRELUDE = """
+nvml = ctypes.CDLL(os.environ["TEST_NVML_SHIM"])
+u32 = ctypes.c_uint
+def handle(index):
+    device = ctypes.c_void_p()
+    return nvml.nvmlDeviceGetHandleByIndex_v2(index, byref(device)), device
+def count():
+    n = u32()
+    assert nvml.nvmlDeviceGetCount_v2(byref(n)) == 0
+    return n.value
+def uuid(device):
+    text = ctypes.create_string_buffer(96)
+    assert nvml.nvmlDeviceGetUUID(device, text, 96) == 0
+    return text.value.decode()
+def index(device):
+    n = u32()
+    assert nvml.nvmlDeviceGetIndex(device, byref(n)) == 0
+    return n.value
+"""
+
+
+def text_of(uuid: bytes) -> str:
+    h = uuid.hex()
+    return f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def ask(region: Region, code: str, **env: str) -> dict[str, Any]:
+    import textwrap
+
+    return regions.tenant(
+        region, PRELUDE + textwrap.dedent(code), TEST_NVML_SHIM=str(regions.NVML_SHIM), **env
+    )
+
+
+@pytest.fixture(scope="module")
+def stub() -> Path:
+    return regions.build("libstub_nvml.so")[0]
+
+
+@pytest.fixture
+def region(tmp_path: Path, stub: Path) -> Region:
+    """The third and the second of four GPUs, in this order."""
+    return Region(
+        tmp_path / "grant",
+        limits=(2 * GIB, 1 * GIB),
+        uuids=(stub_uuid(2), stub_uuid(1)),
+        nvml=stub,
+    )
+
+
+def test_only_the_grants_gpus_are_listed(region: Region) -> None:
+    got = ask(
+        region,
+        """
+        handles = [handle(i) for i in range(count())]
+        answer(count=count(), uuids=[uuid(d) for _, d in handles], beyond=handle(count())[0],
+               indices=[index(d) for _, d in handles])
+        """,
+        STUB_DEVICES="4",
+    )
+    assert got["count"] == 2
+    assert got["uuids"] == [text_of(stub_uuid(1)), text_of(stub_uuid(2))], "in NVML's order"
+    assert got["indices"] == [0, 1]
+    assert got["beyond"] == 2, "invalid argument"
+
+
+def test_a_neighbours_gpu_is_not_found_by_any_name(region: Region) -> None:
+    got = ask(
+        region,
+        f"""
+        def by(call, name):
+            device = ctypes.c_void_p()
+            return getattr(nvml, call)(name, byref(device)), device.value is not None
+        answer(own=by("nvmlDeviceGetHandleByUUID", {text_of(stub_uuid(2)).encode()!r}),
+               other=by("nvmlDeviceGetHandleByUUID", {text_of(stub_uuid(3)).encode()!r}),
+               nobodys=by("nvmlDeviceGetHandleByUUID", b"GPU-nonsense"),
+               bus=by("nvmlDeviceGetHandleByPciBusId_v2", b"3"),
+               own_bus=by("nvmlDeviceGetHandleByPciBusId_v2", b"1"))
+        """,
+        STUB_DEVICES="4",
+    )
+    assert got["own"] == [0, True]
+    assert got["other"] == [6, False]
+    assert got["nobodys"] == [6, False]
+    assert got["bus"] == [6, False]
+    assert got["own_bus"] == [0, True]
+
+
+def test_memory_is_the_grants(region: Region) -> None:
+    slot = region.usage.slot[0]
+    slot.self_claim = 1
+    region.usage.header.claim_high = 1
+    slot.dev[1].charged_bytes = 300 * MIB
+    got = ask(
+        region,
+        """
+        _, device = handle(0)
+        v1, v2 = (u64 * 3)(), (u64 * 5)()
+        assert nvml.nvmlDeviceGetMemoryInfo(device, v1) == 0
+        assert nvml.nvmlDeviceGetMemoryInfo_v2(device, v2) == 0
+        answer(v1=list(v1), v2=list(v2))
+        """,
+        STUB_DEVICES="4",
+    )
+    total, used = 1 * GIB, 300 * MIB
+    assert got["v1"] == [total, total - used, used]
+    assert got["v2"][1:] == [total, 0, total - used, used]
+
+
+def test_processes_are_the_grants(region: Region) -> None:
+    slot = region.usage.slot[0]
+    slot.self_claim = os.getpid() << 32 | 1
+    region.usage.header.claim_high = 1
+    got = ask(
+        region,
+        """
+        class Process(ctypes.Structure):
+            _fields_ = [("pid", u32), ("bytes", u64), ("instances", u32 * 2)]
+        _, device = handle(0)
+        def processes(room):
+            n, rows = u32(room), (Process * max(room, 1))()
+            r = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, byref(n), rows if room else None)
+            return r, n.value, [[p.pid, p.bytes] for p in rows[:n.value]] if room and not r else []
+        answer(room=processes(8), none=processes(0), old=nvml.nvmlDeviceGetComputeRunningProcesses(
+            device, byref(u32()), None))
+        """,
+        STUB_DEVICES="4",
+        STUB_PID=str(os.getpid()),
+    )
+    assert got["room"] == [0, 1, [[os.getpid(), 2 * GIB]]]
+    assert got["none"] == [7, 1, []], "how many there are, as the real one says it"
+    assert got["old"] == 13, "a function the real library does not have"
+
+
+def test_without_a_grant_everything_is_handed_on(region: Region, tmp_path: Path, stub: Path) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "libnvidia-ml.so.1").symlink_to(stub)
+    region.path = tmp_path / "nowhere"
+    got = ask(
+        region,
+        """
+        _, device = handle(3)
+        v1 = (u64 * 3)()
+        assert nvml.nvmlDeviceGetMemoryInfo(device, v1) == 0
+        answer(count=count(), index=index(device), memory=list(v1))
+        """,
+        STUB_DEVICES="4",
+        LD_LIBRARY_PATH=str(alone),
+    )
+    assert got["count"] == 4
+    assert got["index"] == 3
+    assert got["memory"] == [16 * GIB, 10 * GIB, 6 * GIB]
+
+
+def test_every_trampoline_reaches_its_own_function(region: Region) -> None:
+    names = symbols.listed("nvml_shim/forward.def", "FORWARD")
+    got = ask(
+        region,
+        f"""
+        with open("/proc/self/maps") as f:
+            nvml.nvmlInit_v2()
+            path = next(line.split()[-1] for line in f if "stub_nvml" in line)
+        real = ctypes.CDLL(path)
+        answer(wrong=[n for n in {names!r}
+                      if not getattr(nvml, n)() == getattr(real, n)() == getattr(nvml, n)()])
+        """,
+    )
+    assert len(names) > 300
+    assert got["wrong"] == []
