@@ -2,6 +2,7 @@
 /* What a program may ask about the driver and its devices before it has a context. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "interpose/sim/object.h"
 
@@ -122,16 +123,14 @@ SIM_API CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device)
 SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
 	SIM_CALL();
-	unsigned domain, bus, slot, function = 0;
+	char full[24];
 
 	if (!device || !id)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (sscanf(id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
-		if (sscanf(id, "%x:%x.%x", &bus, &slot, &function) < 2)
-			return CUDA_ERROR_INVALID_VALUE;
-	}
 	for (int i = 0; i < sim_process()->device_count; i++) {
-		if (sim_process()->device[i].gpu->pci_bus == bus) {
+		/* 00000000:10:00.0, 0000:10:00.0 and 10:00.0 name the same device */
+		snprintf(full, sizeof(full), "00000000:%02X:00.0", sim_process()->device[i].gpu->pci_bus);
+		if (strcasecmp(id, full) == 0 || strcasecmp(id, full + 4) == 0 || strcasecmp(id, full + 9) == 0) {
 			*device = i;
 			return CUDA_SUCCESS;
 		}
