@@ -42,7 +42,9 @@ def declared() -> tuple[dict[str, list[str]], list[str]]:
         text = (REPO / header).read_text()
         # what the compiler is not asked about: comments, the guard, text constants
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-        for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.DOTALL | re.MULTILINE):
+        for name, body in re.findall(
+            r"^struct (\w+) \{\n(.*?)^\};", text, re.DOTALL | re.MULTILINE
+        ):
             fields = re.findall(r"(\w+)(?:\[\w+\])?\s*;", body)
             assert len(fields) == body.count(";"), f"{name}: a field this reader cannot read"
             structs[name] = fields
@@ -130,7 +132,9 @@ def test_no_padding_hides_so_every_word_is_naturally_aligned(compiled: Layout) -
 def broken_promises(frozen: Layout, now: Layout) -> list[str]:
     """What a tenant built against `frozen` would get wrong in a region of `now`."""
     found = []
-    newer_minor = now["constants"]["SLUICE_REGION_MINOR"] > frozen["constants"]["SLUICE_REGION_MINOR"]
+    newer_minor = (
+        now["constants"]["SLUICE_REGION_MINOR"] > frozen["constants"]["SLUICE_REGION_MINOR"]
+    )
     for name, value in frozen["constants"].items():
         if name != "SLUICE_REGION_MINOR" and now["constants"].get(name) != value:
             found.append(f"{name} was {value}, is {now['constants'].get(name)}")
@@ -182,7 +186,9 @@ def test_a_moved_a_renamed_and_a_narrower_field_break_v1() -> None:
     for change in (("seq", 0, 8), ("sequence", 0, 4), ("seq", 4, 4)):
         now = copy.deepcopy(frozen_v1())
         field_of(now, "sluice_policy_control", "seq")[:] = change
-        assert any("sluice_policy_control.seq " in line for line in broken_promises(frozen_v1(), now))
+        assert any(
+            "sluice_policy_control.seq " in line for line in broken_promises(frozen_v1(), now)
+        )
 
 
 def test_a_new_constant_is_fine_and_another_value_is_not() -> None:

@@ -457,6 +457,33 @@ def captured_copies(cuda: Cuda) -> None:
     assert get(cuda, a, n) == b"\x09" * n
 
 
+def test_a_copy_node_is_the_same_copy_each_time_its_graph_is_launched(gpu: Card) -> None:
+    gpu.client().call(copy_nodes)
+
+
+def copy_nodes(cuda: Cuda) -> None:
+    context, n = cuda.context(), 3 * MIB
+    stream, graph, executable, node = cuda.stream(), c.c_void_p(), c.c_void_p(), c.c_void_p()
+    a, b = cuda.alloc(n), cuda.alloc(n)
+    copy = Copy3D(
+        srcType=DEVICE, srcDevice=a, dstType=DEVICE, dstDevice=b, Width=n, Height=1, Depth=1
+    )
+    cuda.cuGraphCreate(c.byref(graph), 0)
+    cuda.cuGraphAddMemcpyNode(c.byref(node), graph, None, Size(0), c.byref(copy), context)
+    copy.srcDevice = 64
+    wrong = cuda.try_(
+        "cuGraphAddMemcpyNode", c.byref(c.c_void_p()), graph, None, Size(0), c.byref(copy), context
+    )
+    assert wrong == INVALID_VALUE
+    cuda.cuGraphInstantiateWithFlags(c.byref(executable), graph, U64(0))
+    for seed in (1, 2):
+        data = pattern(n, seed)
+        put(cuda, a, data)
+        cuda.cuGraphLaunch(executable, stream)
+        cuda.cuStreamSynchronize(stream)
+        assert get(cuda, b, n) == data
+
+
 def test_memory_allocated_in_a_graph_is_charged_while_a_launch_has_it(gpu: Card) -> None:
     gpu.client().call(captured_allocations)
 
@@ -539,8 +566,8 @@ def charges(cuda: Cuda) -> None:
         ),
         (
             "array of rows",
-            array(Array2D(1000, 3000, FLOAT, 1), "cuArrayCreate_v2"),
-            pages(4096 * 3000),
+            array(Array2D(1030, 30000, FLOAT, 1), "cuArrayCreate_v2"),
+            pages(4608 * 30000),
         ),
         (
             "array of four channels",
@@ -814,6 +841,29 @@ def map_then_release(cuda: Cuda, handles: int) -> None:
     cuda.cuMemAddressFree(U64(at), Size(4 * size))
     assert cuda.try_("cuMemAddressFree", U64(at), Size(4 * size)) == INVALID_VALUE
     assert used(cuda) == start
+
+
+def test_an_address_used_again_does_not_show_what_was_mapped_there(gpu: Card) -> None:
+    gpu.client().call(addresses_used_again)
+
+
+def addresses_used_again(cuda: Cuda) -> None:
+    cuda.context()
+    size = 6 * MIB
+    for handles in (0, POSIX_FD):
+        handle, data = create(cuda, size, handles), pattern(size)
+        at = reserve(cuda, size)
+        map_at(cuda, at, size, handle)
+        put(cuda, at, data)
+        cuda.cuMemUnmap(U64(at), Size(size))
+        cuda.cuMemAddressFree(U64(at), Size(size))
+        plain = cuda.alloc(size)
+        assert plain == at, "this test needs the address again"
+        assert get(cuda, plain, size) == bytes(size)
+        put(cuda, plain, pattern(size, 2))
+        elsewhere = reserve(cuda, size)
+        map_at(cuda, elsewhere, size, handle)
+        assert get(cuda, elsewhere, size) == data
 
 
 def test_addresses_mappings_and_access_have_the_drivers_rules(gpu: Card) -> None:
@@ -1263,11 +1313,11 @@ def mistakes(cuda: Cuda) -> dict[str, tuple[int, int]]:
     gone, array = array3d(cuda, 16, 16, 0), array3d(cuda, 16, 16, 0)
     cuda.cuMemFree_v2(U64(freed))
     cuda.cuMemFree_v2(U64(freed_small))
-    cuda.cuArrayDestroy(gone)
     host = c.create_string_buffer(8192)
     level, mip = c.c_void_p(), c.c_void_p()
     cuda.cuMipmappedArrayCreate(c.byref(mip), c.byref(Array3D(16, 16, 0, UINT8, 1, 0)), 2)
     cuda.cuMipmappedArrayGetLevel(c.byref(level), mip, 1)
+    cuda.cuArrayDestroy(gone)  # last: the next array may well get the same handle
 
     def shaped(**fields: int) -> Any:
         shape = Array3D(16, 16, 0, UINT8, 1, 0)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-from tests.bench.__main__ import HOOKBENCH
+from tests.bench.hooks import HOOKBENCH
 from tests.demo.__main__ import Report, heading, workplace
 from tests.node import Node, running, soon_ns
 from tests.places import SHIM

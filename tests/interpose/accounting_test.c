@@ -52,8 +52,11 @@ static bool ok(CUresult r)
 
 static void make(struct held *h, uint64_t *seed, uint64_t address, const struct held *other)
 {
-	CUDA_ARRAY3D_DESCRIPTOR desc = { .Width = 1 + next(seed) % 2000, .Height = next(seed) % 500,
-		                         .Depth = next(seed) % 20, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 2 };
+	CUDA_ARRAY3D_DESCRIPTOR desc = { .Width = 1 + next(seed) % 2000,
+		                         .Height = next(seed) % 500,
+		                         .Depth = next(seed) % 20,
+		                         .Format = CU_AD_FORMAT_FLOAT,
+		                         .NumChannels = 2 };
 	CUDA_ARRAY_DESCRIPTOR flat = { desc.Width, desc.Height, CU_AD_FORMAT_FLOAT, 4 };
 	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		                     .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 } };
@@ -78,8 +81,8 @@ static void make(struct held *h, uint64_t *seed, uint64_t address, const struct 
 			h->kind = PLAIN;
 		break;
 	case 4:
-		if (ok(bytes % 2 ? cuArray3DCreate_v2((CUarray *)&value, &desc) :
-		                   cuArrayCreate_v2((CUarray *)&value, &flat)))
+		if (ok(bytes % 2 ? cuArray3DCreate_v2((CUarray *)&value, &desc)
+		                 : cuArrayCreate_v2((CUarray *)&value, &flat)))
 			h->kind = ARRAY;
 		break;
 	case 5:
@@ -87,9 +90,9 @@ static void make(struct held *h, uint64_t *seed, uint64_t address, const struct 
 			h->kind = MIPMAP;
 		break;
 	case 6:
-		if (ok(other->kind == POOL ?
-		               cuMemAllocFromPoolAsync((CUdeviceptr *)&value, bytes, (CUmemoryPool)other->value, NULL) :
-		               cuMemAllocAsync((CUdeviceptr *)&value, bytes, NULL)))
+		if (ok(other->kind == POOL
+		               ? cuMemAllocFromPoolAsync((CUdeviceptr *)&value, bytes, (CUmemoryPool)other->value, NULL)
+		               : cuMemAllocAsync((CUdeviceptr *)&value, bytes, NULL)))
 			h->kind = ASYNC;
 		break;
 	case 7:
@@ -256,7 +259,8 @@ int main(int argc, char **argv)
 	CHECK_EQUAL(cuMemPoolTrimTo(pool, 0), CUDA_SUCCESS);
 	CHECK_EQUAL(charged(), 0);
 	CHECK_EQUAL(stub_used(0), CONTEXT_BYTES);
-	stub_forget_peak(0); /* sizes of arrays and pitches are guesses before they are corrected; these threads make none */
+	stub_forget_peak(
+		0); /* sizes of arrays and pitches are guesses before they are corrected; these threads make none */
 	for (int i = 0; i < threads; i++) {
 		seeds[i] = seed + 1000 + (uint64_t)i;
 		CHECK_EQUAL(pthread_create(&t[i], NULL, many, &seeds[i]), 0);

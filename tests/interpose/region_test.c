@@ -226,8 +226,8 @@ static void *reserver(void *arg)
 			continue;
 		now = __atomic_add_fetch(&truth, bytes, __ATOMIC_SEQ_CST);
 		was = __atomic_load_n(&highest, __ATOMIC_RELAXED);
-		while (was < now && !__atomic_compare_exchange_n(&highest, &was, now, true, __ATOMIC_RELAXED,
-		                                                 __ATOMIC_RELAXED))
+		while (was < now &&
+		       !__atomic_compare_exchange_n(&highest, &was, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			continue;
 		__atomic_sub_fetch(&truth, bytes, __ATOMIC_SEQ_CST);
 		sluice_memory_release(&usage, slot, 0, bytes);

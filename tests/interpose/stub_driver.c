@@ -384,13 +384,16 @@ API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
 }
 API CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
-	return plain(ARRAY, desc->Width * (desc->Height ? desc->Height : 1) * (desc->Depth ? desc->Depth : 1) * 4 *
-	                            desc->NumChannels, (uint64_t *)array);
+	return plain(ARRAY,
+	             desc->Width * (desc->Height ? desc->Height : 1) * (desc->Depth ? desc->Depth : 1) * 4 *
+	                     desc->NumChannels,
+	             (uint64_t *)array);
 }
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
 {
 	(void)levels;
-	return plain(MIPMAP, desc->Width * (desc->Height ? desc->Height : 1) * 6 * desc->NumChannels, (uint64_t *)array);
+	return plain(MIPMAP, desc->Width * (desc->Height ? desc->Height : 1) * 6 * desc->NumChannels,
+	             (uint64_t *)array);
 }
 API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *need, CUarray array, CUdevice dev)
 {

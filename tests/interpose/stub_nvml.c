@@ -60,9 +60,10 @@ API int nvmlDeviceGetUUID(device_t device, char *uuid, unsigned int length)
 {
 	unsigned int b = 0xd0 + index_of(device);
 
-	return snprintf(uuid, length,
-	                "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b, b, b, b, b, b, b,
-	                b, b, b, b, b, b, b, b, b) < (int)length ? 0 : 7;
+	return snprintf(uuid, length, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b, b,
+	                b, b, b, b, b, b, b, b, b, b, b, b, b, b) < (int)length
+	               ? 0
+	               : 7;
 }
 API int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device)
 {

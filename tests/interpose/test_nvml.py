@@ -145,7 +145,9 @@ def test_processes_are_the_grants(region: Region) -> None:
     assert got["old"] == 13, "a function the real library does not have"
 
 
-def test_without_a_grant_everything_is_handed_on(region: Region, tmp_path: Path, stub: Path) -> None:
+def test_without_a_grant_everything_is_handed_on(
+    region: Region, tmp_path: Path, stub: Path
+) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "libnvidia-ml.so.1").symlink_to(stub)

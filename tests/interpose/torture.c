@@ -179,7 +179,8 @@ int main(int argc, char **argv)
 			for (int i = 0; i < WORKERS; i++)
 				waitpid(pids[i], NULL, WUNTRACED);
 			for (int i = 0; i < WORKERS; i++)
-				undercharged += usage->slot[slots[i]].dev[0].charged_bytes < shared->truth[slots[i]].bytes;
+				undercharged +=
+					usage->slot[slots[i]].dev[0].charged_bytes < shared->truth[slots[i]].bytes;
 			stopped_checks++;
 			for (int i = 0; i < WORKERS; i++)
 				kill(pids[i], SIGCONT);
@@ -196,8 +197,10 @@ int main(int argc, char **argv)
 		reap(slots[i]);
 	}
 	CHECK(sum_truth(&sum));
-	printf("{\"kills\": %ld, \"checks\": %llu, \"stopped_checks\": %ld, \"overshoots\": %llu, \"undercharged\": %ld, "
-	       "\"worst_bytes\": %llu, \"limit_bytes\": %llu, \"allocated\": %llu, \"denied\": %llu, \"leaked_bytes\": %llu}\n",
+	printf("{\"kills\": %ld, \"checks\": %llu, \"stopped_checks\": %ld, \"overshoots\": %llu, \"undercharged\": "
+	       "%ld, "
+	       "\"worst_bytes\": %llu, \"limit_bytes\": %llu, \"allocated\": %llu, \"denied\": %llu, \"leaked_bytes\": "
+	       "%llu}\n",
 	       kills, (unsigned long long)shared->checks, stopped_checks, (unsigned long long)shared->overshoots,
 	       undercharged, (unsigned long long)shared->worst_bytes, (unsigned long long)LIMIT,
 	       (unsigned long long)shared->allocated, (unsigned long long)shared->denied,

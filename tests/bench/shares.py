@@ -1,0 +1,111 @@
+"""How exact a hard share is: a lone tenant over a grid of limits, kernel lengths, and ways to launch and to wait."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tests.bench.entries import Entry, entry
+from tests.node import Node
+
+LIMITS_PERCENT = (10, 25, 50, 75, 90)
+KERNELS_NS = (100_000, 1_000_000, 10_000_000, 100_000_000)
+DOORS = ("plain", "ex", "coop", "graph", "ptsz")
+SIDE_BY_SIDE = 2  # tenants measured at once, each on a GPU of its own
+
+
+@dataclass(frozen=True)
+class Cell:
+    kernel_ns: int
+    sync: bool
+    door: str
+    limit: int | None  # None = without us
+    gpu: str
+
+    @property
+    def seconds(self) -> int:
+        return 12 if self.kernel_ns >= 100_000_000 else 4
+
+    def measure(self, node: Node) -> tuple[float, list[float]]:
+        """(share over the whole run, share of each second)."""
+        arguments = [
+            "--kernel-ns",
+            str(self.kernel_ns),
+            "--door",
+            self.door,
+            *(["--sync"] if self.sync else []),
+        ]
+        name = f"{self.limit}-{self.kernel_ns}-{self.door}-{self.sync}"
+        if (
+            self.limit is None
+        ):  # a count, not a time: nothing stops a bare program from queueing minutes of work
+            launches = self.seconds * 1_000_000_000 // self.kernel_ns // 2
+            job = node.run_bare(name, *arguments, "--warm", "0", "--launches", str(launches))
+        else:
+            job = node.run_tenant(
+                name,
+                *arguments,
+                "--warm",
+                "1.5",
+                "--seconds",
+                str(self.seconds),
+                "--report",
+                "1",
+                flags=("--gpumem", "8Gi", "--cores", str(self.limit), "--gpu-uuid", self.gpu),
+            )
+        answer = job.result()
+        return float(answer["share_ratio"]), [
+            float(report["share_ratio"]) for report in answer["reports"]
+        ]
+
+
+def rows(quick: bool) -> list[tuple[int, bool, str]]:
+    kernels = KERNELS_NS[:3] if quick else KERNELS_NS
+    grid = [(kernel, sync, "plain") for kernel, sync in itertools.product(kernels, (False, True))]
+    return grid + [(1_000_000, False, door) for door in DOORS[1:]]
+
+
+def run(node: Node, uuids: list[str], quick: bool) -> list[Entry]:
+    errors: list[float] = []
+    windows: list[float] = []
+    print(
+        f"\n{'kernel':>8} {'wait':>6} {'door':>6} {'alone':>7}  "
+        + "".join(f"{limit:>5} %" for limit in LIMITS_PERCENT)
+    )
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for kernel_ns, sync, door in rows(quick):
+            alone, _ = Cell(kernel_ns, sync, door, None, "").measure(node)
+            cells = [
+                Cell(kernel_ns, sync, door, limit, uuids[i % SIDE_BY_SIDE])
+                for i, limit in enumerate(LIMITS_PERCENT)
+            ]
+            got = []
+            for i in range(0, len(cells), SIDE_BY_SIDE):
+                got += pool.map(lambda cell: cell.measure(node), cells[i : i + SIDE_BY_SIDE])
+            for limit, (share, seconds) in zip(LIMITS_PERCENT, got, strict=True):
+                # A program that waits after each launch cannot fill the GPU even without a limit.
+                want = min(limit / 100, alone)
+                errors.append(abs(share - want) * 100)
+                # Of long kernels a second holds a whole number: not a matter of steering.
+                if kernel_ns <= 10_000_000:
+                    windows += [abs(second - want) * 100 for second in seconds]
+            print(
+                f"{kernel_ns / 1e6:>5g} ms {'sync' if sync else 'queue':>6} {door:>6} {alone:>7.1%}  "
+                + "".join(f"{share:>7.1%}" for share, _ in got),
+                flush=True,
+            )
+    return [
+        entry(
+            "share_error_mean_points",
+            "points",
+            errors,
+            value=statistics.mean(errors),
+            target="<= 1",
+        ),
+        entry("share_error_max_points", "points", errors, value=max(errors)),
+        entry(
+            "share_error_worst_window_points", "points", windows, value=max(windows), target="<= 4"
+        ),
+    ]
