@@ -138,8 +138,7 @@ int attach_map(struct attach_region *ret_region)
 		/* the usage first: who sees the policy must see it too. Racing threads store a mapping of the same file. */
 		struct sluice_usage *none = NULL;
 
-		if (__atomic_compare_exchange_n(&mapped_usage, &none, usage, false, __ATOMIC_ACQ_REL,
-		                                __ATOMIC_ACQUIRE))
+		if (__atomic_compare_exchange_n(&mapped_usage, &none, usage, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			usage_map = NULL;
 		if (__atomic_compare_exchange_n(&mapped_policy, &nobody, policy, false, __ATOMIC_ACQ_REL,
 		                                __ATOMIC_ACQUIRE))
@@ -312,9 +311,8 @@ int attach_register(const struct attach_region *region, const struct attach_iden
 		error = sluice_slot_claim(region->policy, region->usage, identity->ns_pid, identity->starttime,
 		                          &got.slot);
 		if (!error)
-			got.generation =
-				__atomic_load_n(&region->policy->dir[got.slot].generation, __ATOMIC_ACQUIRE) &
-				~UINT64_C(1);
+			got.generation = __atomic_load_n(&region->policy->dir[got.slot].generation, __ATOMIC_ACQUIRE) &
+			                 ~UINT64_C(1);
 	}
 	if (!error)
 		*ret_slot = got;

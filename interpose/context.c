@@ -30,8 +30,8 @@ static CUresult creation_begin(struct creation *c, CUdevice dev)
 	*c = (struct creation){ .device = guest_device_of_ordinal(dev) };
 	if (c->device < 0)
 		/* an ordinal that does not exist is the driver's to complain about */
-		return dev >= 0 && (uint32_t)dev < guest_self()->device_count ? CUDA_ERROR_DEVICE_UNAVAILABLE :
-			                                                        CUDA_SUCCESS;
+		return dev >= 0 && (uint32_t)dev < guest_self()->device_count ? CUDA_ERROR_DEVICE_UNAVAILABLE
+		                                                              : CUDA_SUCCESS;
 	if (guest_memory_limit(c->device) == 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	c->measured = overhead_used(c->device, &c->used_before);

@@ -18,8 +18,8 @@ static struct cost_entry *cost_table(void)
 
 	if (t)
 		return t;
-	struct cost_entry *fresh = mmap(NULL, COST_ENTRIES * sizeof(*fresh), PROT_READ | PROT_WRITE,
-	                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct cost_entry *fresh =
+		mmap(NULL, COST_ENTRIES * sizeof(*fresh), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (fresh == MAP_FAILED)
 		return NULL;
 	if (__atomic_compare_exchange_n(&table, &t, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

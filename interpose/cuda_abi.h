@@ -2351,8 +2351,8 @@ typedef enum {
 
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
-#define CU_DEVICE_CPU ((CUdevice)-1)
-#define CU_DEVICE_INVALID ((CUdevice)-2)
+#define CU_DEVICE_CPU ((CUdevice) - 1)
+#define CU_DEVICE_INVALID ((CUdevice) - 2)
 #define CU_IPC_HANDLE_SIZE 64
 #define CU_GRAPH_KERNEL_NODE_PORT_DEFAULT 0
 #define CUDA_ARRAY3D_LAYERED 0x01

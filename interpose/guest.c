@@ -35,7 +35,7 @@ static uint32_t attach_count;
 /* Per thread: are we inside a hook, and the device of the current context. */
 struct thread_state {
 	uint32_t depth;
-	uint32_t epoch; /* of guest_page when `device` was asked; 0 = ask again */
+	uint32_t epoch;   /* of guest_page when `device` was asked; 0 = ask again */
 	uint32_t context; /* tag of the current context */
 	int device;
 };
@@ -139,8 +139,7 @@ int guest_attach(void)
 		guest_refuse("no page that is wiped on fork (Linux 4.14 or later is needed)");
 		return -ENOTSUP;
 	}
-	while (!__atomic_compare_exchange_n(&page->state, &was, ATTACHING, false, __ATOMIC_ACQ_REL,
-	                                    __ATOMIC_ACQUIRE)) {
+	while (!__atomic_compare_exchange_n(&page->state, &was, ATTACHING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 		if (was != ATTACHING)
 			return 0;
 		/* another thread is at it: at most the registration deadline and a little */

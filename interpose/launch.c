@@ -43,8 +43,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 	                    driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                             unsigned bz, unsigned bytes, CUstream stream, void **params, void **extra)
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                             unsigned bytes, CUstream stream, void **params, void **extra)
 {
 	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
 

@@ -76,8 +76,8 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 		return CUDA_ERROR_NOT_FOUND;
 	if (!desc)
 		return CUDA_ERROR_INVALID_VALUE;
-	wide = (CUDA_ARRAY3D_DESCRIPTOR){ desc->Width,       desc->Height, desc->Depth, desc->Format,
-		                          desc->NumChannels, desc->Flags };
+	wide = (CUDA_ARRAY3D_DESCRIPTOR){ desc->Width,  desc->Height,      desc->Depth,
+		                          desc->Format, desc->NumChannels, desc->Flags };
 	return cuArray3DCreate_v2(array, &wide);
 }
 

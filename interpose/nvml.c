@@ -37,7 +37,7 @@ enum {
 	NVML_ERROR_MEMORY = 20,
 };
 
-#define MAX_GPUS 64       /* in a node; more than any has */
+#define MAX_GPUS 64        /* in a node; more than any has */
 #define MAX_PROCESSES 1024 /* on a GPU */
 #define UUID_TEXT 96
 
@@ -301,38 +301,37 @@ static nvmlReturn_t checked(nvmlReturn_t r, nvmlDevice_t *device)
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
 	load();
-	return real.nvmlDeviceGetHandleByUUID ? checked(real.nvmlDeviceGetHandleByUUID(uuid, device), device) :
-		                                NVML_ERROR_FUNCTION_NOT_FOUND;
+	return real.nvmlDeviceGetHandleByUUID ? checked(real.nvmlDeviceGetHandleByUUID(uuid, device), device)
+	                                      : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const void *uuid, nvmlDevice_t *device)
 {
 	load();
-	return real.nvmlDeviceGetHandleByUUIDV ? checked(real.nvmlDeviceGetHandleByUUIDV(uuid, device), device) :
-		                                 NVML_ERROR_FUNCTION_NOT_FOUND;
+	return real.nvmlDeviceGetHandleByUUIDV ? checked(real.nvmlDeviceGetHandleByUUIDV(uuid, device), device)
+	                                       : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device)
 {
 	load();
-	return real.nvmlDeviceGetHandleByPciBusId ?
-		       checked(real.nvmlDeviceGetHandleByPciBusId(bus_id, device), device) :
-		       NVML_ERROR_FUNCTION_NOT_FOUND;
+	return real.nvmlDeviceGetHandleByPciBusId ? checked(real.nvmlDeviceGetHandleByPciBusId(bus_id, device), device)
+	                                          : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
 {
 	load();
-	return real.nvmlDeviceGetHandleByPciBusId_v2 ?
-		       checked(real.nvmlDeviceGetHandleByPciBusId_v2(bus_id, device), device) :
-		       NVML_ERROR_FUNCTION_NOT_FOUND;
+	return real.nvmlDeviceGetHandleByPciBusId_v2
+	               ? checked(real.nvmlDeviceGetHandleByPciBusId_v2(bus_id, device), device)
+	               : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
 {
 	load();
-	return real.nvmlDeviceGetHandleBySerial ? checked(real.nvmlDeviceGetHandleBySerial(serial, device), device) :
-		                                  NVML_ERROR_FUNCTION_NOT_FOUND;
+	return real.nvmlDeviceGetHandleBySerial ? checked(real.nvmlDeviceGetHandleBySerial(serial, device), device)
+	                                        : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------- */

@@ -73,9 +73,9 @@ static void *device_handle(const struct sluice_guest *guest, int device)
 	void *handle;
 
 	for (int i = 0; i < 2; i++) {
-		snprintf(text, sizeof(text),
-		         "%s%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", prefix[i], u[0], u[1],
-		         u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+		snprintf(text, sizeof(text), "%s%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		         prefix[i], u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+		         u[13], u[14], u[15]);
 		if (nvml.by_uuid(text, &handle) == 0)
 			return handle;
 	}

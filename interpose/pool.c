@@ -204,7 +204,8 @@ static CUresult after(struct pool *p, uint64_t held, CUresult r, const CUdevicep
 	} else if (back < 0 && charge_take(p->device, (uint64_t)-back) != CUDA_SUCCESS) {
 		/* Count it all the same: it exists. Then undo it, waiting for the stream if need be. */
 		__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
-		if (r == CUDA_SUCCESS && driver.cuMemFreeAsync && driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
+		if (r == CUDA_SUCCESS && driver.cuMemFreeAsync &&
+		    driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
 			if (driver.cuStreamSynchronize)
 				driver.cuStreamSynchronize(stream);
 			if (driver.cuMemPoolTrimTo)

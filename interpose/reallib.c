@@ -57,8 +57,8 @@ static void *search_like_loader(const char *soname)
 	Dl_serinfo size, *list;
 	Dl_info info;
 
-	self = dladdr((void *)open_real, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) :
-		                                                    NULL;
+	self = dladdr((void *)open_real, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
+	                                                          : NULL;
 	if (!self)
 		return NULL;
 	if (dlinfo(self, RTLD_DI_SERINFOSIZE, &size) == 0 && (list = malloc(size.dls_size))) {
@@ -80,9 +80,13 @@ static void *search_like_loader(const char *soname)
 void *reallib_open(const char *path, const char *soname)
 {
 	/* where drivers live that only /etc/ld.so.cache knows about */
-	static const char *const more[] = { "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-		                            "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current",
-		                            "/usr/lib/wsl/lib", "/run/opengl-driver/lib" };
+	static const char *const more[] = { "/usr/lib/x86_64-linux-gnu",
+		                            "/usr/lib/aarch64-linux-gnu",
+		                            "/usr/lib64",
+		                            "/usr/local/nvidia/lib64",
+		                            "/usr/lib/x86_64-linux-gnu/nvidia/current",
+		                            "/usr/lib/wsl/lib",
+		                            "/run/opengl-driver/lib" };
 	char candidate[PATH_MAX];
 	void *found;
 

@@ -19,7 +19,7 @@
 typedef uint64_t __attribute__((may_alias)) word_t;
 
 #define LINE_WORDS (SLUICE_LINE / sizeof(word_t))
-#define READ_TRIES 64 /* a write is a few dozen stores: a reader that fails 64 times met a daemon stopped mid-write */
+#define READ_TRIES 64   /* a write is a few dozen stores: a reader that fails 64 times met a daemon stopped mid-write */
 #define RESERVE_TRIES 4 /* the first and three more: measured, spurious retries are one in 10,000 under contention */
 /* No GPU has 2^56 bytes; above it a sum over 256 slots could wrap and a wrapped sum would pass every limit. */
 #define SANE_BYTES (UINT64_C(1) << 56)

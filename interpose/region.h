@@ -59,7 +59,8 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
                           uint32_t device, uint64_t bytes, uint64_t limit_bytes);
 void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t device, uint64_t bytes);
 /* Σ charged_bytes of all live slots, self-claimed ones included. Saturates. */
-SLUICE_API uint64_t sluice_memory_charged(const struct sluice_policy *policy, const struct sluice_usage *usage, uint32_t device);
+SLUICE_API uint64_t sluice_memory_charged(const struct sluice_policy *policy, const struct sluice_usage *usage,
+                                          uint32_t device);
 /* Take a free slot without the daemon: 0 and the index, or -ENOSPC. */
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                       uint64_t starttime, uint32_t *ret_slot);

@@ -183,7 +183,9 @@ static bool answers_exports(void)
 
 	if (now == 0) {
 		now = ask_driver("cuDeviceGetCount", &pfn, 12000, 0, NULL) == CUDA_SUCCESS && pfn &&
-		      pfn == (void *)driver.cuDeviceGetCount ? 1 : 2;
+		                      pfn == (void *)driver.cuDeviceGetCount
+		              ? 1
+		              : 2;
 		__atomic_store_n(&known, now, __ATOMIC_RELAXED);
 	}
 	return now == 1;
@@ -201,8 +203,8 @@ static void *newest_export(const char *symbol, int version, bool per_thread)
 		return driver_symbol(symbol);
 	for (int v = 9; v >= 1; v--) {
 		for (size_t f = per_thread ? 0 : 2; f < sizeof(flavours) / sizeof(flavours[0]); f++) {
-			int n = v > 1 ? snprintf(name, sizeof(name), "%s_v%d%s", symbol, v, flavours[f]) :
-				        snprintf(name, sizeof(name), "%s%s", symbol, flavours[f]);
+			int n = v > 1 ? snprintf(name, sizeof(name), "%s_v%d%s", symbol, v, flavours[f])
+			              : snprintf(name, sizeof(name), "%s%s", symbol, flavours[f]);
 
 			if (n > 0 && (size_t)n < sizeof(name) && (found = driver_symbol(name)))
 				return found;

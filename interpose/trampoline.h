@@ -8,6 +8,7 @@
  * puts the list between TRAMPOLINE_BEGIN and TRAMPOLINE_END, and names the table after itself. The order of the list is
  * the order of the table, and the C side expands the same list to the names.
  */
+/* clang-format off */
 #ifndef SLUICE_TRAMPOLINE_H
 #define SLUICE_TRAMPOLINE_H
 

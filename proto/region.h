@@ -53,7 +53,7 @@
 #define SLUICE_REGION_MAJOR 1
 #define SLUICE_REGION_MINOR 0
 
-#define SLUICE_LINE 64       /* one cache line: one writer */
+#define SLUICE_LINE 64        /* one cache line: one writer */
 #define SLUICE_MAX_DEVICES 16 /* GPUs in a grant */
 #define SLUICE_MAX_SLOTS 256  /* processes in a grant */
 #define SLUICE_PATH_BYTES 512
@@ -93,7 +93,7 @@ struct sluice_policy_header {
 };
 
 struct sluice_policy_control {
-	uint32_t seq; /* R2: odd while the daemon writes the line A of any device */
+	uint32_t seq;          /* R2: odd while the daemon writes the line A of any device */
 	uint32_t live_slots;   /* processes registered now, for splitting the in-flight bound */
 	uint64_t epoch;        /* bumped on every change of limits */
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the daemon's last planning tick */
@@ -115,13 +115,13 @@ struct sluice_policy_device {
 	uint32_t flags;
 	uint8_t gpu_uuid[16]; /* as CUDA reports it */
 	/* line B: turns */
-	uint64_t lease_origin_ns;  /* CLOCK_MONOTONIC; windows start at origin + k * period */
+	uint64_t lease_origin_ns; /* CLOCK_MONOTONIC; windows start at origin + k * period */
 	uint64_t lease_period_ns;
 	uint64_t lease_quantum_ns; /* length of this tenant's window */
 	uint64_t contention_epoch; /* bumped when more than one tenant was seen on the GPU at once */
 	uint32_t turn_mode;
-	uint32_t active_grants;    /* tenants seen with work outstanding at the last plan, this one included */
-	uint32_t plan_ppm;         /* share this plan gives the tenant; 0 = uncapped */
+	uint32_t active_grants; /* tenants seen with work outstanding at the last plan, this one included */
+	uint32_t plan_ppm;      /* share this plan gives the tenant; 0 = uncapped */
 	uint8_t reserved[20];
 };
 
@@ -139,8 +139,9 @@ struct sluice_policy {
 	struct sluice_policy_header header;
 	struct sluice_policy_control control;
 	struct sluice_policy_device dev[SLUICE_MAX_DEVICES];
-	uint8_t driver_path[SLUICE_PATH_BYTES]; /* the real libcuda.so.1; NUL-terminated; empty = search as the loader does */
-	uint8_t nvml_path[SLUICE_PATH_BYTES];   /* the real libnvidia-ml.so.1, likewise */
+	/* the real libcuda.so.1 and libnvidia-ml.so.1; NUL-terminated; empty = search as the loader does */
+	uint8_t driver_path[SLUICE_PATH_BYTES];
+	uint8_t nvml_path[SLUICE_PATH_BYTES];
 	uint8_t reserved[896];
 	struct sluice_policy_entry dir[SLUICE_MAX_SLOTS];
 };
@@ -162,14 +163,14 @@ struct sluice_usage_shared {
 
 /* One line per (process, GPU): one writer process, several threads, atomics only. */
 struct sluice_usage_device {
-	uint64_t charged_bytes;  /* R4: reserved before the driver is asked, so never below the truth */
-	uint64_t consumed_ns;    /* GPU time charged, after corrections */
-	uint64_t completed_ns;   /* the part of it known to have finished; the difference is in flight */
+	uint64_t charged_bytes; /* R4: reserved before the driver is asked, so never below the truth */
+	uint64_t consumed_ns;   /* GPU time charged, after corrections */
+	uint64_t completed_ns;  /* the part of it known to have finished; the difference is in flight */
 	uint64_t launches;
 	uint64_t allocs;
-	uint64_t denied;         /* allocations refused by the cap */
-	uint64_t peak_bytes;     /* highest charged_bytes */
-	uint64_t throttled_ns;   /* wall time threads spent waiting at the gate */
+	uint64_t denied;       /* allocations refused by the cap */
+	uint64_t peak_bytes;   /* highest charged_bytes */
+	uint64_t throttled_ns; /* wall time threads spent waiting at the gate */
 };
 
 struct sluice_usage_slot {

@@ -29,8 +29,8 @@ struct sluice_register_request {
 struct sluice_register_reply {
 	uint32_t magic;
 	uint16_t version;
-	uint16_t error;      /* 0, or a positive errno: ENOSPC no slot, EPERM not of this grant, EPROTO, ESTALE revoked */
-	uint32_t slot;       /* index into dir[] and slot[] */
+	uint16_t error; /* 0, or a positive errno: ENOSPC no slot, EPERM not of this grant, EPROTO, ESTALE revoked */
+	uint32_t slot;  /* index into dir[] and slot[] */
 	uint32_t reserved;
 	uint64_t generation; /* odd; equals dir[slot].generation */
 };

@@ -1,1 +1,2 @@
-"""The cluster-side controller: who may start, on which GPU share. Installable without the node agent."""
+"""The cluster-side controller: who may start, on which GPU share. Installable without the node
+agent."""

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "interpose/sim/arena.h"
+#include "interpose/sim/graph.h"
 #include "interpose/sim/object.h"
 
 #define LINK_BYTES_PER_NS 25 /* 25 GB/s: what a PCIe 4.0 x16 slot gives, to the host and between GPUs */
@@ -179,23 +180,25 @@ static CUresult capture_result(struct CUstream_st *stream, const struct sim_node
 	return captured == SIM_CAPTURE_ERROR ? error : CUDA_SUCCESS;
 }
 
-/* Whole requests of a stream: `wait` makes it a call that returns when a host buffer may be used again. */
-static CUresult run(struct CUctx_st *context, const struct request *r, CUstream handle, bool wait)
+/* Check a request and make of it what a graph node or a stream needs. Nothing to move is no error: bytes says 0. */
+struct plan {
+	struct transfer transfer;
+	struct sim_node_params node; /* its argument is the transfer */
+	uint64_t bytes;
+	bool host; /* an end of it is host memory */
+};
+
+static CUresult plan(const struct CUctx_st *context, const struct request *r, struct plan *ret)
 {
-	struct CUstream_st *stream = sim_stream(context, handle);
 	struct side from = { 0 }, to = { 0 };
 	CUresult result = r->error;
-	bool go;
 
-	if (!stream)
-		return CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS && (r->from.context || r->to.context) &&
 	    (!SIM_HANDLE(r->from.context, SIM_TAG_CONTEXT) || !SIM_HANDLE(r->to.context, SIM_TAG_CONTEXT)))
 		result = CUDA_ERROR_INVALID_CONTEXT;
-	if (result != CUDA_SUCCESS)
+	ret->bytes = 0;
+	if (result != CUDA_SUCCESS || r->width == 0 || r->height == 0 || r->depth == 0)
 		return result;
-	if (r->width == 0 || r->height == 0 || r->depth == 0)
-		return CUDA_SUCCESS;
 	sim_memory_lock();
 	result = resolve(r, &r->to, &to);
 	if (result == CUDA_SUCCESS && !r->element)
@@ -203,35 +206,52 @@ static CUresult run(struct CUctx_st *context, const struct request *r, CUstream 
 	sim_memory_unlock();
 	if (result != CUDA_SUCCESS)
 		return result;
+	ret->bytes = r->width * r->height * r->depth;
+	ret->host = to.place == HOST || (!r->element && from.place == HOST);
+	ret->transfer = (struct transfer){ .to = to.at,
+		                           .to_pitch = to.pitch,
+		                           .to_slice = to.slice,
+		                           .from = from.at,
+		                           .from_pitch = from.pitch,
+		                           .from_slice = from.slice,
+		                           .width = r->width,
+		                           .height = r->height,
+		                           .depth = r->depth,
+		                           .element = r->element,
+		                           .value = r->value };
+	ret->node =
+		(struct sim_node_params){ .type = r->element ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY,
+		                          .duration_ns = transfer_ns(context, r, &from, &to),
+		                          .effect = move,
+		                          .argument = &ret->transfer,
+		                          .argument_bytes = sizeof(ret->transfer) };
+	return CUDA_SUCCESS;
+}
 
-	struct transfer t = { .to = to.at,
-		              .to_pitch = to.pitch,
-		              .to_slice = to.slice,
-		              .from = from.at,
-		              .from_pitch = from.pitch,
-		              .from_slice = from.slice,
-		              .width = r->width,
-		              .height = r->height,
-		              .depth = r->depth,
-		              .element = r->element,
-		              .value = r->value };
-	struct sim_node_params node = { .type = r->element ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY,
-		                        .duration_ns = transfer_ns(stream->context, r, &from, &to),
-		                        .effect = move,
-		                        .argument = &t,
-		                        .argument_bytes = sizeof(t) };
+/* Do it on a stream. `wait`: it is a call that returns when a host buffer may be used again. */
+static CUresult run(struct CUctx_st *context, const struct request *r, CUstream handle, bool wait)
+{
+	struct CUstream_st *stream = sim_stream(context, handle);
+	struct plan p;
+	bool go;
 
-	result = capture_result(stream, &node, &go);
+	if (!stream)
+		return CUDA_ERROR_INVALID_HANDLE;
+	CUresult result = plan(stream->context, r, &p);
+
+	if (result != CUDA_SUCCESS || p.bytes == 0)
+		return result;
+	result = capture_result(stream, &p.node, &go);
 	if (!go)
 		return result;
 	if (wait && sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	stream->last = sim_submit(stream->context, SIM_OP_WORK, node.duration_ns, 0);
+	stream->last = sim_submit(stream->context, SIM_OP_WORK, p.node.duration_ns, 0);
 	/* Within the device a caller is not made to wait, synchronous or not. */
-	if (wait && (to.place == HOST || (!r->element && from.place == HOST)))
+	if (wait && p.host)
 		result = sim_wait(stream->context, stream->last);
 	if (result == CUDA_SUCCESS)
-		move(&t);
+		move(&p.transfer);
 	return result;
 }
 
@@ -371,6 +391,25 @@ BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, fill(to, pitch, 4, value, w, h), CUde
 SYNC(cuMemcpyHtoD, linear(at_device(to), at_host(from), n), CUdeviceptr_v1 to, const void *from, unsigned n)
 SYNC(cuMemcpyDtoH, linear(at_host(to), at_device(from), n), void *to, CUdeviceptr_v1 from, unsigned n)
 /* clang-format on */
+
+SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                      const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+	SIM_CALL();
+	struct request r = box(copy, false);
+	struct plan p;
+
+	if (!node || !SIM_HANDLE(graph, SIM_TAG_GRAPH) || (count && !dependencies))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!SIM_HANDLE(context, SIM_TAG_CONTEXT))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	CUresult result = plan(context, &r, &p);
+
+	if (result != CUDA_SUCCESS || p.bytes == 0)
+		return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+	*node = sim_graph_add(graph, &p.node, dependencies, count);
+	return *node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 /* --- managed memory: it is always on its device here, so a prefetch is time and an advice is nothing --------------- */
 

@@ -283,7 +283,8 @@ SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CU
 
 	return add(node, graph, dependencies, count,
 	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_MEMSET,
-	                                      .duration_ns = sim_copy_ns(context, own.width * own.elementSize * own.height),
+	                                      .duration_ns =
+	                                              sim_copy_ns(context, own.width * own.elementSize * own.height),
 	                                      .effect = fill,
 	                                      .argument = &own,
 	                                      .argument_bytes = sizeof(own) });
@@ -302,11 +303,12 @@ static void give_memory(void *argument)
 static CUresult add_memory(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                            CUgraphNodeType type, CUdeviceptr address)
 {
-	return add(node, graph, dependencies, count,
-	           &(struct sim_node_params){ .type = type,
-	                                      .effect = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? take_memory : give_memory,
-	                                      .argument = &address,
-	                                      .argument_bytes = sizeof(address) });
+	return add(
+		node, graph, dependencies, count,
+		&(struct sim_node_params){ .type = type,
+	                                   .effect = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? take_memory : give_memory,
+	                                   .argument = &address,
+	                                   .argument_bytes = sizeof(address) });
 }
 
 SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -317,9 +319,9 @@ SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const 
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult r = sim_graph_memory_make(context, params->bytesize, &params->dptr);
 
-	return r == CUDA_SUCCESS ?
-	               add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr) :
-	               r;
+	return r == CUDA_SUCCESS
+	               ? add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr)
+	               : r;
 }
 
 SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,

@@ -126,8 +126,10 @@ class Region:
         )
 
     def charged(self, device: int = 0) -> int:
-        return self.lib.sluice_memory_charged(
-            ctypes.byref(self.policy), ctypes.byref(self.usage), device
+        return int(
+            self.lib.sluice_memory_charged(
+                ctypes.byref(self.policy), ctypes.byref(self.usage), device
+            )
         )
 
     def total(self, field: str, device: int = 0) -> int:
@@ -174,12 +176,18 @@ def answer(**values):
 
 
 def tenant(
-    region: Region, code: str, *, check: bool = True, timeout: float = 60, **env: str
+    region: Region,
+    code: str,
+    env: dict[str, str] | None = None,
+    *,
+    check: bool = True,
+    timeout: float = 60,
+    **more: str,
 ) -> dict[str, Any]:
     """Run `code` in a Python process of the grant. It calls answer(...) once; stderr comes too."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
-        env=region.environment(**env),
+        env=region.environment(**(env or {}), **more),
         capture_output=True,
         text=True,
         timeout=timeout,

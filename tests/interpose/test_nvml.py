@@ -40,9 +40,8 @@ def text_of(uuid: bytes) -> str:
 def ask(region: Region, code: str, **env: str) -> dict[str, Any]:
     import textwrap
 
-    return regions.tenant(
-        region, PRELUDE + textwrap.dedent(code), TEST_NVML_SHIM=str(regions.NVML_SHIM), **env
-    )
+    more = {"TEST_NVML_SHIM": str(regions.NVML_SHIM), **env}
+    return regions.tenant(region, PRELUDE + textwrap.dedent(code), more)
 
 
 @pytest.fixture(scope="module")

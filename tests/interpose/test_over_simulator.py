@@ -1,0 +1,213 @@
+"""The shim over the simulated driver, without a daemon: memory, launches, and what ends a context or a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.adapters import region_layout as c
+from tests.interpose import regions
+from tests.interpose.regions import GIB, MIB, Region
+
+GPUS = "a100-40gb,a100-40gb"
+
+WORK = """
+def kernel():
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuModuleLoadData(byref(module), b"any") == 0
+    assert cuda.cuModuleGetFunction(byref(function), module, b"sim_busy_ns") == 0
+    return function
+def launch(function, ns, n=1):
+    duration = u64(ns)
+    params = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+    return [cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, params, None)
+            for _ in range(n)]
+"""
+
+UUIDS = """
+import ctypes, json, sys
+cuda = ctypes.CDLL(sys.argv[1])
+assert cuda.cuInit(0) == 0
+def uuid(i):
+    raw = (ctypes.c_ubyte * 16)()
+    assert cuda.cuDeviceGetUuid_v2(raw, i) == 0
+    return bytes(raw).hex()
+print(json.dumps([uuid(i) for i in range(2)]))
+"""
+
+
+@dataclass
+class Node:
+    environment: dict[str, str]
+    uuids: tuple[bytes, ...]
+
+    def ask(self, region: Region, code: str) -> dict[str, Any]:
+        return regions.tenant(region, WORK + code, self.environment)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    environment = {
+        "SLUICE_SIM_DIR": str(tmp_path_factory.mktemp("sim")),
+        "SLUICE_SIM_GPUS": GPUS,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", UUIDS, regions.SIM],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return Node(environment, tuple(bytes.fromhex(u) for u in json.loads(done.stdout)))
+
+
+@pytest.fixture
+def region(tmp_path: Path, node: Node) -> Region:
+    return Region(
+        tmp_path / "grant",
+        limits=(4 * GIB, 2 * GIB),
+        uuids=node.uuids,
+        driver=regions.SIM,
+        nvml=regions.SIM_NVML,
+        physical=40 * GIB,
+        flags=c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM,
+    )
+
+
+def test_memory_ends_at_the_grant_and_shows_the_grant(node: Node, region: Region) -> None:
+    got = node.ask(
+        region,
+        """
+init()
+before = info()
+held = []
+while (answered := alloc(256 << 20))[0] == 0:
+    held.append(answered[1])
+full = info()
+for p in held:
+    assert free(p) == 0
+answer(before=before, full=full, after=info(), held=len(held), refused=answered[0])
+""",
+    )
+    assert got["before"][1] == 4 * GIB
+    assert got["refused"] == 2
+    # the context takes its part, so one of the sixteen does not fit
+    assert got["held"] == 15
+    assert got["full"][0] < 256 * MIB
+    assert got["after"] == got["before"]
+    assert region.total("peak_bytes") <= 4 * GIB
+
+
+def test_the_contexts_own_memory_is_charged_and_given_back(node: Node, region: Region) -> None:
+    got = node.ask(
+        region,
+        """
+def charged():
+    return 4 << 30, info()
+init()
+free_bytes, total = info()
+assert alloc(100 << 20)[0] == 0
+assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+init()
+again, _ = info()
+answer(overhead=total - free_bytes, again=total - again)
+""",
+    )
+    assert 0 < got["overhead"] < GIB
+    assert got["again"] == got["overhead"], "the reset freed the allocation too"
+
+
+def test_launches_are_charged_what_they_take(node: Node, region: Region) -> None:
+    node.ask(
+        region,
+        """
+init()
+f = kernel()
+assert set(launch(f, 1_000_000, 100)) == {0}
+assert cuda.cuCtxSynchronize() == 0
+answer()
+""",
+    )
+    consumed, completed = region.total("consumed_ns"), region.total("completed_ns")
+    assert region.total("launches") == 100
+    # a chunk or two of credit is drawn and not used
+    assert 95e6 <= consumed <= 106e6
+    assert abs(consumed - completed) <= 2e6
+
+
+def test_launches_work_after_their_context_was_reset(node: Node, region: Region) -> None:
+    got = node.ask(
+        region,
+        """
+results = []
+for _ in range(3):
+    init()
+    f = kernel()
+    results += launch(f, 200_000, 50)
+    assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+for _ in range(3):
+    context = ctypes.c_void_p()
+    assert cuda.cuCtxCreate_v2(byref(context), 0, 0) == 0
+    results += launch(kernel(), 200_000, 50)
+    assert cuda.cuCtxDestroy_v2(context) == 0
+answer(results=sorted(set(results)))
+""",
+    )
+    assert got["results"] == [0]
+    assert region.total("launches") == 300
+
+
+def test_a_reset_on_one_gpu_leaves_what_is_in_flight_on_another(node: Node, region: Region) -> None:
+    node.ask(
+        region,
+        """
+other, here = init(1), None
+f = kernel()
+launch(f, 2_000_000, 8)
+assert cuda.cuCtxSynchronize() == 0
+launch(f, 2_000_000, 8)
+here = init(0)
+assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+assert cuda.cuCtxSetCurrent(other) == 0
+launch(f, 2_000_000, 1)
+assert cuda.cuCtxSynchronize() == 0
+answer()
+""",
+    )
+    consumed, completed = region.total("consumed_ns", 1), region.total("completed_ns", 1)
+    assert consumed >= 30e6
+    assert consumed - completed <= 1e6, "records of the other GPU were forgotten"
+
+
+def test_a_forked_child_is_nobody_until_its_own_init(node: Node, region: Region) -> None:
+    """Whatever the parent's threads had drawn, recorded or learnt is the parent's."""
+    got = node.ask(
+        region,
+        """
+context = init()
+f = kernel()
+launch(f, 100_000, 20)
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    first = launch(f, 100_000, 1)[0]
+    refused = cuda.cuInit(0)
+    os.write(write, json.dumps([first, refused]).encode())
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+launch(f, 100_000, 20)
+assert cuda.cuCtxSynchronize() == 0
+answer(child=json.loads(os.read(read, 100)), live=[
+    i for i in range(8) if alloc(1)[0] == 0])
+""",
+    )
+    assert got["live"] == list(range(8)), "the parent goes on"
+    assert got["child"][0] != 0, "the driver's answer to a child that has not initialised"
+    assert region.total("launches") == 40
