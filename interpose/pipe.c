@@ -108,8 +108,12 @@ void pipe_context_gone(uint32_t tag)
 
 		if (!pipe)
 			break;
-		if (pipe->context && guest_context_tag(pipe->context) == tag)
-			pipe_clear(pipe);
+		if (!pipe->context || guest_context_tag(pipe->context) != tag)
+			continue;
+		/* Its work is over, one way or the other: left in flight, it would make the grant look busy for ever. */
+		if (guest_self())
+			add64(&guest_usage(pipe->device)->completed_ns, pipe->inflight_ns + pipe->unmarked_ns);
+		pipe_clear(pipe);
 	}
 }
 
@@ -247,6 +251,11 @@ uint64_t pipe_queued_ns(const struct throttle_pipe *pipe, uint64_t now_ns)
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
 {
 	return __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED);
+}
+
+void pipe_mark(struct throttle_pipe *pipe, uint64_t credit_ns)
+{
+	add64(&pipe->unmarked_ns, credit_ns);
 }
 
 void pipe_unmark(struct throttle_pipe *pipe, uint64_t unused_ns)

@@ -48,7 +48,8 @@ void pipe_reap(struct throttle_pipe *pipe);
 uint64_t pipe_queued_ns(const struct throttle_pipe *pipe, uint64_t now_ns);
 /* Records whose work is not known to be done. */
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe);
-/* Drawn and given back without having been used. */
+/* Credit comes with a thread, or leaves with it or unused. */
+void pipe_mark(struct throttle_pipe *pipe, uint64_t credit_ns);
 void pipe_unmark(struct throttle_pipe *pipe, uint64_t unused_ns);
 /* A shape launched once and not timed yet: the second launch waits for the first one's time, or an application could
  * queue minutes of work at the price of the default. */

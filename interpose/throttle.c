@@ -101,27 +101,51 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 	return local->lane;
 }
 
+static uint64_t unused_credit_ns(const struct throttle_local *local)
+{
+	return local->credit_ns > 0 ? (uint64_t)local->credit_ns : 0;
+}
+
+/* Credit is charged and not done, so it waits among the unmarked time of the one pipe the thread would use it in. It
+ * moves along when that changes, or the grant would look busy, or idle, by a bit more with every change. */
+static struct throttle_pipe *lane_pipe(struct throttle_local *local)
+{
+	struct throttle_lane *lane = local->lane;
+
+	if (!lane->pipe) {
+		lane->pipe = pipe_of_current(lane->device);
+		lane->trail.last = -1;
+		if (lane->pipe)
+			pipe_mark(lane->pipe, unused_credit_ns(local));
+	}
+	return lane->pipe;
+}
+
 void throttle_forget_local(void)
 {
+	struct throttle_lane *lane = throttle_local.lane;
+
 	throttle_local.function = NULL;
-	if (throttle_local.lane)
-		throttle_local.lane->pipe = NULL;
+	if (lane && lane->pipe) {
+		pipe_unmark(lane->pipe, unused_credit_ns(&throttle_local));
+		lane->pipe = NULL;
+	}
 }
 
 void throttle_context_gone(uint32_t tag)
 {
-	pipe_context_gone(tag);
 	flush_launches(&throttle_local);
 	throttle_forget_local();
+	pipe_context_gone(tag);
 }
 
 /* While attaching, guest_self() is NULL: no other thread is in here. */
 void throttle_forget_parent(void)
 {
-	pipe_forget_parent();
+	throttle_forget_all();
 	throttle_local.credit_ns = 0; /* drawn by the parent, which still has it */
 	throttle_local.launches = 0;
-	throttle_forget_all();
+	pipe_forget_parent();
 }
 
 void throttle_forget_all(void)
@@ -276,11 +300,6 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 	return CUDA_SUCCESS;
 }
 
-static uint64_t unused_credit_ns(const struct throttle_local *local)
-{
-	return local->credit_ns > 0 ? (uint64_t)local->credit_ns : 0;
-}
-
 /* --- the long way ---------------------------------------------------------------------------------------------- */
 
 CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, const struct cost_shape *shape,
@@ -298,6 +317,7 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 
 	if (!lane || !entry)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct throttle_pipe *pipe = lane_pipe(local);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 
 	if (cost_ns && local->credit_ns >= (int64_t)cost_ns &&
@@ -316,12 +336,6 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		return CUDA_SUCCESS;
 
 	CUstreamCaptureMode mode = relax_capture();
-
-	if (!lane->pipe) {
-		lane->pipe = pipe_of_current(device);
-		lane->trail.last = -1;
-	}
-	struct throttle_pipe *pipe = lane->pipe;
 
 	if (!cost_ns && pipe) {
 		pipe_await_first_sample(pipe, entry);

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building, instantiating and launching graphs. A launch is one operation as long as all its nodes together. */
+/* Graphs as structures: nodes, edges, copies. */
 #include "interpose/sim/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "interpose/sim/arena.h"
-
-struct CUgraphExec_st {
-	uint32_t tag;
-	struct CUgraph_st *graph; /* a private copy */
-};
 
 struct CUgraph_st *sim_graph_make(void)
 {
@@ -119,7 +112,7 @@ static void forget(struct CUgraphNode_st *n, const struct CUgraphNode_st *on)
 			n->dependency[i--] = n->dependency[--n->dependencies];
 }
 
-static struct CUgraph_st *copy(struct CUgraph_st *graph)
+struct CUgraph_st *sim_graph_copy(struct CUgraph_st *graph)
 {
 	struct CUgraph_st *g = sim_graph_make();
 	struct CUgraphNode_st **made = calloc(graph->count + 1, sizeof(*made));
@@ -129,7 +122,7 @@ static struct CUgraph_st *copy(struct CUgraph_st *graph)
 	for (struct CUgraphNode_st *n = graph->first; whole && n; n = n->next) {
 		n->mark = count;
 		made[count] = sim_graph_add(g, &n->params, NULL, 0);
-		whole = made[count] && (!n->child || (made[count]->child = copy(n->child)));
+		whole = made[count] && (!n->child || (made[count]->child = sim_graph_copy(n->child)));
 		count++;
 	}
 	for (struct CUgraphNode_st *n = graph->first; whole && n; n = n->next)
@@ -166,185 +159,8 @@ SIM_API CUresult cuGraphClone(CUgraph *clone, CUgraph graph)
 	SIM_CALL();
 	if (!clone || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
-	*clone = copy(graph);
+	*clone = sim_graph_copy(graph);
 	return *clone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                    const struct sim_node_params *params)
-{
-	if (!node || !SIM_HANDLE(graph, SIM_TAG_GRAPH) || (count && !dependencies))
-		return CUDA_ERROR_INVALID_VALUE;
-	*node = sim_graph_add(graph, params, dependencies, count);
-	return *node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static CUresult kernel_params(const CUDA_KERNEL_NODE_PARAMS *p, struct sim_node_params *ret)
-{
-	struct CUctx_st *context = sim_current();
-
-	if (!p || !SIM_HANDLE(p->func, SIM_TAG_FUNCTION) || !context)
-		return CUDA_ERROR_INVALID_VALUE;
-	*ret = (struct sim_node_params){
-		.type = CU_GRAPH_NODE_TYPE_KERNEL,
-		.kernel = *p,
-		.duration_ns =
-			sim_kernel_ns(p->func, sim_model_of(context), (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ,
-		                      (uint64_t)p->blockDimX * p->blockDimY * p->blockDimZ, p->kernelParams),
-	};
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                         size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
-{
-	SIM_CALL();
-	struct sim_node_params p;
-	CUresult r = kernel_params(params, &p);
-
-	return r == CUDA_SUCCESS ? add(node, graph, dependencies, count, &p) : r;
-}
-
-SIM_API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                      const CUDA_KERNEL_NODE_PARAMS_v1 *params)
-{
-	CUDA_KERNEL_NODE_PARAMS wide = { 0 };
-
-	if (!params)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(&wide, params, sizeof(*params));
-	return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &wide);
-}
-
-SIM_API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(node, SIM_TAG_NODE) || node->params.type != CU_GRAPH_NODE_TYPE_KERNEL || !params)
-		return CUDA_ERROR_INVALID_VALUE;
-	*params = node->params.kernel;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(node, SIM_TAG_NODE))
-		return CUDA_ERROR_INVALID_VALUE;
-	return kernel_params(params, &node->params);
-}
-
-SIM_API CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
-{
-	SIM_CALL();
-	return add(node, graph, dependencies, count, &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_EMPTY });
-}
-
-static void call_host(void *argument)
-{
-	CUDA_HOST_NODE_PARAMS *p = argument;
-
-	p->fn(p->userData);
-}
-
-SIM_API CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                    const CUDA_HOST_NODE_PARAMS *params)
-{
-	SIM_CALL();
-	if (!params || !params->fn)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUDA_HOST_NODE_PARAMS own = *params;
-
-	return add(node, graph, dependencies, count,
-	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_HOST,
-	                                      .effect = call_host,
-	                                      .argument = &own,
-	                                      .argument_bytes = sizeof(own) });
-}
-
-static void fill(void *argument)
-{
-	CUDA_MEMSET_NODE_PARAMS *p = argument;
-
-	for (size_t y = 0; y < p->height; y++)
-		for (size_t x = 0; x < p->width; x++)
-			memcpy((uint8_t *)(uintptr_t)p->dst + y * p->pitch + x * p->elementSize, &p->value,
-			       p->elementSize);
-}
-
-SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                      const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
-{
-	SIM_CALL();
-	if (!context || context->tag != SIM_TAG_CONTEXT)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!params || (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4))
-		return CUDA_ERROR_INVALID_VALUE;
-	CUDA_MEMSET_NODE_PARAMS own = *params;
-
-	return add(node, graph, dependencies, count,
-	           &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_MEMSET,
-	                                      .duration_ns =
-	                                              sim_copy_ns(context, own.width * own.elementSize * own.height),
-	                                      .effect = fill,
-	                                      .argument = &own,
-	                                      .argument_bytes = sizeof(own) });
-}
-
-static void take_memory(void *argument)
-{
-	sim_graph_memory_alloc(*(CUdeviceptr *)argument);
-}
-
-static void give_memory(void *argument)
-{
-	sim_graph_memory_free(*(CUdeviceptr *)argument);
-}
-
-static CUresult add_memory(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                           CUgraphNodeType type, CUdeviceptr address)
-{
-	return add(
-		node, graph, dependencies, count,
-		&(struct sim_node_params){ .type = type,
-	                                   .effect = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? take_memory : give_memory,
-	                                   .argument = &address,
-	                                   .argument_bytes = sizeof(address) });
-}
-
-SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                        CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-	SIM_CALL_CONTEXT(context);
-	if (!params || params->bytesize == 0 || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult r = sim_graph_memory_make(context, params->bytesize, &params->dptr);
-
-	return r == CUDA_SUCCESS
-	               ? add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr)
-	               : r;
-}
-
-SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                       CUdeviceptr address)
-{
-	SIM_CALL();
-	if (!address)
-		return CUDA_ERROR_INVALID_VALUE;
-	return add_memory(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, address);
-}
-
-SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
-                                          size_t count, CUgraph child)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(child, SIM_TAG_GRAPH))
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult r =
-		add(node, graph, dependencies, count, &(struct sim_node_params){ .type = CU_GRAPH_NODE_TYPE_GRAPH });
-
-	if (r == CUDA_SUCCESS && !((*node)->child = copy(child)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return r;
 }
 
 SIM_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
@@ -491,154 +307,4 @@ SIM_API CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 		return CUDA_ERROR_INVALID_VALUE;
 	*type = node->params.type;
 	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-	SIM_CALL();
-	(void)flags;
-	if (!exec || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
-		return CUDA_ERROR_INVALID_VALUE;
-	struct CUgraphExec_st *e = calloc(1, sizeof(*e));
-
-	if (!e || !(e->graph = copy(graph))) {
-		free(e);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	e->tag = SIM_TAG_EXEC;
-	*exec = e;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t bytes)
-{
-	if (node)
-		*node = NULL;
-	if (log && bytes)
-		*log = 0;
-	return cuGraphInstantiateWithFlags(exec, graph, 0);
-}
-
-SIM_API CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t bytes)
-{
-	return cuGraphInstantiate_v2(exec, graph, node, log, bytes);
-}
-
-SIM_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-	CUresult r = cuGraphInstantiateWithFlags(exec, graph, params ? params->flags : 0);
-
-	if (params)
-		params->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
-	return r;
-}
-
-SIM_API CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(exec, SIM_TAG_EXEC))
-		return CUDA_ERROR_INVALID_HANDLE;
-	sim_graph_free(exec->graph);
-	exec->tag = 0;
-	free(exec);
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (info)
-		memset(info, 0, sizeof(*info));
-	if (exec->graph->count != graph->count) {
-		if (info)
-			info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-		return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-	}
-	struct CUgraph_st *fresh = copy(graph);
-
-	if (!fresh)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	sim_graph_free(exec->graph);
-	exec->graph = fresh;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                                   const CUDA_KERNEL_NODE_PARAMS *params)
-{
-	SIM_CALL();
-	struct sim_node_params p;
-
-	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !SIM_HANDLE(node, SIM_TAG_NODE))
-		return CUDA_ERROR_INVALID_VALUE;
-	CUresult r = kernel_params(params, &p);
-	/* The n-th node of the graph is the n-th of its executable copy. */
-	struct CUgraphNode_st *own = exec->graph->first;
-
-	for (struct CUgraphNode_st *n = node->graph->first; n && n != node && own; n = n->next)
-		own = own->next;
-	if (r == CUDA_SUCCESS && own)
-		own->params = p;
-	return r == CUDA_SUCCESS && !own ? CUDA_ERROR_INVALID_VALUE : r;
-}
-
-SIM_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-	SIM_CALL();
-	(void)stream;
-	return SIM_HANDLE(exec, SIM_TAG_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static uint64_t duration(const struct CUgraph_st *graph)
-{
-	uint64_t sum = 0;
-
-	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next) {
-		uint64_t ns = n->child ? duration(n->child) : n->params.duration_ns;
-
-		sum = ns > SIM_FOREVER - sum ? SIM_FOREVER : sum + ns;
-	}
-	return sum;
-}
-
-static void effects(const struct CUgraph_st *graph)
-{
-	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next) {
-		if (n->child)
-			effects(n->child);
-		if (n->params.effect)
-			n->params.effect(n->params.argument);
-	}
-}
-
-SIM_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-	SIM_CALL_CONTEXT(context);
-	struct CUstream_st *s = sim_stream(context, stream);
-
-	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !s)
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (s->session)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	effects(exec->graph);
-	s->last = sim_submit(s->context, SIM_OP_WORK, duration(exec->graph), 0);
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value)
-{
-	SIM_CALL();
-	(void)attribute;
-	if (!sim_device_get(device) || !value)
-		return CUDA_ERROR_INVALID_VALUE;
-	*(cuuint64_t *)value = 0; /* graphs of the simulator hold no memory of their own */
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-	SIM_CALL();
-	return sim_device_get(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }

@@ -23,4 +23,8 @@ struct CUgraph_st {
 	size_t count;
 };
 
+struct CUgraph_st *sim_graph_copy(struct CUgraph_st *graph);
+/* Check a kernel node's parameters and make them the simulator's. */
+CUresult sim_kernel_params(const CUDA_KERNEL_NODE_PARAMS *p, struct sim_node_params *ret);
+
 #endif

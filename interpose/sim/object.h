@@ -133,6 +133,12 @@ int sim_process_start(void); /* CUresult */
 	if (name->gpu->lost)                                                                                           \
 	return CUDA_ERROR_DEVICE_UNAVAILABLE
 
+#define SIM_STREAM(s, handle)                                                                                          \
+	SIM_CALL_CONTEXT(context_);                                                                                    \
+	struct CUstream_st *s = sim_stream(context_, handle);                                                          \
+	if (!s)                                                                                                        \
+	return CUDA_ERROR_INVALID_HANDLE
+
 struct CUctx_st *sim_current(void);
 struct sim_device *sim_device_get(CUdevice device);
 /* The stream a handle means here: NULL and the special values become the context's own. */
@@ -155,7 +161,7 @@ const struct sim_model *sim_model_of(const struct CUctx_st *context);
 bool sim_charge(struct sim_device *device, uint64_t bytes);
 void sim_uncharge(struct sim_device *device, uint64_t bytes);
 
-/* stream.c: every call that puts work on a stream asks first whether that stream is being captured. */
+/* capture.c: every call that puts work on a stream asks first whether that stream is being captured. */
 enum sim_capture { SIM_RUN, SIM_CAPTURED, SIM_CAPTURE_ERROR };
 struct sim_node_params {
 	CUgraphNodeType type;
@@ -170,6 +176,8 @@ enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim
 /* Is a capture going on that forbids calls which could wait for the captured work? */
 bool sim_capture_forbids(void);
 void sim_context_streams_gone(struct CUctx_st *context);
+struct sim_session *sim_session_of(struct CUctx_st *context, unsigned long long id);
+bool sim_session_leave(struct CUstream_st *origin, struct sim_session *session);
 /* graph.c */
 struct CUgraph_st *sim_graph_make(void);
 void sim_graph_free(struct CUgraph_st *graph);

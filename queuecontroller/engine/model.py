@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NewType
 
 from .selectors import LabelSelector, NodeSelectorTerm, Taint, Toleration
 
 WorkloadKey = NewType("WorkloadKey", str)
 """`namespace/name`."""
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class QueueingStrategy(StrEnum):
@@ -69,7 +66,7 @@ class CheckState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ResourceFlavor:
     name: str
-    node_labels: Mapping[str, str] = NOTHING
+    node_labels: Mapping[str, str] = field(default_factory=dict)
     node_taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     topology_name: str | None = None
@@ -179,7 +176,7 @@ class PodSet:
     count: int
     requests: Mapping[str, int]
     min_count: int | None = None
-    node_selector: Mapping[str, str] = NOTHING
+    node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[NodeSelectorTerm, ...] | None = None
     """Terms of requiredDuringSchedulingIgnoredDuringExecution, any of which may match; None when
     not given."""
@@ -194,7 +191,8 @@ class PodSet:
 
     @property
     def wants_topology(self) -> bool:
-        return bool(self.required_topology or self.preferred_topology or self.unconstrained_topology)
+        named = self.required_topology or self.preferred_topology
+        return self.unconstrained_topology or named is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events: a cell of the shared state each, into which the timeline writes when they are reached. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose/sim/object.h"
+
+static pthread_mutex_t cell_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t free_cells[SIM_CELLS], free_cell_count, next_cell;
+
+SIM_API CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+	SIM_CALL_CONTEXT(context);
+	if (!event || flags & ~7u)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct CUevent_st *e = calloc(1, sizeof(*e));
+	bool got = false;
+
+	if (!e)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&cell_mutex);
+	if (free_cell_count > 0) {
+		e->cell = free_cells[--free_cell_count];
+		got = true;
+	} else if (next_cell < SIM_CELLS) {
+		e->cell = next_cell++;
+		got = true;
+	}
+	pthread_mutex_unlock(&cell_mutex);
+	if (!got) {
+		free(e);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	e->tag = SIM_TAG_EVENT;
+	e->context = context;
+	e->flags = flags;
+	*event = e;
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventDestroy_v2(CUevent event)
+{
+	SIM_CALL();
+	if (!SIM_HANDLE(event, SIM_TAG_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	event->tag = 0;
+	if (event->sequence && event->context->tag == SIM_TAG_CONTEXT)
+		sim_wait(event->context, event->sequence); /* its cell must not be written once it is somebody else's */
+	pthread_mutex_lock(&cell_mutex);
+	free_cells[free_cell_count++] = event->cell;
+	pthread_mutex_unlock(&cell_mutex);
+	free(event);
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventDestroy(CUevent event)
+{
+	return cuEventDestroy_v2(event);
+}
+
+SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+	SIM_STREAM(s, stream);
+	if (!SIM_HANDLE(event, SIM_TAG_EVENT) || flags > 1)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (event->context != s->context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (s->session) {
+		event->captured_id = s->session->id;
+		memcpy(event->tip, s->tip, sizeof(s->tip));
+		event->tips = s->tips;
+		return CUDA_SUCCESS;
+	}
+	event->captured_id = 0;
+	event->sequence = s->last = sim_submit(s->context, SIM_OP_STAMP, 0, event->cell);
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	return cuEventRecordWithFlags(event, stream, 0);
+}
+
+SIM_API CUresult cuEventQuery(CUevent event)
+{
+	SIM_CALL();
+	if (!SIM_HANDLE(event, SIM_TAG_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (event->captured_id)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	if (sim_capture_forbids())
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	return !event->sequence || sim_done(event->context, event->sequence) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+SIM_API CUresult cuEventSynchronize(CUevent event)
+{
+	SIM_CALL();
+	if (!SIM_HANDLE(event, SIM_TAG_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (event->captured_id)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	return event->sequence ? sim_synchronise(event->context, event->sequence) : CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
+{
+	SIM_CALL();
+	if (!ms)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!SIM_HANDLE(start, SIM_TAG_EVENT) || !SIM_HANDLE(end, SIM_TAG_EVENT) || !start->sequence ||
+	    !end->sequence || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
+	    start->context->gpu != end->context->gpu)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!sim_done(start->context, start->sequence) || !sim_done(end->context, end->sequence))
+		return CUDA_ERROR_NOT_READY;
+	const uint64_t *cells = sim_process()->client->cell_ns;
+	uint64_t from = __atomic_load_n(&cells[start->cell], __ATOMIC_ACQUIRE);
+	uint64_t to = __atomic_load_n(&cells[end->cell], __ATOMIC_ACQUIRE);
+
+	*ms = (float)((double)(int64_t)(to - from) / 1e6);
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+	return cuEventElapsedTime_v2(ms, start, end);
+}

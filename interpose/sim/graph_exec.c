@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executable graphs: a private copy each. A launch is one operation as long as all its nodes together. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose/sim/graph.h"
+
+struct CUgraphExec_st {
+	uint32_t tag;
+	struct CUgraph_st *graph; /* a private copy */
+};
+
+SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	SIM_CALL();
+	(void)flags;
+	if (!exec || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct CUgraphExec_st *e = calloc(1, sizeof(*e));
+
+	if (!e || !(e->graph = sim_graph_copy(graph))) {
+		free(e);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	e->tag = SIM_TAG_EXEC;
+	*exec = e;
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t bytes)
+{
+	if (node)
+		*node = NULL;
+	if (log && bytes)
+		*log = 0;
+	return cuGraphInstantiateWithFlags(exec, graph, 0);
+}
+
+SIM_API CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log, size_t bytes)
+{
+	return cuGraphInstantiate_v2(exec, graph, node, log, bytes);
+}
+
+SIM_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+	CUresult r = cuGraphInstantiateWithFlags(exec, graph, params ? params->flags : 0);
+
+	if (params)
+		params->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+	return r;
+}
+
+SIM_API CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	SIM_CALL();
+	if (!SIM_HANDLE(exec, SIM_TAG_EXEC))
+		return CUDA_ERROR_INVALID_HANDLE;
+	sim_graph_free(exec->graph);
+	exec->tag = 0;
+	free(exec);
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+	SIM_CALL();
+	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (info)
+		memset(info, 0, sizeof(*info));
+	if (exec->graph->count != graph->count) {
+		if (info)
+			info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+		return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+	}
+	struct CUgraph_st *fresh = sim_graph_copy(graph);
+
+	if (!fresh)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	sim_graph_free(exec->graph);
+	exec->graph = fresh;
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                                   const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	SIM_CALL();
+	struct sim_node_params p;
+
+	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !SIM_HANDLE(node, SIM_TAG_NODE))
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = sim_kernel_params(params, &p);
+	/* The n-th node of the graph is the n-th of its executable copy. */
+	struct CUgraphNode_st *own = exec->graph->first;
+
+	for (struct CUgraphNode_st *n = node->graph->first; n && n != node && own; n = n->next)
+		own = own->next;
+	if (r == CUDA_SUCCESS && own)
+		own->params = p;
+	return r == CUDA_SUCCESS && !own ? CUDA_ERROR_INVALID_VALUE : r;
+}
+
+SIM_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
+{
+	SIM_CALL();
+	(void)stream;
+	return SIM_HANDLE(exec, SIM_TAG_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static uint64_t duration(const struct CUgraph_st *graph)
+{
+	uint64_t sum = 0;
+
+	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next) {
+		uint64_t ns = n->child ? duration(n->child) : n->params.duration_ns;
+
+		sum = ns > SIM_FOREVER - sum ? SIM_FOREVER : sum + ns;
+	}
+	return sum;
+}
+
+static void effects(const struct CUgraph_st *graph)
+{
+	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next) {
+		if (n->child)
+			effects(n->child);
+		if (n->params.effect)
+			n->params.effect(n->params.argument);
+	}
+}
+
+SIM_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	SIM_CALL_CONTEXT(context);
+	struct CUstream_st *s = sim_stream(context, stream);
+
+	if (!SIM_HANDLE(exec, SIM_TAG_EXEC) || !s)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (s->session)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	effects(exec->graph);
+	s->last = sim_submit(s->context, SIM_OP_WORK, duration(exec->graph), 0);
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value)
+{
+	SIM_CALL();
+	(void)attribute;
+	if (!sim_device_get(device) || !value)
+		return CUDA_ERROR_INVALID_VALUE;
+	*(cuuint64_t *)value = 0; /* graphs of the simulator hold no memory of their own */
+	return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	SIM_CALL();
+	return sim_device_get(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}

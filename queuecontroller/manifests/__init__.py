@@ -1,0 +1,24 @@
+"""Reads Kueue's objects (v1alpha2, v1beta1, v1beta2) and Kubernetes' pods and jobs into the
+engine's model."""
+
+from .kueue import (
+    read_cluster_queue,
+    read_cohort,
+    read_flavor,
+    read_local_queue,
+    read_topology_levels,
+    read_workload,
+)
+from .reader import ManifestError, Problem, Reader
+
+__all__ = [
+    "ManifestError",
+    "Problem",
+    "Reader",
+    "read_cluster_queue",
+    "read_cohort",
+    "read_flavor",
+    "read_local_queue",
+    "read_topology_levels",
+    "read_workload",
+]

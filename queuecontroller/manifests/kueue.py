@@ -1,0 +1,376 @@
+"""Kueue's objects as the engine's values, from any of its three API versions.
+
+Names that changed between versions are both read: `cohort` became `cohortName`, the fungibility
+values Borrow and Preempt became MayStopSearch. Fields that are known and decide nothing here are
+ignored by name, so that a misspelt field is still found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from queuecontroller.engine.model import (
+    DEFAULT_WEIGHT_MILLI,
+    Admission,
+    AdmissionCheckRule,
+    AdmissionCheckStatus,
+    BorrowWithinCohort,
+    CheckState,
+    ClusterQueue,
+    ClusterQueuePreemption,
+    Cohort,
+    Condition,
+    FlavorFungibility,
+    FlavorQuotas,
+    FungibilityPolicy,
+    FungibilityPreference,
+    LocalQueue,
+    PodSet,
+    PodSetAssignment,
+    PreemptionPolicy,
+    QueueingStrategy,
+    RequeueState,
+    ResourceFlavor,
+    ResourceGroup,
+    ResourceQuota,
+    StopPolicy,
+    Workload,
+)
+from queuecontroller.engine.selectors import LabelSelector, Requirement
+
+from .pods import (
+    over_limit,
+    pod_requests,
+    read_node_affinity,
+    read_requirements,
+    read_taints,
+    read_tolerations,
+)
+from .reader import Reader, read
+
+_OLD_FUNGIBILITY: Final = MappingProxyType({
+    "Borrow": FungibilityPolicy.MAY_STOP_SEARCH,
+    "Preempt": FungibilityPolicy.MAY_STOP_SEARCH,
+})
+_NONE: Final[Mapping[str, PreemptionPolicy]] = MappingProxyType({})
+
+ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+
+
+def read_flavor(value: object, path: str = "ResourceFlavor") -> ResourceFlavor:
+    return read(_flavor, value, path)
+
+
+def read_cluster_queue(value: object, path: str = "ClusterQueue") -> ClusterQueue:
+    return read(_cluster_queue, value, path)
+
+
+def read_cohort(value: object, path: str = "Cohort") -> Cohort:
+    return read(_cohort, value, path)
+
+
+def read_local_queue(value: object, path: str = "LocalQueue") -> LocalQueue:
+    return read(_local_queue, value, path)
+
+
+def read_workload(value: object, path: str = "Workload") -> Workload:
+    return read(_workload, value, path)
+
+
+def read_topology_levels(value: object, path: str = "Topology") -> tuple[str, tuple[str, ...]]:
+    """Name and the node labels of the levels, widest first."""
+    return read(_topology, value, path)
+
+
+def _head(reader: Reader) -> Reader:
+    """Metadata of an object; what is ours in it is asked for by the caller."""
+    reader.ignore("apiVersion", "kind", "status")
+    return reader.child("metadata")
+
+
+def _flavor(reader: Reader) -> ResourceFlavor:
+    name = _head(reader).required("name")
+    spec = reader.child("spec")
+    flavor = ResourceFlavor(
+        name=name,
+        node_labels=spec.labels("nodeLabels"),
+        node_taints=read_taints(spec, "nodeTaints"),
+        tolerations=read_tolerations(spec, "tolerations"),
+        topology_name=spec.optional_text("topologyName"),
+    )
+    spec.done()
+    return flavor
+
+
+def _weight_milli(spec: Reader) -> int:
+    sharing = spec.child("fairSharing")
+    weight = sharing.amount("weight", "cpu")  # thousandths, as CPU is counted
+    sharing.done()
+    return DEFAULT_WEIGHT_MILLI if weight is None else weight
+
+
+def _resource_groups(spec: Reader) -> tuple[ResourceGroup, ...]:
+    groups = []
+    for group in spec.children("resourceGroups"):
+        flavors = []
+        for flavor in group.children("flavors"):
+            quotas = tuple(_quota(one) for one in flavor.children("resources"))
+            flavors.append(FlavorQuotas(flavor.required("name"), quotas))
+            flavor.done()
+        groups.append(ResourceGroup(group.texts("coveredResources"), tuple(flavors)))
+        group.done()
+    return tuple(groups)
+
+
+def _quota(reader: Reader) -> ResourceQuota:
+    name = reader.required("name")
+    quota = ResourceQuota(
+        resource=name,
+        nominal=reader.amount("nominalQuota", name) or 0,
+        borrowing_limit=reader.amount("borrowingLimit", name),
+        lending_limit=reader.amount("lendingLimit", name),
+    )
+    reader.done()
+    return quota
+
+
+def _selector(spec: Reader, key: str) -> LabelSelector | None:
+    if not spec.has(key):
+        return None
+    reader = spec.child(key)
+    exact = tuple(
+        Requirement(name, "In", (wanted,)) for name, wanted in reader.labels("matchLabels").items()
+    )
+    selector = LabelSelector(exact + read_requirements(reader, "matchExpressions"))
+    reader.done()
+    return selector
+
+
+def _preemption(spec: Reader) -> ClusterQueuePreemption:
+    reader = spec.child("preemption")
+    borrow = reader.child("borrowWithinCohort")
+    never = PreemptionPolicy.NEVER
+    preemption = ClusterQueuePreemption(
+        within_cluster_queue=reader.choice("withinClusterQueue", PreemptionPolicy, never, _NONE),
+        reclaim_within_cohort=reader.choice("reclaimWithinCohort", PreemptionPolicy, never, _NONE),
+        borrow_within_cohort=BorrowWithinCohort(
+            borrow.choice("policy", PreemptionPolicy, never, _NONE),
+            borrow.optional_whole("maxPriorityThreshold"),
+        ),
+    )
+    borrow.done()
+    reader.done()
+    return preemption
+
+
+def _fungibility(spec: Reader) -> FlavorFungibility:
+    reader = spec.child("flavorFungibility")
+    stop, go_on = FungibilityPolicy.MAY_STOP_SEARCH, FungibilityPolicy.TRY_NEXT_FLAVOR
+    fungibility = FlavorFungibility(
+        reader.choice("whenCanBorrow", FungibilityPolicy, stop, _OLD_FUNGIBILITY),
+        reader.choice("whenCanPreempt", FungibilityPolicy, go_on, _OLD_FUNGIBILITY),
+        reader.choice(
+            "preference",
+            FungibilityPreference,
+            FungibilityPreference.BORROWING_OVER_PREEMPTION,
+            {},
+        ),
+    )
+    reader.done()
+    return fungibility
+
+
+def _admission_checks(spec: Reader) -> tuple[AdmissionCheckRule, ...]:
+    rules = [AdmissionCheckRule(name) for name in spec.texts("admissionChecks")]
+    strategy = spec.child("admissionChecksStrategy")
+    for one in strategy.children("admissionChecks"):
+        rules.append(AdmissionCheckRule(one.required("name"), one.texts("onFlavors")))
+        one.done()
+    strategy.done()
+    return tuple(rules)
+
+
+def _cluster_queue(reader: Reader) -> ClusterQueue:
+    name = _head(reader).required("name")
+    spec = reader.child("spec")
+    queue = ClusterQueue(
+        name=name,
+        cohort=spec.optional_text("cohortName") or spec.optional_text("cohort"),
+        resource_groups=_resource_groups(spec),
+        queueing_strategy=spec.choice(
+            "queueingStrategy", QueueingStrategy, QueueingStrategy.BEST_EFFORT_FIFO, {}
+        ),
+        namespace_selector=_selector(spec, "namespaceSelector"),
+        flavor_fungibility=_fungibility(spec),
+        preemption=_preemption(spec),
+        stop_policy=spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE, {}),
+        admission_checks=_admission_checks(spec),
+        fair_weight_milli=_weight_milli(spec),
+    )
+    spec.ignore("admissionScope", "concurrentAdmissionPolicy")
+    spec.ignore("cohort")
+    spec.done()
+    return queue
+
+
+def _cohort(reader: Reader) -> Cohort:
+    name = _head(reader).required("name")
+    spec = reader.child("spec")
+    cohort = Cohort(
+        name=name,
+        parent=spec.optional_text("parentName") or spec.optional_text("parent"),
+        resource_groups=_resource_groups(spec),
+        fair_weight_milli=_weight_milli(spec),
+    )
+    spec.ignore("parent")
+    spec.done()
+    return cohort
+
+
+def _local_queue(reader: Reader) -> LocalQueue:
+    head = _head(reader)
+    spec = reader.child("spec")
+    queue = LocalQueue(
+        namespace=head.text("namespace", "default"),
+        name=head.required("name"),
+        cluster_queue=spec.required("clusterQueue"),
+        stop_policy=spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE, {}),
+        fair_weight_milli=_weight_milli(spec),
+    )
+    spec.done()
+    return queue
+
+
+def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
+    name = _head(reader).required("name")
+    spec = reader.child("spec")
+    levels = []
+    for level in spec.children("levels"):
+        levels.append(level.required("nodeLabel"))
+        level.done()
+    spec.done()
+    return name, tuple(levels)
+
+
+def read_pod_set(reader: Reader) -> PodSet:
+    template = reader.child("template")
+    spec = template.child("spec")
+    topology = reader.child("topologyRequest")
+    pod_set = PodSet(
+        name=reader.text("name", "main"),
+        count=reader.whole("count", 1),
+        min_count=reader.optional_whole("minCount"),
+        requests=pod_requests(spec),
+        node_selector=spec.labels("nodeSelector"),
+        affinity=read_node_affinity(spec),
+        tolerations=read_tolerations(spec, "tolerations"),
+        group=topology.optional_text("podSetGroupName"),
+        required_topology=topology.optional_text("required"),
+        preferred_topology=topology.optional_text("preferred"),
+        unconstrained_topology=topology.flag("unconstrained"),
+        over_limit=over_limit(spec),
+    )
+    topology.ignore(
+        "podIndexLabel", "subGroupIndexLabel", "subGroupCount",
+        "podSetSliceRequiredTopology", "podSetSliceSize", "podsetSliceRequiredTopologyConstraints",
+    )
+    topology.done()
+    reader.done()
+    return pod_set
+
+
+def _assignment(reader: Reader) -> PodSetAssignment:
+    assignment = PodSetAssignment(
+        name=reader.text("name", "main"),
+        count=reader.whole("count", 1),
+        flavors=reader.labels("flavors"),
+        usage=reader.amounts("resourceUsage"),
+    )
+    reader.ignore("topologyAssignment", "delayedTopologyRequest")
+    reader.done()
+    return assignment
+
+
+def _admission(status: Reader) -> Admission | None:
+    if not status.has("admission"):
+        return None
+    reader = status.child("admission")
+    admission = Admission(
+        reader.required("clusterQueue"),
+        tuple(_assignment(one) for one in reader.children("podSetAssignments")),
+    )
+    reader.done()
+    return admission
+
+
+def _condition(reader: Reader) -> Condition:
+    return Condition(
+        type=reader.required("type"),
+        status=reader.text("status") == "True",
+        reason=reader.text("reason"),
+        message=reader.text("message"),
+        changed_ns=reader.time_ns("lastTransitionTime") or 0,
+    )
+
+
+def _check(reader: Reader) -> AdmissionCheckStatus:
+    return AdmissionCheckStatus(
+        reader.required("name"),
+        reader.choice("state", CheckState, CheckState.PENDING, {}),
+        reader.text("message"),
+    )
+
+
+def _workload(reader: Reader) -> Workload:
+    head = reader.child("metadata")
+    reader.ignore("apiVersion", "kind")
+    spec, status = reader.child("spec"), reader.child("status")
+    requeue = status.child("requeueState")
+    allowed = head.child("annotations").optional_text(ALLOWED_FLAVORS)
+    priority_class = spec.child("priorityClassRef").optional_text("name")
+    workload = Workload(
+        namespace=head.text("namespace"),
+        name=head.required("name"),
+        uid=head.text("uid"),
+        created_ns=head.time_ns("creationTimestamp") or 0,
+        pod_sets=tuple(read_pod_set(one) for one in spec.children("podSets")),
+        queue_name=spec.text("queueName"),
+        priority=spec.whole("priority"),
+        priority_class=priority_class or spec.optional_text("priorityClassName"),
+        active=spec.flag("active", True),
+        max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds"),
+        preemption_gates=_closed_gates(spec, status),
+        admission=_admission(status),
+        conditions=tuple(_condition(one) for one in status.children("conditions")),
+        admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
+        reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
+        requeue_state=RequeueState(requeue.whole("count"), requeue.time_ns("requeueAt")),
+        owner_uid=_controller_uid(head),
+        allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
+    )
+    spec.ignore("priorityClassSource", "priorityClassName")
+    spec.done()
+    return workload
+
+
+def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:
+    return {one.required("name"): one.whole("count") for one in reader.children(key)}
+
+
+def _closed_gates(spec: Reader, status: Reader) -> tuple[str, ...]:
+    opened = {
+        gate.text("name")
+        for gate in status.children("preemptionGates")
+        if gate.text("position", gate.text("state", "Open")) == "Open"
+    }
+    names = [gate.required("name") for gate in spec.children("preemptionGates")]
+    return tuple(name for name in names if name not in opened)
+
+
+def _controller_uid(head: Reader) -> str:
+    for owner in head.children("ownerReferences"):
+        if owner.flag("controller"):
+            return owner.text("uid")
+    return ""
