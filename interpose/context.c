@@ -42,9 +42,11 @@ static CUresult creation_begin(struct creation *c, CUdevice dev)
 static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, uint64_t key, CUcontext context)
 {
 	struct ptrmap_entry entry = { .key = key, .owner = guest_context_tag(context), .kind = kind };
+	struct ptrmap_entry other;
 	uint64_t used = 0;
+	bool is_new;
 
-	if (c->device < 0)
+	if (c->device < 0 || (kind == PTRMAP_PRIMARY && ptrmap_get(kind, key, &other)))
 		return CUDA_SUCCESS;
 	if (c->measured && overhead_used(c->device, &used) && used > c->used_before &&
 	    used - c->used_before < OVERHEAD_MAX)
@@ -52,10 +54,12 @@ static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, ui
 	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	entry.device = (int8_t)c->device;
-	if (!ptrmap_put(&entry)) {
+	if (!ptrmap_add(&entry, &is_new)) {
 		charge_return(c->device, entry.bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (!is_new) /* a primary context that two threads retained at once: both saw it come, one charges it */
+		charge_return(c->device, entry.bytes);
 	return CUDA_SUCCESS;
 }
 

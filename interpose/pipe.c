@@ -58,62 +58,76 @@ struct throttle_pipe {
 
 static struct throttle_pipe *pipes[PIPES]; /* published by compare-and-swap, never freed while the process lives */
 
+static struct throttle_pipe *pipe_at(unsigned i)
+{
+	struct throttle_pipe *pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE), *fresh;
+
+	if (pipe || !(fresh = calloc(1, sizeof(*fresh))))
+		return pipe;
+	if (__atomic_compare_exchange_n(&pipes[i], &pipe, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return fresh;
+	free(fresh); /* `pipe` now holds the winner's */
+	return pipe;
+}
+
 struct throttle_pipe *pipe_of_current(int device)
 {
 	CUcontext context = NULL;
+	struct throttle_pipe *pipe;
 
 	if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
 		return NULL;
-	for (unsigned i = 0; i < PIPES; i++) {
-		struct throttle_pipe *pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE);
+	/* All of them before a free one is taken: two pipes of one context would each know half of what is in flight. */
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		if (__atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE) == context)
+			return pipe;
+	for (unsigned i = 0; i < PIPES && (pipe = pipe_at(i)); i++) {
+		CUcontext owner = NULL;
 
-		if (!pipe) {
-			struct throttle_pipe *fresh = calloc(1, sizeof(*fresh));
-
-			if (!fresh)
-				return NULL;
-			if (!__atomic_compare_exchange_n(&pipes[i], &pipe, fresh, false, __ATOMIC_ACQ_REL,
-			                                 __ATOMIC_ACQUIRE))
-				free(fresh); /* `pipe` now holds the winner's */
-			else
-				pipe = fresh;
-		}
-		CUcontext owner = __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE);
-
-		if (!owner && __atomic_compare_exchange_n(&pipe->context, &owner, context, false, __ATOMIC_ACQ_REL,
-		                                          __ATOMIC_ACQUIRE)) {
-			pipe->device = device;
+		/* Whoever comes second for the same context finds it here, its device perhaps not written yet. */
+		if (__atomic_compare_exchange_n(&pipe->context, &owner, context, false, __ATOMIC_ACQ_REL,
+		                                __ATOMIC_ACQUIRE) ||
+		    owner == context) {
+			__atomic_store_n(&pipe->device, device, __ATOMIC_RELAXED);
 			return pipe;
 		}
-		if (owner == context)
-			return pipe;
 	}
 	return NULL;
 }
 
-/* The driver destroyed the events with the context: forget the handles, call nothing on them. */
-static void pipe_clear(struct throttle_pipe *pipe)
+static int device_of(const struct throttle_pipe *pipe)
 {
+	return __atomic_load_n(&pipe->device, __ATOMIC_RELAXED);
+}
+
+/* The driver destroyed the events with the context: forget the handles, call nothing on them. Returns the time that was
+ * in flight. */
+static uint64_t pipe_clear(struct throttle_pipe *pipe)
+{
+	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
+
 	memset(pipe->record, 0, sizeof(pipe->record));
-	pipe->outstanding = 0;
-	pipe->inflight_ns = 0;
-	pipe->unmarked_ns = 0;
+	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
+	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
+	return left_ns;
 }
 
 void pipe_context_gone(uint32_t tag)
 {
-	for (unsigned i = 0; i < PIPES; i++) {
-		struct throttle_pipe *pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE);
+	struct throttle_pipe *pipe;
 
-		if (!pipe)
-			break;
-		if (!pipe->context || guest_context_tag(pipe->context) != tag)
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++) {
+		CUcontext context = __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE);
+		int device = device_of(pipe);
+
+		if (!context || guest_context_tag(context) != tag)
 			continue;
+		uint64_t left_ns = pipe_clear(pipe);
+
 		/* Its work is over, one way or the other: left in flight, it would make the grant look busy for ever. */
 		if (guest_self())
-			add64(&guest_usage(pipe->device)->completed_ns, pipe->inflight_ns + pipe->unmarked_ns);
-		pipe_clear(pipe);
+			add64(&guest_usage(device)->completed_ns, left_ns);
 	}
 }
 
@@ -139,7 +153,9 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 			continue;
 		if ((record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
 		    (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS)) {
-			record->sequence = __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED);
+			/* other threads still look at it, to learn that this is not the record they remember */
+			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
+			                 __ATOMIC_RELEASE);
 			record->key = 0;
 			record->previous = -1;
 			return index;
@@ -163,15 +179,15 @@ static uint64_t elapsed_ns(CUevent from, CUevent to)
 static void correct(struct throttle_pipe *pipe, const struct sluice_policy_device *policy, uint64_t true_ns,
                     uint64_t paid_ns)
 {
-	struct sluice_usage_device *usage = guest_usage(pipe->device);
+	struct sluice_usage_device *usage = guest_usage(device_of(pipe));
 	uint32_t ppm = gate_effective_ppm(policy->share_ppm, policy->plan_ppm);
 
 	if (true_ns > paid_ns) {
-		add64(shared_tat(pipe->device), gate_price_ns(true_ns - paid_ns, ppm));
+		add64(shared_tat(device_of(pipe)), gate_price_ns(true_ns - paid_ns, ppm));
 		add64(&usage->consumed_ns, true_ns - paid_ns);
 		add64(&usage->completed_ns, true_ns - paid_ns);
 	} else {
-		take64(shared_tat(pipe->device), gate_price_ns(paid_ns - true_ns, ppm));
+		take64(shared_tat(device_of(pipe)), gate_price_ns(paid_ns - true_ns, ppm));
 		take64(&usage->consumed_ns, paid_ns - true_ns);
 		take64(&usage->completed_ns, paid_ns - true_ns);
 	}
@@ -182,10 +198,10 @@ static void record_finish(struct throttle_pipe *pipe, struct throttle_record *re
 	struct sluice_policy_device policy;
 	uint64_t true_ns = 0, paid_ns = 0;
 
-	guest_read_device(pipe->device, &policy);
+	guest_read_device(device_of(pipe), &policy);
 	bool exclusive = record->exclusive && record->contention == (uint32_t)policy.contention_epoch;
 
-	add64(&guest_usage(pipe->device)->completed_ns, record->paid_ns);
+	add64(&guest_usage(device_of(pipe))->completed_ns, record->paid_ns);
 	if (record->key) {
 		struct cost_entry *entry = cost_lookup(record->key);
 
@@ -253,14 +269,12 @@ uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
 	return __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED);
 }
 
-void pipe_mark(struct throttle_pipe *pipe, uint64_t credit_ns)
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns)
 {
-	add64(&pipe->unmarked_ns, credit_ns);
-}
-
-void pipe_unmark(struct throttle_pipe *pipe, uint64_t unused_ns)
-{
-	take64(&pipe->unmarked_ns, unused_ns);
+	if (used_ns > 0)
+		add64(&pipe->unmarked_ns, (uint64_t)used_ns);
+	else if (used_ns < 0)
+		take64(&pipe->unmarked_ns, (uint64_t)-used_ns);
 }
 
 void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry)
@@ -296,7 +310,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
                         const struct pipe_trail *trail)
 {
 	uint64_t now_ns = clock_ns();
-	uint64_t unmarked_ns = __atomic_add_fetch(&pipe->unmarked_ns, launch->paid_ns, __ATOMIC_RELAXED);
+	uint64_t unmarked_ns = __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED);
 	bool sample = sample_due(pipe, entry, now_ns);
 	int8_t index = sample || unmarked_ns >= MARK_EVERY_NS ? record_claim(pipe) : -1;
 
@@ -326,8 +340,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	return index;
 }
 
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, uint64_t unused_ns,
-                       struct pipe_trail *trail)
+void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, struct pipe_trail *trail)
 {
 	struct throttle_record *record = &pipe->record[index];
 
@@ -335,10 +348,7 @@ void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, 
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 		return;
 	}
-	/* Credit still unused is not in the queue yet: it goes with the next marker. */
-	uint64_t unmarked_ns = __atomic_exchange_n(&pipe->unmarked_ns, unused_ns, __ATOMIC_RELAXED);
-
-	record->paid_ns = unmarked_ns > unused_ns ? unmarked_ns - unused_ns : 0;
+	record->paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->paid_ns);
 	__atomic_fetch_add(&pipe->outstanding, 1, __ATOMIC_RELAXED);
 	draw(&pipe->idle_at_ns, clock_ns(), record->paid_ns);
@@ -348,13 +358,10 @@ void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, 
 	__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
 }
 
-void pipe_settle(struct throttle_pipe *pipe, bool whole_context, uint64_t unused_ns)
+void pipe_settle(struct throttle_pipe *pipe, bool whole_context)
 {
-	if (!whole_context && pipe_outstanding(pipe) != 0)
-		return;
-	/* Nothing of ours is queued any more; what is left unmarked is unused credit or done. */
-	uint64_t unmarked_ns = __atomic_exchange_n(&pipe->unmarked_ns, unused_ns, __ATOMIC_RELAXED);
-
-	if (unmarked_ns > unused_ns)
-		add64(&guest_usage(pipe->device)->completed_ns, unmarked_ns - unused_ns);
+	/* then nothing of ours is queued any more, so what was handed over since the last marker is done too */
+	if (whole_context || pipe_outstanding(pipe) == 0)
+		add64(&guest_usage(device_of(pipe))->completed_ns,
+		      __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED));
 }

@@ -27,7 +27,6 @@ struct pipe_trail {
 struct pipe_launch {
 	CUstream stream;
 	uint64_t key;
-	uint64_t paid_ns; /* drawn for it from the grant */
 	uint64_t cost_ns; /* charged for it */
 	uint64_t window_left_ns;
 	uint32_t contention;
@@ -48,9 +47,8 @@ void pipe_reap(struct throttle_pipe *pipe);
 uint64_t pipe_queued_ns(const struct throttle_pipe *pipe, uint64_t now_ns);
 /* Records whose work is not known to be done. */
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe);
-/* Credit comes with a thread, or leaves with it or unused. */
-void pipe_mark(struct throttle_pipe *pipe, uint64_t credit_ns);
-void pipe_unmark(struct throttle_pipe *pipe, uint64_t unused_ns);
+/* A thread has handed this much to the driver; negative takes back what failed. */
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns);
 /* A shape launched once and not timed yet: the second launch waits for the first one's time, or an application could
  * queue minutes of work at the price of the default. */
 void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry);
@@ -58,10 +56,9 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 /* Before a launch: a record for it if it is time for a sample or a marker, else -1. */
 int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch,
                         const struct pipe_trail *trail);
-/* After it. `unused_ns`: credit that is still the thread's. */
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, uint64_t unused_ns,
-                       struct pipe_trail *trail);
+/* After it: the record stands for all that was marked up to here. */
+void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, struct pipe_trail *trail);
 /* The application has waited for work: for all of the context's, or for some and nothing is outstanding. */
-void pipe_settle(struct throttle_pipe *pipe, bool whole_context, uint64_t unused_ns);
+void pipe_settle(struct throttle_pipe *pipe, bool whole_context);
 
 #endif

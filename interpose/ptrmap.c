@@ -90,7 +90,7 @@ static void erase(struct ptrmap_shard *s, struct ptrmap_entry *gone)
 	s->count--;
 }
 
-bool ptrmap_put(const struct ptrmap_entry *entry)
+static bool store(const struct ptrmap_entry *entry, bool replace, bool *ret_new)
 {
 	uint64_t h = hash(entry->kind, entry->key);
 	struct ptrmap_shard *s = shard_lock(h);
@@ -99,11 +99,25 @@ bool ptrmap_put(const struct ptrmap_entry *entry)
 
 	if (ok) {
 		place = find(s, h, entry->kind, entry->key);
-		s->count += place->kind == PTRMAP_NONE;
-		*place = *entry;
+		*ret_new = place->kind == PTRMAP_NONE;
+		s->count += *ret_new;
+		if (*ret_new || replace)
+			*place = *entry;
 	}
 	shard_unlock(s);
 	return ok;
+}
+
+bool ptrmap_put(const struct ptrmap_entry *entry)
+{
+	bool is_new;
+
+	return store(entry, true, &is_new);
+}
+
+bool ptrmap_add(const struct ptrmap_entry *entry, bool *ret_new)
+{
+	return store(entry, false, ret_new);
 }
 
 bool ptrmap_take(enum ptrmap_kind kind, uint64_t key, struct ptrmap_entry *ret_entry)

@@ -52,6 +52,8 @@ struct ptrmap {
 
 /* False only when memory ran out. An entry with the same kind and key is replaced. */
 bool ptrmap_put(const struct ptrmap_entry *entry);
+/* The same, but what is there stays, and *ret_new says so. */
+bool ptrmap_add(const struct ptrmap_entry *entry, bool *ret_new);
 /* Remove and return; false: not ours. */
 bool ptrmap_take(enum ptrmap_kind kind, uint64_t key, struct ptrmap_entry *ret_entry);
 bool ptrmap_get(enum ptrmap_kind kind, uint64_t key, struct ptrmap_entry *ret_entry);

@@ -28,6 +28,7 @@ struct throttle_lane {
 	int device;
 	struct throttle_pipe *pipe;
 	struct pipe_trail trail;
+	int64_t seen_ns; /* the thread's credit when its use was last reported */
 };
 
 __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
@@ -45,9 +46,26 @@ static void flush_launches(struct throttle_local *local)
 	}
 }
 
+/* The launch path only takes from the credit. What it took since the last look is work handed to the driver; credit
+ * itself is in no queue. Without a pipe nobody will hear when it is done, so it counts as done: a grant that looks busy
+ * for ever costs its neighbours more. */
+static void report_use(struct throttle_local *local)
+{
+	struct throttle_lane *lane = local->lane;
+	int64_t used_ns = lane->seen_ns - local->credit_ns; /* negative after launches that failed */
+
+	lane->seen_ns = local->credit_ns;
+	if (lane->pipe)
+		pipe_mark(lane->pipe, used_ns);
+	else if (used_ns > 0 && guest_self())
+		add64(&guest_usage(lane->device)->completed_ns, (uint64_t)used_ns);
+}
+
 /* Hand unused credit back, so that a thread that ends or changes devices hoards nothing. */
 static void return_credit(struct throttle_local *local)
 {
+	if (local->lane)
+		report_use(local);
 	if (local->credit_ns > 0 && local->lane && guest_self()) {
 		struct sluice_policy_device policy;
 		uint64_t unused_ns = (uint64_t)local->credit_ns;
@@ -56,10 +74,10 @@ static void return_credit(struct throttle_local *local)
 		take64(shared_tat(local->lane->device),
 		       gate_price_ns(unused_ns, gate_effective_ppm(policy.share_ppm, policy.plan_ppm)));
 		take64(&guest_usage(local->lane->device)->consumed_ns, unused_ns);
-		if (local->lane->pipe)
-			pipe_unmark(local->lane->pipe, unused_ns);
 	}
 	local->credit_ns = 0;
+	if (local->lane)
+		local->lane->seen_ns = 0;
 }
 
 static void lane_gone(void *value)
@@ -101,34 +119,21 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 	return local->lane;
 }
 
-static uint64_t unused_credit_ns(const struct throttle_local *local)
+static struct throttle_pipe *lane_pipe(struct throttle_lane *lane)
 {
-	return local->credit_ns > 0 ? (uint64_t)local->credit_ns : 0;
-}
-
-/* Credit is charged and not done, so it waits among the unmarked time of the one pipe the thread would use it in. It
- * moves along when that changes, or the grant would look busy, or idle, by a bit more with every change. */
-static struct throttle_pipe *lane_pipe(struct throttle_local *local)
-{
-	struct throttle_lane *lane = local->lane;
-
 	if (!lane->pipe) {
 		lane->pipe = pipe_of_current(lane->device);
 		lane->trail.last = -1;
-		if (lane->pipe)
-			pipe_mark(lane->pipe, unused_credit_ns(local));
 	}
 	return lane->pipe;
 }
 
 void throttle_forget_local(void)
 {
-	struct throttle_lane *lane = throttle_local.lane;
-
 	throttle_local.function = NULL;
-	if (lane && lane->pipe) {
-		pipe_unmark(lane->pipe, unused_credit_ns(&throttle_local));
-		lane->pipe = NULL;
+	if (throttle_local.lane && throttle_local.lane->pipe) {
+		report_use(&throttle_local);
+		throttle_local.lane->pipe = NULL;
 	}
 }
 
@@ -145,6 +150,8 @@ void throttle_forget_parent(void)
 	throttle_forget_all();
 	throttle_local.credit_ns = 0; /* drawn by the parent, which still has it */
 	throttle_local.launches = 0;
+	if (throttle_local.lane)
+		throttle_local.lane->seen_ns = 0;
 	pipe_forget_parent();
 }
 
@@ -317,7 +324,7 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 
 	if (!lane || !entry)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	struct throttle_pipe *pipe = lane_pipe(local);
+	struct throttle_pipe *pipe = lane_pipe(lane);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 
 	if (cost_ns && local->credit_ns >= (int64_t)cost_ns &&
@@ -348,19 +355,22 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	flush_launches(local);
 	if (local->credit_ns < (int64_t)ask.cost_ns) {
 		result = pass_gate(&ask, &local->credit_ns);
+		if (result == CUDA_SUCCESS)
+			lane->seen_ns += (int64_t)ask.paid_ns;
 	} else {
 		local->credit_ns -= (int64_t)ask.cost_ns;
+	}
+	if (result == CUDA_SUCCESS) {
+		local->launches++;
+		report_use(local);
 	}
 	if (result != CUDA_SUCCESS || !pipe) {
 		restore_capture(mode);
 		return result;
 	}
-	local->launches++;
-
 	ticket->record = pipe_record_open(pipe, entry,
 	                                  &(struct pipe_launch){ .stream = stream,
 	                                                         .key = key,
-	                                                         .paid_ns = ask.paid_ns,
 	                                                         .cost_ns = ask.cost_ns,
 	                                                         .window_left_ns = ask.window_left_ns,
 	                                                         .contention = ask.contention,
@@ -389,8 +399,7 @@ void throttle_after(struct throttle_ticket *ticket, CUresult result)
 		return;
 	CUstreamCaptureMode mode = relax_capture();
 
-	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS, unused_credit_ns(&throttle_local),
-	                  &throttle_local.lane->trail);
+	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS, &throttle_local.lane->trail);
 	restore_capture(mode);
 }
 
@@ -403,11 +412,12 @@ void throttle_settle(bool whole_context)
 	flush_launches(local);
 	struct throttle_pipe *pipe = local->lane->pipe;
 
+	report_use(local);
 	if (!pipe)
 		return;
 	CUstreamCaptureMode mode = relax_capture();
 
 	pipe_reap(pipe);
 	restore_capture(mode);
-	pipe_settle(pipe, whole_context, unused_credit_ns(local));
+	pipe_settle(pipe, whole_context);
 }

@@ -1,105 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated management library: start and end, the system, finding devices. */
+#include "interpose/sim/nvml.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include "interpose/sim/object.h"
-#define A SIM_API
-typedef struct sim_gpu *dev;
-static struct sim_state *st(void)
+#include <strings.h>
+#include <time.h>
+
+static int references;
+
+static void wait_while_hung(void)
 {
-	return sim_state();
+	while (sim_knob_number("nvml_hang", 0)) {
+		struct timespec nap = { .tv_nsec = 20000000 };
+
+		nanosleep(&nap, NULL);
+	}
 }
-A int nvmlInit_v2(void)
+
+nvmlReturn_t nvml_enter(void)
 {
-	return st() ? 0 : 9;
+	wait_while_hung();
+	return __atomic_load_n(&references, __ATOMIC_ACQUIRE) > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
-A int nvmlInitWithFlags(unsigned f)
+
+nvmlReturn_t nvml_enter_device(nvmlDevice_t device)
 {
-	(void)f;
-	return st() ? 0 : 9;
+	struct sim_state *state = sim_state();
+
+	ENTER();
+	WANT(device && device >= state->gpu && device < state->gpu + state->gpu_count);
+	sim_lock(device);
+	sim_reap(state, device, false);
+	sim_unlock(device);
+	return device->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
-A int nvmlShutdown(void)
+
+const struct sim_model *nvml_model(nvmlDevice_t device)
 {
-	return 0;
+	return sim_model_at(device->model);
 }
-A const char *nvmlErrorString(int e)
+
+nvmlReturn_t nvml_text(char *text, unsigned bytes, const char *value)
 {
-	return e ? "error" : "Success";
+	WANT(text);
+	if (strlen(value) >= bytes)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(text, value, strlen(value) + 1);
+	return NVML_SUCCESS;
 }
-A int nvmlSystemGetDriverVersion(char *v, unsigned n)
+
+unsigned nvml_busy_percent(nvmlDevice_t device, int client)
 {
-	snprintf(v, n, "580.95.05");
-	return 0;
+	sim_lock(device);
+	uint32_t permille =
+		timeline_utilization_permille(sim_advance(sim_state(), device), client, UINT64_C(1000000000));
+
+	sim_unlock(device);
+	return (permille + 5) / 10;
 }
-A int nvmlSystemGetNVMLVersion(char *v, unsigned n)
+
+uint64_t nvml_now_us(void)
 {
-	snprintf(v, n, "13.580.95.05");
-	return 0;
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
-A int nvmlDeviceGetCount_v2(unsigned *n)
+
+/* --- start and end ------------------------------------------------------------------------------------------------ */
+
+NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
-	*n = st()->gpu_count;
-	return 0;
+	(void)flags;
+	wait_while_hung();
+	if (sim_knob_number("version_skew", 0))
+		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+	if (!sim_state())
+		return NVML_ERROR_DRIVER_NOT_LOADED;
+	__atomic_add_fetch(&references, 1, __ATOMIC_ACQ_REL);
+	return NVML_SUCCESS;
 }
-A int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev *d)
+
+NVML_API nvmlReturn_t nvmlInit_v2(void)
 {
-	if (i >= st()->gpu_count)
-		return 2;
-	*d = &st()->gpu[i];
-	return 0;
+	return nvmlInitWithFlags(0);
 }
-A int nvmlDeviceGetUUID(dev d, char *t, unsigned n)
+
+NVML_API nvmlReturn_t nvmlInit(void)
 {
-	const uint8_t *u = d->uuid;
-	snprintf(t, n, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
-	         u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-	return 0;
+	return nvmlInitWithFlags(0);
 }
-A int nvmlDeviceGetName(dev d, char *t, unsigned n)
+
+NVML_API nvmlReturn_t nvmlShutdown(void)
 {
-	snprintf(t, n, "%s", sim_model_at(d->model)->name);
-	return 0;
+	ENTER();
+	__atomic_sub_fetch(&references, 1, __ATOMIC_ACQ_REL);
+	return NVML_SUCCESS;
 }
-struct mem {
-	unsigned long long total, free, used;
-};
-A int nvmlDeviceGetMemoryInfo(dev d, struct mem *m)
+
+NVML_API const char *nvmlErrorString(nvmlReturn_t result)
 {
-	sim_lock(d);
-	sim_reap(st(), d, true);
-	m->used = sim_used_bytes(st(), sim_gpu_index(st(), d));
-	sim_unlock(d);
-	m->total = sim_model_at(d->model)->memory_bytes;
-	m->free = m->total - m->used;
-	return 0;
+	static const char *const texts[] = {
+		[NVML_SUCCESS] = "Success",
+		[NVML_ERROR_UNINITIALIZED] = "Uninitialized",
+		[NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
+		[NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+		[NVML_ERROR_NOT_FOUND] = "Not Found",
+		[NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
+		[NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
+		[NVML_ERROR_TIMEOUT] = "Timeout",
+		[NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+		[NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
+		[NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "The provided version is invalid/unsupported",
+	};
+
+	if ((unsigned)result < sizeof(texts) / sizeof(texts[0]) && texts[result])
+		return texts[result];
+	return "Unknown Error";
 }
-struct util {
-	unsigned gpu, memory;
-};
-A int nvmlDeviceGetUtilizationRates(dev d, struct util *u)
+
+/* --- the system --------------------------------------------------------------------------------------------------- */
+
+NVML_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned bytes)
 {
-	sim_lock(d);
-	u->gpu = timeline_utilization_permille(sim_advance(st(), d), -1, 1000000000) / 10;
-	sim_unlock(d);
-	u->memory = 0;
-	return 0;
+	char text[80];
+
+	ENTER();
+	if (!sim_knob_text("driver_version", text, sizeof(text)))
+		snprintf(text, sizeof(text), "580.95.05");
+	return nvml_text(version, bytes, text);
 }
-struct proc {
-	unsigned pid;
-	unsigned long long used;
-	unsigned gi, ci;
-};
-A int nvmlDeviceGetComputeRunningProcesses_v3(dev d, unsigned *n, struct proc *p)
+
+NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned bytes)
 {
-	unsigned k = 0, g = sim_gpu_index(st(), d);
-	sim_lock(d);
-	sim_reap(st(), d, true);
-	for (unsigned i = 0; i < SIM_CLIENTS; i++)
-		if (st()->client[i].in_use && st()->client[i].used_bytes[g]) {
-			if (p && k < *n)
-				p[k] = (struct proc){ st()->client[i].pid, st()->client[i].used_bytes[g], -1u, -1u };
-			k++;
+	ENTER();
+	return nvml_text(version, bytes, "13.580.95.05");
+}
+
+NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+	ENTER();
+	WANT(version);
+	*version = (int)sim_knob_number("cuda_version", 13000);
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+	return nvmlSystemGetCudaDriverVersion(version);
+}
+
+NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned bytes)
+{
+	char path[40], text[256] = "";
+
+	ENTER();
+	snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
+	FILE *file = fopen(path, "re");
+
+	if (!file)
+		return NVML_ERROR_NOT_FOUND;
+	size_t n = fread(text, 1, sizeof(text) - 1, file);
+
+	fclose(file);
+	text[n] = 0; /* up to the end of the first argument */
+	return nvml_text(name, bytes, text);
+}
+
+/* --- finding devices ---------------------------------------------------------------------------------------------- */
+
+NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
+{
+	ENTER();
+	WANT(count);
+	*count = sim_state()->gpu_count;
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
+{
+	return nvmlDeviceGetCount_v2(count);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
+{
+	ENTER();
+	WANT(device && index < sim_state()->gpu_count);
+	*device = &sim_state()->gpu[index];
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
+{
+	return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+typedef nvmlReturn_t (*name_of)(nvmlDevice_t device, char *text, unsigned bytes);
+
+static nvmlReturn_t find(const char *wanted, nvmlDevice_t *device, name_of name)
+{
+	struct sim_state *state = sim_state();
+
+	ENTER();
+	WANT(wanted && device);
+	for (unsigned i = 0; i < state->gpu_count; i++) {
+		char text[96];
+
+		if (name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS && strcasecmp(text, wanted) == 0) {
+			*device = &state->gpu[i];
+			return NVML_SUCCESS;
 		}
-	sim_unlock(d);
-	int r = k > *n ? 7 : 0;
-	*n = k;
-	return r;
+	}
+	return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned bytes);
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *text, unsigned bytes);
+nvmlReturn_t nvml_bus_id(nvmlDevice_t device, char *text, unsigned bytes);
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	return find(uuid, device, nvmlDeviceGetUUID);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)
+{
+	return find(serial, device, nvmlDeviceGetSerial);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
+{
+	char full[32];
+
+	WANT(bus_id && device);
+	/* 0000:10:00.0 is as good as 00000000:10:00.0 */
+	snprintf(full, sizeof(full), "%s%s", strcspn(bus_id, ":") == 4 ? "0000" : "", bus_id);
+	return find(full, device, nvml_bus_id);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device)
+{
+	return nvmlDeviceGetHandleByPciBusId_v2(bus_id, device);
 }

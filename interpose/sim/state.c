@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -160,12 +161,29 @@ static bool byte_locked(unsigned client)
 	return fcntl(lock_fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
+/* The kernel's random bytes for this run of this program: exec changes them, fork does not. */
+static uint64_t program(void)
+{
+	uint64_t bytes = 0;
+	const void *random = (const void *)getauxval(AT_RANDOM);
+
+	if (random)
+		memcpy(&bytes, random, sizeof(bytes));
+	return bytes;
+}
+
+/* A record lock never conflicts with its own process, and the driver and the management library may both be in it, each
+ * with its own copy of this file's variables. */
+static bool is_this_process(const struct sim_client *client)
+{
+	return client->pid == (uint32_t)getpid() && client->program == program();
+}
+
 bool sim_client_alive(const struct sim_state *state, unsigned client)
 {
-	if (!state->client[client].in_use)
+	if (!__atomic_load_n(&state->client[client].in_use, __ATOMIC_ACQUIRE))
 		return false;
-	/* Our own lock does not conflict with us. */
-	return ((int)client == self && self_pid == (uint32_t)getpid()) || byte_locked(client);
+	return is_this_process(&state->client[client]) || byte_locked(client);
 }
 
 int sim_client_self(void)
@@ -204,6 +222,7 @@ int sim_client_attach(struct sim_state *state)
 		memset(client->cell_ns, 0, sizeof(client->cell_ns));
 		memset(client->used_bytes, 0, sizeof(client->used_bytes));
 		client->pid = (uint32_t)getpid();
+		client->program = program();
 		client->memory_fd = -1;
 		__atomic_store_n(&client->in_use, 1, __ATOMIC_RELEASE);
 		found = (int)i;

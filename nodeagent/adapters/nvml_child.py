@@ -56,7 +56,7 @@ class Reader:
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         name = _text(pynvml.nvmlDeviceGetName(handle))
         try:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            total_bytes, used_bytes = _memory(handle)
             error = None
         except pynvml.NVMLError as failure:
             return GpuReading(GpuUuid(uuid), index, name, Bytes(0), error=str(failure))
@@ -66,8 +66,8 @@ class Reader:
             uuid=GpuUuid(uuid),
             index=index,
             name=name,
-            memory_total_bytes=Bytes(memory.total),
-            memory_used_bytes=Bytes(memory.used),
+            memory_total_bytes=Bytes(total_bytes),
+            memory_used_bytes=Bytes(used_bytes),
             sm_count=_optional(
                 lambda: int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
             ),
@@ -165,6 +165,17 @@ def main() -> int:
         answers.write(json.dumps(write_plain(reading)) + "\n")
         answers.flush()
     return 0
+
+
+def _memory(handle: Any) -> tuple[int, int]:
+    """(what programs can have in all, what they have). Version 1 counts the driver's own part as
+    used; drivers before 510 have no other."""
+    read = pynvml.nvmlDeviceGetMemoryInfo
+    exact = _optional(lambda: read(handle, version=pynvml.nvmlMemory_v2))
+    if exact is not None:
+        return exact.total - exact.reserved, exact.used
+    memory = read(handle)
+    return memory.total, memory.used
 
 
 def _text(value: Any) -> str:

@@ -186,6 +186,8 @@ class PodSet:
     required_topology: str | None = None
     preferred_topology: str | None = None
     unconstrained_topology: bool = False
+    containers: tuple[Mapping[str, int], ...] = ()
+    """Requests by container, for rules that look at containers one by one."""
     over_limit: str | None = None
     """Why the template itself is wrong (a request above its limit), else None."""
 

@@ -52,8 +52,9 @@ class QuotaNode:
     """One ClusterQueue or cohort in the tree."""
 
     __slots__ = (
-        "borrowing_limit", "children", "fair_weight_milli", "generation", "guaranteed", "height",
-        "is_cohort", "lending_limit", "name", "nominal", "parent", "path", "subtree_quota", "usage",
+        "borrowing_limit", "children", "fair_weight_milli", "freed", "generation", "guaranteed",
+        "height", "is_cohort", "lendable", "lending_limit", "name", "nominal", "parent", "path",
+        "subtree_quota", "usage",
     )
 
     def __init__(self, name: str, *, is_cohort: bool, fair_weight_milli: int = 1000) -> None:
@@ -68,12 +69,16 @@ class QuotaNode:
         self.subtree_quota: dict[Fr, int] = {}
         self.guaranteed: dict[Fr, int] = {}
         self.usage: dict[Fr, int] = {}
+        self.lendable: dict[str, int] | None = None
+        """By resource: what this node could use at most; see `shares`. None until asked for."""
         self.path: tuple[QuotaNode, ...] = (self,)
         """From this node up to the root."""
         self.height = 0
         """ClusterQueues have 0, a cohort one more than its highest child cohort."""
         self.generation = 0
         """Counted at roots: grows with every lasting change of usage or quota in the tree."""
+        self.freed = 0
+        """Counted at roots: grows when quota may have become free; a part of `generation`."""
 
     def __repr__(self) -> str:
         return f"QuotaNode({self.name!r})"
@@ -207,12 +212,14 @@ def settle(root: QuotaNode, own_usage: Mapping[str, Usage]) -> None:
     """
     _settle(root, (), own_usage)
     root.generation += 1
+    root.freed += 1
 
 
 def _settle(
     node: QuotaNode, above: tuple[QuotaNode, ...], own_usage: Mapping[str, Usage]
 ) -> None:
     node.path = (node, *above)
+    node.lendable = None
     node.subtree_quota = dict(node.nominal)
     node.usage = {} if node.is_cohort else dict(own_usage.get(node.name, {}))
     for child in node.children:

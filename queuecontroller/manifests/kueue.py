@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from queuecontroller.engine.limit_range import Bounds, LimitRange
 from queuecontroller.engine.model import (
     DEFAULT_WEIGHT_MILLI,
     Admission,
@@ -41,6 +42,7 @@ from queuecontroller.engine.model import (
 from queuecontroller.engine.selectors import LabelSelector, Requirement
 
 from .pods import (
+    container_requests,
     over_limit,
     pod_requests,
     read_node_affinity,
@@ -73,6 +75,11 @@ def read_cohort(value: object, path: str = "Cohort") -> Cohort:
 
 def read_local_queue(value: object, path: str = "LocalQueue") -> LocalQueue:
     return read(_local_queue, value, path)
+
+
+def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, LimitRange]:
+    """Its namespace, and its bounds."""
+    return read(_limit_range, value, path)
 
 
 def read_workload(value: object, path: str = "Workload") -> Workload:
@@ -270,6 +277,7 @@ def read_pod_set(reader: Reader) -> PodSet:
         required_topology=topology.optional_text("required"),
         preferred_topology=topology.optional_text("preferred"),
         unconstrained_topology=topology.flag("unconstrained"),
+        containers=tuple(container_requests(spec)),
         over_limit=over_limit(spec),
     )
     topology.ignore(
@@ -374,3 +382,14 @@ def _controller_uid(head: Reader) -> str:
         if owner.flag("controller"):
             return owner.text("uid")
     return ""
+
+
+def _limit_range(reader: Reader) -> tuple[str, LimitRange]:
+    head = _head(reader)
+    head.ignore("name")
+    spec = reader.child("spec")
+    bounds = []
+    for one in spec.children("limits"):
+        bounds.append(Bounds(one.required("type"), one.amounts("min"), one.amounts("max")))
+    spec.done()
+    return head.text("namespace", "default"), LimitRange(tuple(bounds))

@@ -391,7 +391,7 @@ def fills(cuda: Cuda) -> None:
 
 def test_a_copy_takes_the_time_its_way_allows(gpu: Card) -> None:
     took = gpu.client().call(copy_times)
-    size = 64 * MIB
+    size = 8 * MIB
     bandwidth_ms = size / 3350000 / 1000
     assert took["fill"] == pytest.approx(bandwidth_ms, rel=1e-3)
     assert took["device"] == pytest.approx(2 * bandwidth_ms, rel=1e-3)
@@ -401,7 +401,7 @@ def test_a_copy_takes_the_time_its_way_allows(gpu: Card) -> None:
 
 def copy_times(cuda: Cuda) -> dict[str, float]:
     cuda.context()
-    stream, size = cuda.stream(), Size(64 * MIB)
+    stream, size = cuda.stream(), Size(8 * MIB)
     a, b = U64(cuda.alloc(size.value)), U64(cuda.alloc(size.value))
     buffer = c.create_string_buffer(size.value)
     hold = cuda.kernel()

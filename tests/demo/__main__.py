@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -64,13 +65,13 @@ def used_bytes(node: Node, index: int) -> int:
 
 
 def driver_memory(node: Node) -> list[tuple[int, int]]:
-    import subprocess
-
+    """(index, bytes that programs have) of every GPU, asked of NVML."""
     program = (
         "import pynvml as n\n"
         "n.nvmlInit()\n"
         "for i in range(n.nvmlDeviceGetCount()):\n"
-        "    print(i, n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(i)).used)\n"
+        "    gpu = n.nvmlDeviceGetHandleByIndex(i)\n"
+        "    print(i, n.nvmlDeviceGetMemoryInfo(gpu, version=n.nvmlMemory_v2).used)\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", program],

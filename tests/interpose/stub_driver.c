@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "interpose/cuda_abi.h"
 
@@ -41,6 +42,9 @@ static struct {
 	uint64_t total, used;
 	uint64_t contexts; /* the part of `used` that no allocation asked for */
 	uint64_t peak;     /* of the other part */
+	uint64_t
+		idle_ns; /* CLOCK_MONOTONIC when the last kernel will be done: one at a time, in the order of launches */
+	uint64_t busy_ns; /* of all kernels so far */
 	struct object *primary;
 	int primary_count;
 	struct object *default_pool;
@@ -277,17 +281,22 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 }
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
 {
+	static pthread_mutex_t retaining = PTHREAD_MUTEX_INITIALIZER;
 	CUresult r = CUDA_SUCCESS;
 
 	if (dev < 0 || dev >= devices())
 		return CUDA_ERROR_INVALID_DEVICE;
+	pthread_mutex_lock(&retaining);
 	if (!gpu[dev].primary) {
+		/* making a context takes a while, long enough for another thread to come and wait for it */
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 		r = create(context, dev);
 		if (r == CUDA_SUCCESS)
 			gpu[dev].primary = (struct object *)*context;
 	}
 	*context = (CUcontext)gpu[dev].primary;
 	gpu[dev].primary_count += r == CUDA_SUCCESS;
+	pthread_mutex_unlock(&retaining);
 	return r;
 }
 API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
@@ -343,11 +352,6 @@ API CUresult cuCtxGetDevice(CUdevice *dev)
 		*dev = current()->dev;
 	return r;
 }
-API CUresult cuCtxSynchronize(void)
-{
-	return begin();
-}
-
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
 static CUresult plain(enum kind kind, uint64_t bytes, uint64_t *ret)
@@ -589,12 +593,6 @@ API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 	*status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
 	return CUDA_SUCCESS;
 }
-API CUresult cuStreamSynchronize(CUstream stream)
-{
-	(void)stream;
-	return begin();
-}
-
 /* --- VMM: handles are reused at once, as real drivers may ------------------------------------------------------------ */
 
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
@@ -686,13 +684,122 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
 
 /* --- launching -------------------------------------------------------------------------------------------------------- */
 
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+API uint64_t stub_busy_ns(int dev)
+{
+	return __atomic_load_n(&gpu[dev].busy_ns, __ATOMIC_SEQ_CST);
+}
+
+/* Takes `gx` microseconds of the device. */
 API CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                             unsigned int by, unsigned int bz, unsigned int bytes, CUstream stream, void **params,
                             void **extra)
 {
-	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)bytes, (void)stream, (void)params;
+	uint64_t now = now_ns();
+
+	(void)f, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)bytes, (void)stream, (void)params;
 	(void)extra;
 	__atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+	if (!current())
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&lock);
+	if (gpu[current()->dev].idle_ns < now)
+		gpu[current()->dev].idle_ns = now;
+	gpu[current()->dev].idle_ns += 1000 * (uint64_t)gx;
+	gpu[current()->dev].busy_ns += 1000 * (uint64_t)gx;
+	pthread_mutex_unlock(&lock);
+	return CUDA_SUCCESS;
+}
+
+static uint64_t idle_ns(void)
+{
+	uint64_t idle;
+
+	pthread_mutex_lock(&lock);
+	idle = current() ? gpu[current()->dev].idle_ns : 0;
+	pthread_mutex_unlock(&lock);
+	return idle;
+}
+static CUresult wait_until(uint64_t end)
+{
+	uint64_t now = now_ns();
+
+	if (end > now)
+		nanosleep(&(struct timespec){ .tv_sec = (time_t)((end - now) / 1000000000u),
+		                              .tv_nsec = (long)((end - now) % 1000000000u) },
+		          NULL);
+	return begin();
+}
+API CUresult cuStreamSynchronize(CUstream stream)
+{
+	(void)stream;
+	return wait_until(idle_ns());
+}
+API CUresult cuCtxSynchronize(void)
+{
+	return wait_until(idle_ns());
+}
+
+/* Events are never reused and never freed: a handle that outlived its context shows as an error. */
+static struct event {
+	struct object *context;
+	uint64_t at_ns;
+} events[1 << 16];
+static uint32_t events_made;
+
+static struct event *event_of(CUevent handle)
+{
+	struct event *e = (struct event *)handle;
+
+	return e >= events && e < events + sizeof(events) / sizeof(events[0]) && e->context &&
+	                       e->context->kind == CONTEXT
+	               ? e
+	               : NULL;
+}
+API CUresult cuEventCreate(CUevent *event, unsigned int flags)
+{
+	uint32_t i = __atomic_fetch_add(&events_made, 1, __ATOMIC_RELAXED);
+
+	(void)flags;
+	if (!current() || i >= sizeof(events) / sizeof(events[0]))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	events[i].context = current();
+	*event = (CUevent)&events[i];
+	return CUDA_SUCCESS;
+}
+API CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	struct event *e = event_of(event);
+	uint64_t at = idle_ns(), now = now_ns();
+
+	(void)stream;
+	if (!e || e->context != current())
+		return CUDA_ERROR_INVALID_HANDLE;
+	__atomic_store_n(&e->at_ns, at > now ? at : now, __ATOMIC_SEQ_CST);
+	return CUDA_SUCCESS;
+}
+API CUresult cuEventQuery(CUevent event)
+{
+	struct event *e = event_of(event);
+
+	if (!e)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return __atomic_load_n(&e->at_ns, __ATOMIC_SEQ_CST) <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+API CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+	struct event *a = event_of(start), *b = event_of(end);
+
+	if (!a || !b)
+		return CUDA_ERROR_INVALID_HANDLE;
+	*ms = (float)(int64_t)(b->at_ns - a->at_ns) / 1e6f;
 	return CUDA_SUCCESS;
 }
 API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,

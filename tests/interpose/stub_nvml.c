@@ -2,11 +2,15 @@
 /*
  * A management library for the tests of nvml.c: every symbol of the lists, most of them only a number, and for those we
  * wrap a node of STUB_DEVICES GPUs with the UUIDs of the stub driver, 16 GiB each, and three processes on every one:
- * STUB_PID, 4000000 and 4000001.
+ * STUB_PID, 4000000 and 4000001. With STUB_DRIVER, the path of the stub driver, instead: this process, with what that
+ * driver says is in use.
  */
+#include <dlfcn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -20,7 +24,15 @@ typedef void *device_t;
 	{                                                                                                              \
 		return 100000 + __COUNTER__;                                                                           \
 	}
+#define nvmlInitWithFlags unused_init
 #include "interpose/nvml_shim/forward.def"
+#undef nvmlInitWithFlags
+
+API int nvmlInitWithFlags(unsigned int flags)
+{
+	(void)flags;
+	return 0;
+}
 
 static unsigned int devices(void)
 {
@@ -114,7 +126,16 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *c
 	struct process *to = infos;
 	unsigned int pids[3] = { 4000000, own ? (unsigned int)strtoul(own, NULL, 10) : 1, 4000001 };
 
-	(void)device;
+	if (getenv("STUB_DRIVER")) {
+		void *driver = dlopen(getenv("STUB_DRIVER"), RTLD_LAZY | RTLD_NOLOAD);
+		uint64_t (*used)(int) = driver ? (uint64_t(*)(int))dlsym(driver, "stub_used") : NULL;
+		uint64_t bytes = used ? used((int)index_of(device)) : 0;
+
+		*count = bytes > 0;
+		if (bytes > 0)
+			to[0] = (struct process){ (unsigned int)getpid(), bytes, { 0, 0 } };
+		return 0;
+	}
 	if (*count < 3) {
 		*count = 3;
 		return 7;

@@ -182,3 +182,85 @@ def test_every_trampoline_reaches_its_own_function(region: Region) -> None:
     )
     assert len(names) > 300
     assert got["wrong"] == []
+
+
+def test_what_a_context_itself_takes_is_charged_by_nvmls_figure(tmp_path: Path, stub: Path) -> None:
+    region = Region(tmp_path / "grant", nvml=stub)
+    got = ask(
+        region,
+        """
+        def now():
+            return stub().stub_used(0), info()[1] - info()[0]
+        init()
+        seen = [now()]
+        assert alloc(5 << 20)[0] == 0
+        seen.append(now())
+        context = ctypes.c_void_p()
+        assert cuda.cuCtxCreate_v2(byref(context), 0, 0) == 0
+        assert alloc(7 << 20)[0] == 0
+        seen.append(now())
+        assert cuda.cuCtxDestroy_v2(context) == 0
+        seen.append(now())
+        assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+        init()
+        seen.append(now())
+        answer(seen=seen)
+        """,
+        STUB_DRIVER=str(regions.STUB),
+    )
+    context = 16 * MIB
+    used = [context, context + 5 * MIB, 2 * context + 12 * MIB, context + 5 * MIB, context]
+    assert [driver for driver, _ in got["seen"]] == used
+    assert [charged for _, charged in got["seen"]] == used
+
+
+def test_a_context_that_does_not_fit_is_refused_and_undone(tmp_path: Path, stub: Path) -> None:
+    region = Region(tmp_path / "grant", limits=(20 * MIB,), nvml=stub)
+    got = ask(
+        region,
+        """
+        init()
+        context = ctypes.c_void_p()
+        refused = cuda.cuCtxCreate_v2(byref(context), 0, 0)
+        answer(refused=refused, used=stub().stub_used(0), room=alloc(4 << 20)[0], more=alloc(1)[0])
+        """,
+        STUB_DRIVER=str(regions.STUB),
+    )
+    assert got["refused"] == 2
+    assert got["used"] == 16 * MIB, "only the first one is there"
+    assert got["room"] == 0
+    assert got["more"] == 2
+
+
+def test_a_primary_context_that_threads_retain_at_once_is_charged_once(
+    tmp_path: Path, stub: Path
+) -> None:
+    region = Region(tmp_path / "grant", nvml=stub)
+    got = ask(
+        region,
+        """
+        import threading
+        assert cuda.cuInit(0) == 0
+        together = threading.Barrier(8, timeout=20)
+        def retain():
+            context = ctypes.c_void_p()
+            together.wait()
+            for _ in range(50):
+                assert cuda.cuDevicePrimaryCtxRetain(byref(context), 0) == 0
+            together.wait()
+            for _ in range(50):
+                assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0
+        rounds = []
+        for _ in range(10):
+            threads = [threading.Thread(target=retain) for _ in range(8)]
+            for t in threads: t.start()
+            for t in threads: t.join()
+            init()
+            rounds.append([stub().stub_used(0), info()[1] - info()[0]])
+            assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+            assert stub().stub_used(0) == 0
+        answer(rounds=rounds)
+        """,
+        STUB_DRIVER=str(regions.STUB),
+    )
+    assert got["rounds"] == [[16 * MIB, 16 * MIB]] * 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ from tests.interpose import regions
 from tests.interpose.regions import GIB, MIB, Region
 
 GPUS = "a100-40gb,a100-40gb"
+CHUNK_NS = 200_000
+"""What a thread draws at once; see regions.Region."""
 
 WORK = """
 def kernel():
@@ -104,12 +107,18 @@ answer(before=before, full=full, after=info(), held=len(held), refused=answered[
     assert region.total("peak_bytes") <= 4 * GIB
 
 
+def simulated_nvml_tells_processes() -> bool:
+    return hasattr(ctypes.CDLL(str(regions.SIM_NVML)), "nvmlDeviceGetHandleByUUID")
+
+
 def test_the_contexts_own_memory_is_charged_and_given_back(node: Node, region: Region) -> None:
+    if not simulated_nvml_tells_processes():
+        pytest.skip(
+            "the simulated NVML does not tell what a process uses; test_nvml.py has the stub's"
+        )
     got = node.ask(
         region,
         """
-def charged():
-    return 4 << 30, info()
 init()
 free_bytes, total = info()
 assert alloc(100 << 20)[0] == 0
@@ -138,7 +147,7 @@ answer()
     assert region.total("launches") == 100
     # a chunk or two of credit is drawn and not used
     assert 95e6 <= consumed <= 106e6
-    assert abs(consumed - completed) <= 2e6
+    assert 0 <= consumed - completed <= CHUNK_NS
 
 
 def test_launches_work_after_their_context_was_reset(node: Node, region: Region) -> None:
@@ -161,7 +170,8 @@ answer(results=sorted(set(results)))
     )
     assert got["results"] == [0]
     assert region.total("launches") == 300
-    assert region.total("completed_ns") == region.total("consumed_ns"), "nothing is in flight"
+    in_flight = region.total("consumed_ns") - region.total("completed_ns")
+    assert 0 <= in_flight <= CHUNK_NS, "the thread's credit; more would look busy for ever"
 
 
 def test_a_reset_on_one_gpu_leaves_what_is_in_flight_on_another(node: Node, region: Region) -> None:
@@ -183,7 +193,7 @@ answer()
     )
     consumed, completed = region.total("consumed_ns", 1), region.total("completed_ns", 1)
     assert consumed >= 30e6
-    assert consumed - completed <= 1e6, "records of the other GPU were forgotten"
+    assert 0 <= consumed - completed <= 2 * CHUNK_NS, "records of the other GPU were forgotten"
 
 
 def test_a_forked_child_is_nobody_until_its_own_init(node: Node, region: Region) -> None:

@@ -46,7 +46,8 @@ def test_kills_under_the_thread_sanitizer() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(10, 12))
 def test_20_000_kills_never_pass_the_limit_and_leak_nothing(seed: int) -> None:
-    for part in range(2):  # each part within the time limit of a test
+    for part in range(2):
         assert_kept(torture(10_000, 100 * seed + part), 10_000)

@@ -1,0 +1,162 @@
+"""Everything that holds or gives quota: flavors, ClusterQueues, cohorts and the workloads in them.
+
+Objects may come and go in any order, so changes are only noted, and the cohort trees are built anew
+on the next `settle`. Workloads that come and go change the built trees in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .cluster_queue import ClusterQueueState, set_quotas
+from .model import ClusterQueue, Cohort, ResourceFlavor, StopPolicy
+from .quota_tree import (
+    FlavorResources,
+    QuotaNode,
+    Usage,
+    attach,
+    roots,
+    settle,
+    would_cycle,
+)
+from .workload_info import WorkloadInfo
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.numbers = FlavorResources()
+        self.queues: dict[str, ClusterQueueState] = {}
+        self._flavors: dict[str, ResourceFlavor] = {}
+        self._topologies: dict[str, tuple[str, ...]] = {}
+        self._queue_specs: dict[str, ClusterQueue] = {}
+        self._cohort_specs: dict[str, Cohort] = {}
+        self._in_cycle: set[str] = set()
+        self._stale = False
+
+    # -- objects --------------------------------------------------------------------------------
+
+    def put_flavor(self, flavor: ResourceFlavor) -> None:
+        if self._flavors.get(flavor.name) != flavor:
+            self._flavors[flavor.name] = flavor
+            self._stale = True
+
+    def put_topology(self, name: str, levels: tuple[str, ...]) -> None:
+        if self._topologies.get(name) != levels:
+            self._topologies[name] = levels
+            self._stale = True
+
+    def put_cluster_queue(self, spec: ClusterQueue) -> None:
+        if self._queue_specs.get(spec.name) != spec:
+            self._queue_specs[spec.name] = spec
+            self._stale = True
+
+    def put_cohort(self, spec: Cohort) -> None:
+        if self._cohort_specs.get(spec.name) != spec:
+            self._cohort_specs[spec.name] = spec
+            self._stale = True
+
+    def drop_flavor(self, name: str) -> None:
+        self._stale |= self._flavors.pop(name, None) is not None
+
+    def drop_cluster_queue(self, name: str) -> None:
+        self._stale |= self._queue_specs.pop(name, None) is not None
+
+    def drop_cohort(self, name: str) -> None:
+        self._stale |= self._cohort_specs.pop(name, None) is not None
+
+    @property
+    def flavors(self) -> Mapping[str, ResourceFlavor]:
+        return self._flavors
+
+    # -- the trees ------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """Builds the trees if an object changed; says whether it did."""
+        if not self._stale:
+            return False
+        self._stale = False
+        before = self.queues
+        self.queues = {
+            name: ClusterQueueState(spec, self._flavors, self._topologies, self.numbers)
+            for name, spec in self._queue_specs.items()
+        }
+        tops = [queue.node.root for queue in before.values()]
+        generation = 1 + max((top.generation for top in tops), default=0)
+        freed = 1 + max((top.freed for top in tops), default=0)
+        cohorts = self._cohort_nodes()
+        for queue in self.queues.values():
+            if queue.spec.cohort is not None:
+                attach(queue.node, cohorts[queue.spec.cohort])
+            old = before.get(queue.name)
+            if old is not None:
+                queue.workloads = old.workloads
+        held = {name: _total(queue) for name, queue in self.queues.items()}
+        nodes = [*cohorts.values(), *(queue.node for queue in self.queues.values())]
+        for root in roots(nodes):
+            settle(root, held)
+            root.generation, root.freed = generation, freed
+        return True
+
+    def _cohort_nodes(self) -> dict[str, QuotaNode]:
+        """A node for each cohort that is defined or named by anyone."""
+        specs = self._cohort_specs
+        names = dict.fromkeys(specs)
+        names.update(dict.fromkeys(one.parent for one in specs.values() if one.parent))
+        named = (spec.cohort for spec in self._queue_specs.values())
+        names.update(dict.fromkeys(name for name in named if name))
+        nodes: dict[str, QuotaNode] = {}
+        for name in names:
+            spec = specs.get(name, Cohort(name))
+            node = QuotaNode(name, is_cohort=True, fair_weight_milli=spec.fair_weight_milli)
+            set_quotas(node, spec, self.numbers)
+            nodes[name] = node
+        self._in_cycle = set()
+        for spec in specs.values():
+            if spec.parent is None:
+                continue
+            child, parent = nodes[spec.name], nodes[spec.parent]
+            if would_cycle(child, parent):
+                self._in_cycle.add(spec.name)
+            else:
+                attach(child, parent)
+        return nodes
+
+    def why_inactive(self, name: str) -> str | None:
+        """Why nothing is admitted through this ClusterQueue at all, else None."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return f"ClusterQueue {name} doesn't exist"
+        missing = queue.missing_flavors()
+        if missing:
+            return f"ClusterQueue {name} names flavors that don't exist: {', '.join(missing)}"
+        if queue.spec.stop_policy is not StopPolicy.NONE:
+            return f"ClusterQueue {name} is stopped ({queue.spec.stop_policy})"
+        for node in queue.node.root.subtree() if self._in_cycle else ():
+            if node.name in self._in_cycle:
+                return f"Cohort {node.name} is its own ancestor"
+        return None
+
+    # -- workloads with quota ---------------------------------------------------------------------
+
+    def add_workload(self, info: WorkloadInfo) -> None:
+        queue = self.queues[info.cluster_queue]
+        queue.workloads[info.key] = info
+        queue.node.add_usage(info.usage)
+        queue.node.root.generation += 1
+
+    def remove_workload(self, info: WorkloadInfo) -> None:
+        """Gives its quota back, so that every queue of the tree may look again."""
+        queue = self.queues[info.cluster_queue]
+        if queue.workloads.pop(info.key, None) is None:
+            return
+        queue.node.remove_usage(info.usage)
+        root = queue.node.root
+        root.generation += 1
+        root.freed += 1
+
+
+def _total(queue: ClusterQueueState) -> Usage:
+    total = QuotaNode(queue.name, is_cohort=False)
+    for info in queue.workloads.values():
+        total.add_usage(info.usage)
+    return total.usage

@@ -1,0 +1,290 @@
+"""One scheduling cycle: the head of every ClusterQueue, judged against the same state.
+
+1. Nominate: each head gets its flavors, and its preemption targets where it needs any.
+2. Order: see `entries`.
+3. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. Whoever
+   preempts, or could not, keeps the quota it waits for reserved until the cycle ends, so that no
+   later entry takes it.
+4. The rest is put back by the caller, `scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .assignment import Assignment, Mode, PendingReason
+from .cache import Cache
+from .classic_preemption import classic_targets
+from .cluster_queue import ClusterQueueState
+from .decisions import CycleResult, Preempted, QuotaReserved, StillPending
+from .entries import Entry, Status, in_order
+from .fair_preemption import fair_targets
+from .flavors import FlavorAssigner
+from .model import CheckState, PreemptionPolicy, WorkloadKey
+from .partial_admission import search_counts
+from .preemption import Preemptor
+from .quota_tree import Fr, QuotaNode
+from .settings import EngineSettings
+from .workload_info import PODS_READY, LastAssignment, Memo, Target, WorkloadInfo
+
+Judgement = tuple[Assignment, Sequence[Target]]
+
+
+class Cycle:
+    def __init__(self, cache: Cache, settings: EngineSettings, now_ns: int) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._now_ns = now_ns
+        self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
+        self._preempted: dict[WorkloadKey, WorkloadInfo] = {}
+        self._reserved: list[tuple[QuotaNode, dict[Fr, int]]] = []
+        self.result = CycleResult()
+
+    # -- 1. nominate ------------------------------------------------------------------------------
+
+    def nominate(self, info: WorkloadInfo) -> Entry:
+        queue = self._cache.queues[info.cluster_queue]
+        root = queue.node.path[-1]
+        memo = info.memo
+        if memo is None or memo.generation != root.generation:
+            resumes = info.last_assignment is not None and info.last_assignment.has_pending_flavors
+            assignment, targets = self._judge(queue, info)
+            memo = Memo(root.generation, assignment, targets)
+            info.memo = None if resumes else memo
+        assignment = memo.assignment
+        entry = Entry(info, queue, assignment, memo.targets)
+        info.last_assignment = LastAssignment(assignment.tried, root.freed)
+        if info.last_assignment.has_pending_flavors:
+            info.memo = None  # the next attempt starts at another flavor
+        return entry
+
+    def unfit(self, info: WorkloadInfo) -> Entry:
+        """An entry that is not looked at further."""
+        return Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
+
+    def _judge(self, queue: ClusterQueueState, info: WorkloadInfo) -> Judgement:
+        assigner = FlavorAssigner(queue, self._preemptor, self._settings)
+        full = assigner.assign(info)
+        if full.mode is Mode.FIT:
+            return full, ()
+        targets: Sequence[Target] = ()
+        if full.mode is Mode.PREEMPT:
+            targets = self._preemptor.targets(queue, info, full)
+        may_shrink = self._settings.partial_admission and info.can_be_partially_admitted
+        if targets or not may_shrink:
+            return full, targets
+
+        def attempt(counts: Sequence[int]) -> Judgement | None:
+            smaller = assigner.assign(info, counts)
+            if smaller.mode is Mode.FIT:
+                return smaller, ()
+            if smaller.mode is Mode.PREEMPT:
+                who = self._preemptor.targets(queue, info, smaller)
+                if who:
+                    return smaller, who
+            return None
+
+        counts = [one.count for one in info.pod_sets]
+        return search_counts(info.workload.pod_sets, counts, attempt) or (full, ())
+
+    # -- 3. serve ---------------------------------------------------------------------------------
+
+    def serve(self, entries: Sequence[Entry]) -> None:
+        for entry in in_order(entries, self._settings, self._cache.numbers):
+            self._serve(entry)
+        for node, usage in self._reserved:
+            node.remove_usage(usage)
+        self._reserved.clear()
+
+    def _serve(self, entry: Entry) -> None:
+        mode = entry.assignment.mode
+        if mode is Mode.NO_FIT:
+            entry.misfit(
+                entry.assignment.pending_reason,
+                entry.assignment.message(),
+                shape_is_to_blame=True,
+            )
+            return
+        if mode is Mode.PREEMPT and not entry.targets:
+            entry.misfit(
+                PendingReason.WAITING_FOR_QUOTA, entry.assignment.message(), shape_is_to_blame=True
+            )
+            reclaim = entry.queue.spec.preemption.reclaim_within_cohort
+            if reclaim is not PreemptionPolicy.ANY:
+                # Who can always take its quota back has no need to block anyone.
+                self._reserve(entry.queue.node, self._worth_reserving(entry))
+            return
+        if mode is Mode.PREEMPT and self._is_gated(entry):
+            entry.misfit(
+                PendingReason.ADMISSION_GATED,
+                "Workload requires preemption, but it's gated",
+                shape_is_to_blame=True,
+            )
+            return
+        if any(target.info.key in self._preempted for target in entry.targets) and (
+            not self._resolve_overlap(entry)
+        ):
+            return
+        usage = entry.assignment.usage
+        if not self._still_fits(entry):
+            entry.skip("Workload no longer fits after processing another workload")
+            if entry.assignment.mode is Mode.PREEMPT:
+                self._count_skipped(entry)
+            return
+        if entry.assignment.mode is Mode.PREEMPT:
+            self._preempt(entry)
+            self._reserve(entry.queue.node, usage)
+        elif self._settings.wait_for_pods_ready and not self._all_pods_ready():
+            entry.misfit(
+                PendingReason.WAITING_FOR_PODS_READY,
+                "waiting for all admitted workloads to be in PodsReady condition",
+                shape_is_to_blame=False,
+            )
+            entry.requeue_at_once = True
+        else:
+            self._admit(entry)
+
+    def _reserve(self, node: QuotaNode, usage: dict[Fr, int]) -> None:
+        """Until the end of the cycle only."""
+        node.add_usage(usage)
+        self._reserved.append((node, usage))
+
+    def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
+        """What an entry that could not preempt keeps from others: no more than is its own, or
+        than it may borrow when it would."""
+        node = entry.queue.node
+        kept: dict[Fr, int] = {}
+        for fr, amount in entry.assignment.usage.items():
+            nominal, used = node.nominal.get(fr, 0), node.usage.get(fr, 0)
+            if entry.assignment.borrowing == 0:
+                kept[fr] = max(0, min(amount, nominal - used))
+                continue
+            limit = node.borrowing_limit.get(fr)
+            kept[fr] = amount if limit is None else max(0, min(amount, nominal + limit - used))
+        return kept
+
+    def _is_gated(self, entry: Entry) -> bool:
+        return self._settings.preemption_gates and bool(entry.info.workload.preemption_gates)
+
+    def _count_skipped(self, entry: Entry) -> None:
+        skipped = self.result.skipped_preemptions
+        skipped[entry.queue.name] = skipped.get(entry.queue.name, 0) + 1
+
+    def _remove(self, infos: Sequence[WorkloadInfo]) -> None:
+        for info in infos:
+            self._cache.queues[info.cluster_queue].node.remove_usage(info.usage)
+
+    def _put_back(self, infos: Sequence[WorkloadInfo]) -> None:
+        for info in infos:
+            self._cache.queues[info.cluster_queue].node.add_usage(info.usage)
+
+    def _still_fits(self, entry: Entry) -> bool:
+        """Whether the entry fits once everyone preempted in this cycle is gone, itself included."""
+        node = entry.queue.node
+        usage = entry.assignment.usage
+        gone = list(self._preempted.values())
+        gone += [target.info for target in entry.targets]
+        if gone:
+            self._remove(gone)
+            fits = node.fits(usage)
+            self._put_back(gone)
+        else:
+            fits = node.fits(usage)
+        if fits and entry.assignment.mode is Mode.FIT and self._preempted:
+            # It would start now, and the preempted still run: it must fit beside them too.
+            for reserving, kept in self._reserved:
+                reserving.remove_usage(kept)
+            fits = node.fits(usage)
+            for reserving, kept in self._reserved:
+                reserving.add_usage(kept)
+        return fits
+
+    def _resolve_overlap(self, entry: Entry) -> bool:
+        """Assigns anew as if everyone preempted in this cycle had gone. True to go on with it."""
+        if not self._settings.recompute_overlapping_targets:
+            entry.skip("Workload has overlapping preemption targets with another workload")
+            self._count_skipped(entry)
+            return False
+        gone = list(self._preempted.values())
+        self._remove(gone)
+        for info in gone:
+            del self._cache.queues[info.cluster_queue].workloads[info.key]
+        assignment, targets = self._judge(entry.queue, entry.info)
+        for info in gone:
+            self._cache.queues[info.cluster_queue].workloads[info.key] = info
+        self._put_back(gone)
+        entry.assignment, entry.targets = assignment, targets
+        entry.info.memo = None
+        if targets:
+            return True
+        if assignment.mode is Mode.FIT:
+            entry.status = Status.PREEMPTING
+            entry.reason = PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
+            entry.message = (
+                "Workload has overlapping preemption targets with another workload, "
+                "but will fit after these preemptions complete"
+            )
+            entry.requeue_at_once = True
+            self._reserve(entry.queue.node, assignment.usage)
+            return False
+        entry.skip("Workload has overlapping preemption targets with another workload")
+        self._count_skipped(entry)
+        return False
+
+    def _preempt(self, entry: Entry) -> None:
+        info = entry.info
+        for target in entry.targets:
+            self._preempted[target.info.key] = target.info
+            if not target.info.evicted:
+                target.info.evicted = True
+                self._cache.queues[target.info.cluster_queue].node.root.generation += 1
+                self.result.preempted.append(Preempted(target.info, target.reason, info))
+        # Once the targets are gone every flavor is worth a look again.
+        info.last_assignment = None
+        entry.status = Status.PREEMPTING
+        entry.reason = PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
+        entry.message = (
+            f"{entry.assignment.message()}. "
+            f"Pending the preemption of {len(entry.targets)} workload(s)"
+        )
+        entry.requeue_at_once = True
+
+    def _admit(self, entry: Entry) -> None:
+        info, assignment = entry.info, entry.assignment
+        info.assignment = assignment
+        info.usage = assignment.usage
+        info.reserved_ns = self._now_ns
+        info.evicted = False
+        info.memo = None
+        info.last_assignment = None
+        self._cache.add_workload(info)
+        entry.status = Status.ADMITTED
+        ready = checks_ready(entry.queue, info, assignment)
+        self.result.reserved.append(QuotaReserved(info, assignment, ready))
+
+    def _all_pods_ready(self) -> bool:
+        return all(
+            info.workload.is_true(PODS_READY)
+            for queue in self._cache.queues.values()
+            for info in queue.workloads.values()
+        )
+
+    def report_pending(self, entry: Entry) -> None:
+        who = tuple(target.info.key for target in entry.targets)
+        waits = who if entry.status is Status.PREEMPTING else ()
+        self.result.pending.append(StillPending(entry.info, entry.reason, entry.message, waits))
+
+
+def checks_ready(queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment) -> bool:
+    """Whether every admission check the queue asks for, with these flavors, is ready."""
+    states = {one.name: one.state for one in info.workload.admission_checks}
+    if any(state is not CheckState.READY for state in states.values()):
+        return False
+    if not queue.spec.admission_checks:
+        return True
+    flavors = {got.flavor for one in assignment.pod_sets for got in one.flavors.values()}
+    return all(
+        rule.name in states
+        for rule in queue.spec.admission_checks
+        if not rule.on_flavors or flavors.intersection(rule.on_flavors)
+    )

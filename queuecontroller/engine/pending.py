@@ -1,0 +1,214 @@
+"""The workloads one ClusterQueue still has to start, in the order it would start them.
+
+Order is priority, then time. Workloads of one shape (see `WorkloadInfo.shape`) stand in one line,
+and the lines compete by their first. When the first of a line cannot start under
+BestEffortFIFO, the whole line is set aside until quota may have become free: nobody behind it could
+start either, so nothing is evaluated that cannot have changed. Under StrictFIFO the head stays.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+from .model import QueueingStrategy, WorkloadKey
+from .workload_info import Shape, WorkloadInfo
+
+Order = tuple[int, int, str]
+"""Negative priority, time, key."""
+
+
+def order_of(info: WorkloadInfo) -> Order:
+    return (-info.priority, info.order_ns, info.key)
+
+
+class Line:
+    """Workloads of one shape. Those that left are dropped when they come to the front."""
+
+    __slots__ = ("aside", "heap", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.heap: list[tuple[Order, int, WorkloadInfo]] = []
+        self.aside = False
+
+
+_NEVER: Final = -1
+
+
+class PendingQueue:
+    __slots__ = (
+        "_active", "_by_key", "_count", "_freed", "_inadmissible", "_lines", "_sticky", "_waiting",
+        "name", "strategy",
+    )
+
+    def __init__(self, name: str, strategy: QueueingStrategy) -> None:
+        self.name = name
+        self.strategy = strategy
+        self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
+        self._lines: dict[Shape, Line] = {}
+        self._active: list[tuple[Order, int, Line]] = []
+        """Lines by their first; an entry is stale when the line has moved on or stands aside."""
+        self._inadmissible: dict[WorkloadKey, WorkloadInfo] = {}
+        """Set aside one by one, for reasons that are not their shape's."""
+        self._waiting: list[tuple[int, int, WorkloadInfo]] = []
+        """Heap of workloads in back-off, by when it ends."""
+        self._sticky: WorkloadKey | None = None
+        self._freed = _NEVER
+        self._count = 0
+        """Makes every heap entry distinct, since a stale one may have the order of a live one."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key
+
+    def get(self, key: WorkloadKey) -> WorkloadInfo | None:
+        return self._by_key.get(key)
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def push(self, info: WorkloadInfo, not_before_ns: int = 0, now_ns: int = 0) -> None:
+        """Adds a workload, or takes its new version; it stands in line once its back-off ends."""
+        old = self._by_key.get(info.key)
+        if old is not None:
+            self.remove(info.key)
+        self._by_key[info.key] = info
+        if not_before_ns > now_ns:
+            heapq.heappush(self._waiting, (not_before_ns, self._next(), info))
+        else:
+            self._stand(info)
+
+    def remove(self, key: WorkloadKey) -> WorkloadInfo | None:
+        self._inadmissible.pop(key, None)
+        if self._sticky == key:
+            self._sticky = None
+        return self._by_key.pop(key, None)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _stand(self, info: WorkloadInfo) -> None:
+        shape = info.shape
+        line = self._lines.get(shape)
+        if line is None:
+            line = self._lines[shape] = Line(shape)
+        heapq.heappush(line.heap, (order_of(info), self._next(), info))
+        if line.aside:
+            # An older workload of a shape that could not start may have candidates to preempt
+            # that the younger one had not, so it is looked at; a younger one cannot fare better.
+            if line.heap[0][2] is not info:
+                return
+            line.aside = False
+        if line.heap[0][2] is info:
+            self._announce(line)
+
+    def _announce(self, line: Line) -> None:
+        heapq.heappush(self._active, (line.heap[0][0], self._next(), line))
+
+    # -- the head
+    # -----------------------------------------------------------------------------------
+
+    def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
+        """Who is next. `freed` tells whether quota may have become free since the last call."""
+        self._wake(now_ns)
+        if freed != self._freed:
+            self._freed = freed
+            self.reconsider()
+        if self._sticky is not None:
+            sticky = self._by_key.get(self._sticky)
+            if sticky is not None:
+                return sticky
+            self._sticky = None
+        active = self._active
+        while active:
+            order, _, line = active[0]
+            if not line.aside:
+                self._drop_gone(line)
+                if line.heap and line.heap[0][0] == order:
+                    return line.heap[0][2]
+                heapq.heappop(active)
+                if line.heap:
+                    self._announce(line)
+                else:
+                    self._lines.pop(line.shape, None)
+                continue
+            heapq.heappop(active)
+        return None
+
+    def _drop_gone(self, line: Line) -> None:
+        heap = line.heap
+        while heap:
+            info = heap[0][2]
+            if self._by_key.get(info.key) is info and info.key not in self._inadmissible:
+                return
+            heapq.heappop(heap)
+
+    def _wake(self, now_ns: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now_ns:
+            info = heapq.heappop(waiting)[2]
+            if self._by_key.get(info.key) is info:
+                self._stand(info)
+
+    def wakes_at_ns(self) -> int | None:
+        """When the next back-off ends."""
+        return self._waiting[0][0] if self._waiting else None
+
+    # -- after an evaluation
+    # ------------------------------------------------------------------------
+
+    def set_shape_aside(self, info: WorkloadInfo) -> None:
+        """The workload cannot start, and none of its shape can, until quota is freed."""
+        line = self._lines.get(info.shape)
+        if line is not None:
+            line.aside = True
+
+    def set_aside(self, info: WorkloadInfo) -> None:
+        """This workload alone cannot start until something about it or its queue changes."""
+        self._inadmissible[info.key] = info
+
+    def keep_first(self, info: WorkloadInfo) -> None:
+        """The workload waits for those it preempted, so nobody may pass it meanwhile: what is
+        freed for it would go to another, and it would preempt again."""
+        self._sticky = info.key
+
+    def let_go(self, info: WorkloadInfo) -> None:
+        if self._sticky == info.key:
+            self._sticky = None
+
+    def reconsider(self) -> None:
+        """Everyone set aside is looked at again."""
+        for line in self._lines.values():
+            if line.aside:
+                line.aside = False
+                self._drop_gone(line)
+                if line.heap:
+                    self._announce(line)
+        if self._inadmissible:
+            again = list(self._inadmissible.values())
+            self._inadmissible.clear()
+            for info in again:
+                self._stand(info)
+
+    # -- reading
+    # --------------------------------------------------------------------------------------
+
+    def everyone(self) -> list[WorkloadInfo]:
+        """All pending workloads in queue order."""
+        return sorted(self._by_key.values(), key=order_of)
+
+    def is_inadmissible(self, info: WorkloadInfo) -> bool:
+        if info.key in self._inadmissible:
+            return True
+        line = self._lines.get(info.shape)
+        return line is not None and line.aside and self._sticky != info.key
+
+    def active(self) -> Iterator[WorkloadInfo]:
+        return (info for info in self.everyone() if not self.is_inadmissible(info))
+
+    def inadmissible(self) -> Iterator[WorkloadInfo]:
+        return (info for info in self.everyone() if self.is_inadmissible(info))

@@ -1,0 +1,149 @@
+"""Chooses which admitted workloads must go so that a pending one fits.
+
+Targets are removed from the cohort tree one after the other until the workload fits; then each is
+tried to be put back, in reverse order, so that the set is minimal. The tree is left as it was
+found: every removal is undone before returning. `candidates` finds and orders who may go without
+fair sharing, `fair_preemption` with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .assignment import Assignment, PreemptionMode
+from .cache import Cache
+from .cluster_queue import ClusterQueueState
+from .model import PreemptionPolicy
+from .quota_tree import Fr
+from .settings import EngineSettings
+from .workload_info import Target, WorkloadInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionContext:
+    """One question: who must go for `info` to use `usage` more in `queue`?"""
+
+    cache: Cache
+    queue: ClusterQueueState
+    info: WorkloadInfo
+    frs: frozenset[Fr]
+    """What the usage lacks quota for; only workloads that use any of it are candidates."""
+    usage: Mapping[Fr, int]
+    now_ns: int
+
+    def remove(self, info: WorkloadInfo) -> None:
+        self.cache.queues[info.cluster_queue].node.remove_usage(info.usage)
+
+    def put_back(self, info: WorkloadInfo) -> None:
+        self.cache.queues[info.cluster_queue].node.add_usage(info.usage)
+
+    def fits(self, may_borrow: bool) -> bool:
+        node = self.queue.node
+        for fr, amount in self.usage.items():
+            if not may_borrow and node.borrowing_with(fr, amount):
+                return False
+            if amount > max(0, node.available(fr)):
+                return False
+        return True
+
+
+def uses_any(info: WorkloadInfo, frs: frozenset[Fr]) -> bool:
+    return not frs.isdisjoint(info.usage)
+
+
+OrderKey = tuple[bool, bool, int, int, str]
+
+
+def order_key(info: WorkloadInfo, queue: str, now_ns: int) -> OrderKey:
+    """Who goes first: the already evicted, then other queues' workloads, the lowest priority, the
+    most recently admitted; equal ones by UID."""
+    reserved = now_ns if info.reserved_ns is None else info.reserved_ns
+    return (not info.evicted, info.cluster_queue == queue, info.priority, -reserved, info.uid)
+
+
+def ordered(
+    infos: Iterable[WorkloadInfo], queue: str, now_ns: int
+) -> list[WorkloadInfo]:
+    # The key comes last so that two runs agree where Kueue's order is arbitrary.
+    return sorted(infos, key=lambda info: (order_key(info, queue, now_ns), info.key))
+
+
+def may_preempt_within_queue(context: PreemptionContext, other: WorkloadInfo) -> bool:
+    policy = context.queue.spec.preemption.within_cluster_queue
+    mine = context.info
+    if policy is PreemptionPolicy.NEVER or other.priority > mine.priority:
+        return False
+    if other.priority < mine.priority or policy is PreemptionPolicy.ANY:
+        return True
+    newer_too = policy is PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY
+    return newer_too and mine.order_ns < other.order_ns
+
+
+def may_reclaim(context: PreemptionContext, other: WorkloadInfo) -> bool:
+    policy = context.queue.spec.preemption.reclaim_within_cohort
+    if policy is PreemptionPolicy.NEVER:
+        return False
+    return policy is PreemptionPolicy.ANY or other.priority < context.info.priority
+
+
+def fill_back(
+    context: PreemptionContext, targets: list[Target], may_borrow: bool
+) -> list[Target]:
+    """Puts back who need not go. The last target always has to: without it nothing fitted."""
+    for i in range(len(targets) - 2, -1, -1):
+        context.put_back(targets[i].info)
+        if context.fits(may_borrow):
+            targets[i] = targets[-1]
+            targets.pop()
+        else:
+            context.remove(targets[i].info)
+    return targets
+
+
+Algorithm = Callable[[PreemptionContext, EngineSettings], Sequence[Target]]
+
+
+class Preemptor:
+    """Finds targets; also the flavor search's oracle."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        settings: EngineSettings,
+        classic: Algorithm,
+        fair: Algorithm,
+        now_ns: int = 0,
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._algorithm = fair if settings.fair_sharing else classic
+        self.now_ns = now_ns
+
+    def targets(
+        self, queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment
+    ) -> list[Target]:
+        frs = assignment.frs_needing_preemption()
+        context = PreemptionContext(
+            self._cache, queue, info, frs, assignment.usage, self.now_ns
+        )
+        return list(self._algorithm(context, self._settings))
+
+    def simulate(
+        self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
+    ) -> tuple[PreemptionMode, int]:
+        """What preempting for one resource alone would achieve, and how high it then borrows."""
+        context = PreemptionContext(
+            self._cache, queue, info, frozenset((fr,)), {fr: amount}, self.now_ns
+        )
+        targets = self._algorithm(context, self._settings)
+        if not targets:
+            return PreemptionMode.NO_CANDIDATES, queue.node.borrow_height(fr, amount)[0]
+        for target in targets:
+            context.remove(target.info)
+        borrow, _ = queue.node.borrow_height(fr, amount)
+        for target in targets:
+            context.put_back(target.info)
+        if any(target.info.cluster_queue == queue.name for target in targets):
+            return PreemptionMode.PREEMPT, borrow
+        return PreemptionMode.RECLAIM, borrow

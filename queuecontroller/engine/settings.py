@@ -1,0 +1,42 @@
+"""Choices of the whole engine, as opposed to choices of one queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FairPreemptionStrategy(StrEnum):
+    LESS_THAN_OR_EQUAL_TO_FINAL_SHARE = "LessThanOrEqualToFinalShare"
+    LESS_THAN_INITIAL_SHARE = "LessThanInitialShare"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    fair_sharing: bool = False
+    """Order entries and choose preemption targets by dominant resource share; off, as in Kueue."""
+    fair_strategies: tuple[FairPreemptionStrategy, ...] = (
+        FairPreemptionStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE,
+        FairPreemptionStrategy.LESS_THAN_INITIAL_SHARE,
+    )
+    """Tried in this order; the second only where the first found too little."""
+    fair_reclaim_within_nominal: bool = True
+    """Whether a preemptor within its nominal quota takes it back without comparing shares."""
+    fair_nominal_first: bool = True
+    """Whether, under fair sharing, an entry that does not borrow comes before any that does."""
+    partial_admission: bool = True
+    """Whether minCount may shrink a pod set; on, as in Kueue since it is stable there."""
+    reclaimable_pods: bool = True
+    """Whether finished pods give their quota back before the workload ends."""
+    priority_sorting_within_cohort: bool = True
+    """Whether entries of one cohort are ordered by priority before age."""
+    recompute_overlapping_targets: bool = True
+    """Whether an entry whose targets another entry took in this cycle is assigned anew at once."""
+    omitted_resource_is_unlimited: bool = True
+    """A flavor may leave out a covered resource of its group. True: it is then not limited there,
+    which is what people who write such manifests mean (`lint` says so aloud). False: the flavor
+    does not provide the resource, which is Kueue's reading."""
+    preemption_gates: bool = False
+    """Whether a closed preemption gate keeps a workload from preempting; off, as in Kueue."""
+    wait_for_pods_ready: bool = False
+    """Whether admission waits until the pods of all admitted workloads are ready."""

@@ -1,0 +1,235 @@
+"""A workload as the engine works on it: totals computed once, and what it holds by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .assignment import Assignment
+from .model import PodSet, PreemptionReason, Workload, WorkloadKey
+from .quantities import PODS, saturate
+from .quota_tree import FlavorResources, Fr
+
+EVICTED: Final = "Evicted"
+PREEMPTED: Final = "Preempted"
+QUOTA_RESERVED: Final = "QuotaReserved"
+ADMITTED: Final = "Admitted"
+FINISHED: Final = "Finished"
+PODS_READY: Final = "PodsReady"
+
+# Eviction reasons after which a workload queues by its eviction time instead of its creation time.
+_REQUEUED_BY_EVICTION: Final = frozenset({"PodsReadyTimeout", "AdmissionCheck"})
+
+
+class PodSetRequests:
+    """One pod set's total: `requests` is for all `count` pods. `flavors` is set when admitted."""
+
+    __slots__ = ("_with_pods", "count", "flavors", "name", "pod_set", "requests")
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        requests: Mapping[str, int],
+        pod_set: PodSet | None = None,
+        flavors: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.count = count
+        self.requests = requests
+        self.pod_set = pod_set
+        self.flavors = flavors or {}
+        self._with_pods: dict[str, int] | None = None
+
+    def scaled_to(self, count: int) -> PodSetRequests:
+        if count == self.count:
+            return self
+        requests = {
+            name: amount // self.count * count if self.count else 0
+            for name, amount in self.requests.items()
+        }
+        return PodSetRequests(self.name, count, requests, self.pod_set, self.flavors)
+
+    def requests_with_pods(self) -> Mapping[str, int]:
+        """Requests plus the resource `pods`, which counts the pods themselves."""
+        if self._with_pods is None:
+            self._with_pods = dict(sorted({**self.requests, PODS: self.count}.items()))
+        return self._with_pods
+
+
+class LastAssignment:
+    """Which flavors the last attempt ended at, so the next one goes on from there."""
+
+    __slots__ = ("generation", "tried")
+
+    def __init__(self, tried: Sequence[Mapping[str, int]], generation: int) -> None:
+        self.tried = tried
+        """Per pod set, per resource: index of the last flavor tried, -1 after the last of all."""
+        self.generation = generation
+
+    def next_flavor(self, pod_set: int, resource: str) -> int:
+        if pod_set >= len(self.tried):
+            return 0
+        return self.tried[pod_set].get(resource, -1) + 1
+
+    @property
+    def has_pending_flavors(self) -> bool:
+        return any(index != -1 for tried in self.tried for index in tried.values())
+
+
+Shape = tuple[object, ...]
+
+
+class Memo:
+    """The last evaluation, good until something in the cohort tree changes."""
+
+    __slots__ = ("assignment", "generation", "targets")
+
+    def __init__(
+        self, generation: int, assignment: Assignment, targets: Sequence[Target]
+    ) -> None:
+        self.generation = generation
+        self.assignment = assignment
+        self.targets = targets
+
+
+class WorkloadInfo:
+    __slots__ = (
+        "_shape", "assignment", "cluster_queue", "evicted", "key", "last_assignment", "memo",
+        "order_ns", "pod_sets", "priority", "replaces", "reserved_ns", "uid", "usage", "workload",
+    )
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster_queue: str,
+        numbers: FlavorResources,
+        *,
+        reclaimable: bool = True,
+    ) -> None:
+        self.workload = workload
+        self.key: WorkloadKey = workload.key
+        self.cluster_queue = cluster_queue
+        self.priority = workload.priority
+        self.uid = workload.uid
+        self.evicted = workload.is_true(EVICTED)
+        reserved = workload.condition(QUOTA_RESERVED)
+        self.reserved_ns = reserved.changed_ns if reserved and reserved.status else None
+        self.order_ns = queue_order_ns(workload)
+        self.last_assignment: LastAssignment | None = None
+        self.assignment: Assignment | None = None
+        """What the scheduler gave it, once it did."""
+        self.memo: Memo | None = None
+        self._shape: Shape | None = None
+        self.replaces: Sequence[PodSetRequests] | None = None
+        """The admitted slice this workload grows out of; only the difference is new usage."""
+        self.pod_sets = (
+            _pending_totals(workload, reclaimable)
+            if workload.admission is None
+            else _admitted_totals(workload, reclaimable)
+        )
+        self.usage: dict[Fr, int] = held(self.pod_sets, numbers)
+
+    def __repr__(self) -> str:
+        return f"WorkloadInfo({self.key})"
+
+    @property
+    def shape(self) -> Shape:
+        """Everything the outcome of an evaluation depends on besides age. Workloads of one shape
+        in one queue share their fate: when the oldest cannot start, none can."""
+        if self._shape is None:
+            workload = self.workload
+            self._shape = (
+                self.priority,
+                workload.namespace,
+                workload.allowed_flavors,
+                workload.preemption_gates,
+                tuple(_pod_set_shape(one) for one in self.pod_sets),
+                self.replaces is not None and self.key,
+            )
+        return self._shape
+
+    @property
+    def can_be_partially_admitted(self) -> bool:
+        return any(
+            one.min_count is not None and one.min_count < one.count
+            for one in self.workload.pod_sets
+        )
+
+
+def _pod_set_shape(one: PodSetRequests) -> Shape:
+    pod_set = one.pod_set
+    requests = tuple(one.requests.items())
+    if pod_set is None:
+        return (one.count, requests)
+    return (
+        one.count,
+        requests,
+        pod_set.min_count,
+        tuple(sorted(pod_set.node_selector.items())),
+        pod_set.affinity,
+        pod_set.tolerations,
+        pod_set.group,
+        pod_set.required_topology,
+        pod_set.preferred_topology,
+        pod_set.unconstrained_topology,
+        pod_set.over_limit,
+    )
+
+
+def held(pod_sets: Sequence[PodSetRequests], numbers: FlavorResources) -> dict[Fr, int]:
+    """Usage by number; a resource without a flavor holds nothing."""
+    usage: dict[Fr, int] = {}
+    for one in pod_sets:
+        for resource, flavor in one.flavors.items():
+            fr = numbers.number(flavor, resource)
+            usage[fr] = usage.get(fr, 0) + one.requests.get(resource, 0)
+    return usage
+
+
+def _live_counts(workload: Workload, reclaimable: bool) -> dict[str, int]:
+    gone = workload.reclaimable_pods if reclaimable else {}
+    return {one.name: max(0, one.count - gone.get(one.name, 0)) for one in workload.pod_sets}
+
+
+def _pending_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:
+    counts = _live_counts(workload, reclaimable)
+    totals = []
+    for one in workload.pod_sets:
+        count = counts[one.name]
+        requests = {
+            name: saturate(amount * count) for name, amount in sorted(one.requests.items())
+        }
+        totals.append(PodSetRequests(one.name, count, requests, one))
+    return totals
+
+
+def _admitted_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:
+    assert workload.admission is not None
+    counts = _live_counts(workload, reclaimable)
+    by_name = {one.name: one for one in workload.pod_sets}
+    totals = []
+    for given in workload.admission.pod_sets:
+        total = PodSetRequests(
+            given.name, given.count, given.usage, by_name.get(given.name), given.flavors
+        )
+        live = counts.get(given.name, given.count)
+        totals.append(total.scaled_to(live) if live < given.count else total)
+    return totals
+
+
+def queue_order_ns(workload: Workload) -> int:
+    """The time that decides FIFO order."""
+    evicted = workload.condition(EVICTED)
+    if evicted and evicted.status and evicted.reason in _REQUEUED_BY_EVICTION:
+        return evicted.changed_ns
+    return workload.created_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A workload that has to go, and why it may be made to."""
+
+    info: WorkloadInfo
+    reason: PreemptionReason

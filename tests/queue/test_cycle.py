@@ -1,0 +1,314 @@
+"""Scheduling cycles: who starts, who waits and why, one rule a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuecontroller.engine.assignment import PendingReason
+from queuecontroller.engine.limit_range import Bounds, LimitRange
+from queuecontroller.engine.model import (
+    AdmissionCheckRule,
+    AdmissionCheckStatus,
+    CheckState,
+    ClusterQueue,
+    Cohort,
+    Condition,
+    LocalQueue,
+    PodSet,
+    QueueingStrategy,
+    RequeueState,
+    StopPolicy,
+    WorkloadKey,
+)
+from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.engine.selectors import LabelSelector, Requirement
+from queuecontroller.engine.settings import EngineSettings
+
+from .builders import (
+    SECOND,
+    cluster_queue,
+    group,
+    preempting,
+    quota,
+    scheduler,
+    started,
+    used,
+    workload,
+)
+
+STRICT = {"queueing_strategy": QueueingStrategy.STRICT_FIFO}
+EIGHT = group(default=quota(8))
+
+
+def key(name: str) -> WorkloadKey:
+    return WorkloadKey(f"ns/{name}")
+
+
+def test_priority_comes_before_age() -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    made.submit(workload("old", "q", 5, created_ns=1))
+    made.submit(workload("urgent", "q", 5, created_ns=2, priority=1))
+    assert started(made) == ["urgent"]
+    assert started(made) == []
+
+
+@pytest.mark.parametrize(("strategy", "passes"), [({}, True), (STRICT, False)])
+def test_a_head_that_does_not_fit(strategy: dict[str, object], passes: bool) -> None:
+    made = scheduler(cluster_queue("q", EIGHT, **strategy))
+    made.submit(workload("running", "q", 5, created_ns=1))
+    assert started(made) == ["running"]
+    made.submit(workload("large", "q", 5, created_ns=2))
+    made.submit(workload("small", "q", 3, created_ns=3))
+    assert started(made) == []
+    assert started(made) == (["small"] if passes else [])
+
+
+def test_freed_quota_brings_back_who_was_set_aside() -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    for name in ("first", "second"):
+        made.submit(workload(name, "q", 8))
+        made.cycle(SECOND)
+    made.cycle(SECOND)
+    assert [info.workload.name for info in made.pending["q"].inadmissible()] == ["second"]
+    assert made.cycle(SECOND).heads == 0
+    made.release(key("first"))
+    assert started(made) == ["second"]
+
+
+def test_one_cycle_takes_one_head_of_each_queue_and_no_more_than_there_is() -> None:
+    made = scheduler(
+        cluster_queue("a", group(default=quota(4)), cohort="all"),
+        cluster_queue("b", group(default=quota(4)), cohort="all"),
+    )
+    made.submit(workload("borrows", "a", 8, created_ns=1))
+    made.submit(workload("own", "b", 4, created_ns=2))
+    result = made.cycle(SECOND)
+    assert [one.info.workload.name for one in result.reserved] == ["own"]
+    (waiting,) = result.pending
+    assert waiting.reason is PendingReason.WAITING_FOR_QUOTA
+    assert "no longer fits" in waiting.message
+    assert not made.pending["a"].is_inadmissible(waiting.info)
+
+
+def test_a_preemptor_keeps_its_place_until_the_preempted_have_stopped() -> None:
+    made = scheduler(cluster_queue("q", EIGHT, preemption=preempting(within="LowerPriority")))
+    made.submit(workload("low", "q", 8))
+    assert started(made) == ["low"]
+    made.submit(workload("high", "q", 5, priority=5))
+    result = made.cycle(SECOND)
+    assert [(one.target.workload.name, one.preemptor.workload.name) for one in result.preempted] == [
+        ("low", "high")
+    ]
+    made.submit(workload("passer", "q", 1, priority=9))
+    again = made.cycle(SECOND)
+    assert not again.reserved
+    assert not again.preempted, "nobody is told to stop twice"
+    assert again.pending[0].reason is PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
+    made.release(key("low"))
+    assert started(made) == ["high"]
+    assert started(made) == ["passer"]
+
+
+def test_nobody_takes_what_a_preemptor_waits_for() -> None:
+    made = scheduler(
+        cluster_queue(
+            "own", group(default=quota(4)), cohort="all", preemption=preempting(reclaim="Any")
+        ),
+        cluster_queue("other", group(default=quota(4)), cohort="all"),
+    )
+    for name in ("one", "two"):
+        made.submit(workload(name, "other", 3))
+        assert started(made) == [name]
+    made.submit(workload("owner", "own", 4, created_ns=1))
+    made.submit(workload("small", "other", 2, created_ns=2))  # 2 are free now
+    result = made.cycle(SECOND)
+    assert len(result.preempted) == 1
+    assert not result.reserved
+    assert used(made, "other") == {"default/gpu": 6}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_two_preemptors_never_stop_the_same_workload_twice(recompute: bool) -> None:
+    settings = EngineSettings(recompute_overlapping_targets=recompute)
+    mine = preempting(reclaim="Any")
+    made = scheduler(
+        cluster_queue("a", group(default=quota(2)), cohort="all", preemption=mine),
+        cluster_queue("b", group(default=quota(2)), cohort="all", preemption=mine),
+        cluster_queue("c", group(default=quota(0)), cohort="all"),
+        settings=settings,
+    )
+    made.submit(workload("hog", "c", 4))
+    assert started(made) == ["hog"]
+    made.submit(workload("first", "a", 2, created_ns=1))
+    made.submit(workload("second", "b", 2, created_ns=2))
+    result = made.cycle(SECOND)
+    assert [one.preemptor.workload.name for one in result.preempted] == ["first"]
+    assert result.skipped_preemptions == ({} if recompute else {"b": 1})
+    made.release(key("hog"))
+    assert sorted(started(made)) == ["first", "second"]
+
+
+def test_partial_admission_takes_the_largest_count_that_fits() -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    made.submit(workload("w", "q", 0, pod_sets=(PodSet("main", 6, {"gpu": 2}, min_count=2),)))
+    (one,) = made.cycle(SECOND).reserved
+    assert one.admission().pod_sets[0].count == 4
+    assert used(made, "q") == {"default/gpu": 8}
+
+
+def test_finished_pods_give_their_quota_back() -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    made.submit(workload("w", "q", 2, count=5, reclaimable_pods={"main": 3}))
+    (one,) = made.cycle(SECOND).reserved
+    assert one.admission().pod_sets[0].count == 2
+    assert used(made, "q") == {"default/gpu": 4}
+
+
+def queue_with(**fields: object) -> ClusterQueue:
+    return cluster_queue("q", EIGHT, **fields)
+
+
+NOT_MINE = LabelSelector((Requirement("team", "In", ("x",)),))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"namespace_selector": None}, {"namespace_selector": NOT_MINE, **STRICT}]
+)
+def test_a_namespace_the_queue_does_not_serve(fields: dict[str, object]) -> None:
+    made = scheduler(queue_with(**fields))
+    made.submit(workload("w", "q", 1))
+    (waiting,) = made.cycle(SECOND).pending
+    assert waiting.reason is PendingReason.MISCONFIGURED
+    assert made.pending["q"].is_inadmissible(waiting.info)
+    made.put_namespace("ns", {"team": "x"})
+    assert started(made) == (["w"] if fields.get("namespace_selector") else [])
+
+
+def test_bounds_of_the_namespace_hold_before_quota_is_taken() -> None:
+    made = scheduler(queue_with())
+    made.put_limit_ranges("ns", [LimitRange((Bounds("Pod", maximum={"gpu": 2}),))])
+    made.submit(workload("w", "q", 3))
+    (waiting,) = made.cycle(SECOND).pending
+    assert (waiting.reason, "at most 2" in waiting.message) == (PendingReason.MISCONFIGURED, True)
+
+
+@pytest.mark.parametrize("policy", [StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN])
+def test_a_stopped_queue_starts_nothing_until_it_goes_on(policy: StopPolicy) -> None:
+    made = scheduler(queue_with(stop_policy=policy))
+    made.submit(workload("w", "q", 1))
+    assert made.cycle(SECOND).heads == 0
+    made.cache.put_cluster_queue(queue_with())
+    made.settle()
+    assert started(made) == ["w"]
+
+
+def test_a_stopped_local_queue_takes_nothing() -> None:
+    made = scheduler(queue_with())
+    made.put_local_queue(LocalQueue("ns", "q", "q", StopPolicy.HOLD))
+    made.submit(workload("w", "q", 1))
+    assert started(made) == []
+    assert "stopped" in (made.homeless(key("w")) or "")
+    made.put_local_queue(LocalQueue("ns", "q", "q"))
+    made.settle()
+    assert started(made) == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (workload("w", "nowhere", 1), "LocalQueue nowhere doesn't exist"),
+        (workload("w", "q", 1, active=False), "deactivated"),
+    ],
+)
+def test_a_workload_without_a_queue_says_why(what: object, why: str) -> None:
+    made = scheduler(queue_with())
+    made.submit(what)  # type: ignore[arg-type]
+    assert why in (made.homeless(key("w")) or "")
+
+
+def test_a_queue_with_an_unknown_flavor_starts_nothing_until_it_is_known() -> None:
+    made = scheduler(queue_with(), flavors=())
+    made.submit(workload("w", "q", 1))
+    assert made.cycle(SECOND).heads == 0
+    assert "default" in (made.cache.why_inactive("q") or "")
+
+
+@pytest.mark.parametrize(
+    ("rules", "states", "ready"),
+    [
+        ((), {}, True),
+        (("check",), {}, False),
+        (("check",), {"check": CheckState.PENDING}, False),
+        (("check",), {"check": CheckState.READY}, True),
+    ],
+)
+def test_admission_waits_for_checks_but_quota_does_not(
+    rules: tuple[str, ...], states: dict[str, CheckState], ready: bool
+) -> None:
+    checks = tuple(AdmissionCheckRule(name) for name in rules)
+    made = scheduler(queue_with(admission_checks=checks))
+    statuses = tuple(AdmissionCheckStatus(name, state) for name, state in states.items())
+    made.submit(workload("w", "q", 1, admission_checks=statuses))
+    (one,) = made.cycle(SECOND).reserved
+    assert one.checks_ready is ready
+    assert used(made, "q") == {"default/gpu": 1}
+
+
+def test_a_check_for_another_flavor_is_not_waited_for() -> None:
+    rule = AdmissionCheckRule("check", ("other",))
+    made = scheduler(queue_with(admission_checks=(rule,)))
+    made.submit(workload("w", "q", 1))
+    assert made.cycle(SECOND).reserved[0].checks_ready
+
+
+def test_a_workload_in_back_off_comes_when_its_time_has_come() -> None:
+    made = scheduler(queue_with())
+    made.submit(workload("w", "q", 1, requeue_state=RequeueState(1, 5 * SECOND)), SECOND)
+    assert made.next_wake_ns() == 5 * SECOND
+    assert started(made, 4 * SECOND) == []
+    assert started(made, 5 * SECOND) == ["w"]
+
+
+def test_the_time_of_a_pods_ready_eviction_is_the_time_that_queues() -> None:
+    made = scheduler(queue_with())
+    evicted = Condition("Evicted", True, "PodsReadyTimeout", changed_ns=9)
+    made.submit(workload("evicted", "q", 8, created_ns=1, conditions=(evicted,)))
+    made.submit(workload("younger", "q", 8, created_ns=5))
+    assert started(made) == ["younger"]
+
+
+def test_fair_sharing_serves_the_smaller_share_first() -> None:
+    made = scheduler(
+        cluster_queue("a", group(default=quota(0)), cohort="all"),
+        cluster_queue("b", group(default=quota(0)), cohort="all"),
+        cohorts=(Cohort("all", resource_groups=(group(default=quota(9)),)),),
+        settings=EngineSettings(fair_sharing=True),
+    )
+    made.submit(workload("a1", "a", 3))
+    assert started(made) == ["a1"]
+    made.submit(workload("a2", "a", 6, priority=9))
+    made.submit(workload("b1", "b", 6))
+    assert started(made) == ["b1"]
+
+
+def strict_scheduler() -> Scheduler:
+    return scheduler(
+        cluster_queue(
+            "own", group(default=quota(4)), cohort="all", **STRICT,
+            preemption=preempting(reclaim="LowerPriority"),
+        ),
+        cluster_queue("other", group(default=quota(4)), cohort="all"),
+    )  # fmt: skip
+
+
+def test_who_cannot_preempt_keeps_its_nominal_quota_from_others() -> None:
+    made = strict_scheduler()
+    made.submit(workload("equal", "other", 5))
+    assert started(made) == ["equal"]
+    made.submit(workload("waits", "own", 4, created_ns=1))
+    made.submit(workload("late", "other", 3, created_ns=2))
+    for _ in range(3):
+        result = made.cycle(SECOND)
+        assert not result.reserved
+        assert not result.preempted
+    assert used(made, "other") == {"default/gpu": 5}
