@@ -220,10 +220,8 @@ static CUresult create(struct CUctx_st *context, CUarray *array, const CUDA_ARRA
 	}
 	struct CUarray_st *made = result == CUDA_SUCCESS ? record(context, shape, range) : NULL;
 
-	if (!made && range) {
+	if (!made && range)
 		sim_range_drop(range);
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	sim_memory_unlock();
 	if (made)
 		*array = made;

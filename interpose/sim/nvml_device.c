@@ -103,10 +103,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigne
 
 NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned bytes)
 {
-	const uint8_t *u = device ? device->uuid : NULL;
 	char uuid[48];
 
 	ENTER_DEVICE(device);
+	const uint8_t *u = device->uuid;
+
 	snprintf(uuid, sizeof(uuid), "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
 	         u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 	return nvml_text(text, bytes, uuid);

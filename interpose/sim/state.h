@@ -25,7 +25,7 @@
 struct sim_client {
 	uint32_t in_use;
 	uint32_t pid;
-	uint64_t program; /* with the pid: this run of this program and no other */
+	uint64_t program;              /* with the pid: this run of this program and no other */
 	uint64_t used_bytes[SIM_GPUS]; /* under that GPU's mutex */
 	uint64_t memory_fd_ino;        /* of the memfd that backs its device memory, for IPC */
 	int32_t memory_fd;             /* its number in the client, for /proc/PID/fd */

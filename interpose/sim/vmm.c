@@ -412,8 +412,11 @@ SIM_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUme
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		if (m && sim_range_alias(address, bytes, p->fd, p->offset)) {
 			*m = (struct mapping){ .physical = p, .base = address, .bytes = bytes };
-			for (uint64_t i = 0; i < bytes / SIM_PAGE; i++)
-				page_of(r, address)[i] = m;
+			uint64_t page = 0;
+
+			do /* reserved() wants whole pages, at least one */
+				page_of(r, address)[page] = m;
+			while (++page < bytes / SIM_PAGE);
 			p->mappings++;
 			result = CUDA_SUCCESS;
 		} else {

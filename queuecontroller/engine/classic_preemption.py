@@ -42,9 +42,7 @@ class Variant(Enum):
 class Candidate:
     __slots__ = ("info", "meeting", "variant")
 
-    def __init__(
-        self, info: WorkloadInfo, meeting: QuotaNode | None, variant: Variant
-    ) -> None:
+    def __init__(self, info: WorkloadInfo, meeting: QuotaNode | None, variant: Variant) -> None:
         self.info = info
         self.meeting = meeting
         """The lowest cohort over both queues; None for the own queue."""
@@ -110,9 +108,7 @@ def _in_order(
     return result
 
 
-def _is_still_valid(
-    context: PreemptionContext, candidate: Candidate, may_borrow: bool
-) -> bool:
+def _is_still_valid(context: PreemptionContext, candidate: Candidate, may_borrow: bool) -> bool:
     """Whether the candidate's queue still borrows, as earlier targets may have ended that."""
     if candidate.meeting is None:
         return True
@@ -180,9 +176,7 @@ def _borrowers(
             yield from context.cache.queues[child.name].workloads.values()
 
 
-def _variant(
-    context: PreemptionContext, info: WorkloadInfo, has_advantage: bool
-) -> Variant | None:
+def _variant(context: PreemptionContext, info: WorkloadInfo, has_advantage: bool) -> Variant | None:
     if not uses_any(info, context.frs) or not may_reclaim(context, info):
         return None
     if has_advantage:

@@ -46,8 +46,13 @@ class GroupChoices:
 
 class ClusterQueueState:
     __slots__ = (
-        "group_of", "groups", "node", "only_topology", "spec",
-        "topologies", "workloads",
+        "group_of",
+        "groups",
+        "node",
+        "only_topology",
+        "spec",
+        "topologies",
+        "workloads",
     )
 
     def __init__(
@@ -58,9 +63,7 @@ class ClusterQueueState:
         numbers: FlavorResources,
     ) -> None:
         self.spec = spec
-        self.node = QuotaNode(
-            spec.name, is_cohort=False, fair_weight_milli=spec.fair_weight_milli
-        )
+        self.node = QuotaNode(spec.name, is_cohort=False, fair_weight_milli=spec.fair_weight_milli)
         set_quotas(self.node, spec, numbers)
         self.topologies = topologies
         self.groups = tuple(
@@ -87,12 +90,14 @@ class ClusterQueueState:
 
     def missing_flavors(self) -> list[str]:
         """Flavors named but not known; a ClusterQueue with any is inactive."""
-        return sorted({
-            choice.name
-            for group in self.groups
-            for choice in group.flavors
-            if choice.flavor is None
-        })
+        return sorted(
+            {
+                choice.name
+                for group in self.groups
+                for choice in group.flavors
+                if choice.flavor is None
+            }
+        )
 
 
 def set_quotas(node: QuotaNode, spec: ClusterQueue | Cohort, numbers: FlavorResources) -> None:

@@ -51,12 +51,15 @@ class CycleResult:
 
 
 def admission_of(cluster_queue: str, assignment: Assignment) -> Admission:
-    return Admission(cluster_queue, tuple(
-        PodSetAssignment(
-            name=one.name,
-            count=one.count,
-            flavors={name: got.flavor for name, got in one.flavors.items()},
-            usage={name: one.requests[name] for name in one.flavors},
-        )
-        for one in assignment.pod_sets
-    ))
+    return Admission(
+        cluster_queue,
+        tuple(
+            PodSetAssignment(
+                name=one.name,
+                count=one.count,
+                flavors={name: got.flavor for name, got in one.flavors.items()},
+                usage={name: one.requests[name] for name in one.flavors},
+            )
+            for one in assignment.pod_sets
+        ),
+    )

@@ -27,8 +27,15 @@ class Status(Enum):
 
 class Entry:
     __slots__ = (
-        "assignment", "info", "message", "queue", "reason", "requeue_at_once", "shape_is_to_blame",
-        "status", "targets",
+        "assignment",
+        "info",
+        "message",
+        "queue",
+        "reason",
+        "requeue_at_once",
+        "shape_is_to_blame",
+        "status",
+        "targets",
     )
 
     def __init__(
@@ -121,9 +128,7 @@ class Tournament:
                 best, best_child = entry, child
         return best
 
-    def _goes_before(
-        self, one: Entry, at: QuotaNode, other: Entry, other_at: QuotaNode
-    ) -> bool:
+    def _goes_before(self, one: Entry, at: QuotaNode, other: Entry, other_at: QuotaNode) -> bool:
         borrows, share = self._rank(at, one)
         other_borrows, other_share = self._rank(other_at, other)
         if self._settings.fair_nominal_first and borrows != other_borrows:

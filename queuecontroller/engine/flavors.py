@@ -78,8 +78,7 @@ class FlavorAssigner:
         self._settings = settings
         preemption = queue.spec.preemption
         self._may_preempt_while_borrowing = preemption.may_borrow_while_preempting or (
-            settings.fair_sharing
-            and preemption.reclaim_within_cohort is not PreemptionPolicy.NEVER
+            settings.fair_sharing and preemption.reclaim_within_cohort is not PreemptionPolicy.NEVER
         )
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
@@ -212,8 +211,16 @@ class _Search:
     """One walk through the flavors of one resource group."""
 
     __slots__ = (
-        "_assigner", "_choices", "_group", "_info", "_pod_sets", "_requests", "_usage", "attempts",
-        "pending_reason", "reasons",
+        "_assigner",
+        "_choices",
+        "_group",
+        "_info",
+        "_pod_sets",
+        "_requests",
+        "_usage",
+        "attempts",
+        "pending_reason",
+        "reasons",
     )
 
     def __init__(

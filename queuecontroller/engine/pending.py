@@ -39,8 +39,16 @@ _NEVER: Final = -1
 
 class PendingQueue:
     __slots__ = (
-        "_active", "_by_key", "_count", "_freed", "_inadmissible", "_lines", "_sticky", "_waiting",
-        "name", "strategy",
+        "_active",
+        "_by_key",
+        "_count",
+        "_freed",
+        "_inadmissible",
+        "_lines",
+        "_sticky",
+        "_waiting",
+        "name",
+        "strategy",
     )
 
     def __init__(self, name: str, strategy: QueueingStrategy) -> None:

@@ -62,9 +62,7 @@ def order_key(info: WorkloadInfo, queue: str, now_ns: int) -> OrderKey:
     return (not info.evicted, info.cluster_queue == queue, info.priority, -reserved, info.uid)
 
 
-def ordered(
-    infos: Iterable[WorkloadInfo], queue: str, now_ns: int
-) -> list[WorkloadInfo]:
+def ordered(infos: Iterable[WorkloadInfo], queue: str, now_ns: int) -> list[WorkloadInfo]:
     # The key comes last so that two runs agree where Kueue's order is arbitrary.
     return sorted(infos, key=lambda info: (order_key(info, queue, now_ns), info.key))
 
@@ -87,9 +85,7 @@ def may_reclaim(context: PreemptionContext, other: WorkloadInfo) -> bool:
     return policy is PreemptionPolicy.ANY or other.priority < context.info.priority
 
 
-def fill_back(
-    context: PreemptionContext, targets: list[Target], may_borrow: bool
-) -> list[Target]:
+def fill_back(context: PreemptionContext, targets: list[Target], may_borrow: bool) -> list[Target]:
     """Puts back who need not go. The last target always has to: without it nothing fitted."""
     for i in range(len(targets) - 2, -1, -1):
         context.put_back(targets[i].info)
@@ -124,9 +120,7 @@ class Preemptor:
         self, queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment
     ) -> list[Target]:
         frs = assignment.frs_needing_preemption()
-        context = PreemptionContext(
-            self._cache, queue, info, frs, assignment.usage, self.now_ns
-        )
+        context = PreemptionContext(self._cache, queue, info, frs, assignment.usage, self.now_ns)
         return list(self._algorithm(context, self._settings))
 
     def simulate(

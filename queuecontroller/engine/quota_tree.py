@@ -52,9 +52,22 @@ class QuotaNode:
     """One ClusterQueue or cohort in the tree."""
 
     __slots__ = (
-        "borrowing_limit", "children", "fair_weight_milli", "freed", "generation", "guaranteed",
-        "height", "is_cohort", "lendable", "lending_limit", "name", "nominal", "parent", "path",
-        "subtree_quota", "usage",
+        "borrowing_limit",
+        "children",
+        "fair_weight_milli",
+        "freed",
+        "generation",
+        "guaranteed",
+        "height",
+        "is_cohort",
+        "lendable",
+        "lending_limit",
+        "name",
+        "nominal",
+        "parent",
+        "path",
+        "subtree_quota",
+        "usage",
     )
 
     def __init__(self, name: str, *, is_cohort: bool, fair_weight_milli: int = 1000) -> None:
@@ -215,9 +228,7 @@ def settle(root: QuotaNode, own_usage: Mapping[str, Usage]) -> None:
     root.freed += 1
 
 
-def _settle(
-    node: QuotaNode, above: tuple[QuotaNode, ...], own_usage: Mapping[str, Usage]
-) -> None:
+def _settle(node: QuotaNode, above: tuple[QuotaNode, ...], own_usage: Mapping[str, Usage]) -> None:
     node.path = (node, *above)
     node.lendable = None
     node.subtree_quota = dict(node.nominal)

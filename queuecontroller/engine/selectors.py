@@ -82,14 +82,16 @@ def _compares(one: Requirement, labels: Mapping[str, str], greater: bool) -> boo
 Test = Callable[[Requirement, Mapping[str, str]], bool]
 
 # A missing label satisfies NotIn: None is in no list of texts.
-OPERATORS: Final[Mapping[str, Test]] = MappingProxyType({
-    "In": lambda one, labels: labels.get(one.key) in one.values,
-    "NotIn": lambda one, labels: labels.get(one.key) not in one.values,
-    "Exists": lambda one, labels: one.key in labels,
-    "DoesNotExist": lambda one, labels: one.key not in labels,
-    "Gt": lambda one, labels: _compares(one, labels, greater=True),
-    "Lt": lambda one, labels: _compares(one, labels, greater=False),
-})
+OPERATORS: Final[Mapping[str, Test]] = MappingProxyType(
+    {
+        "In": lambda one, labels: labels.get(one.key) in one.values,
+        "NotIn": lambda one, labels: labels.get(one.key) not in one.values,
+        "Exists": lambda one, labels: one.key in labels,
+        "DoesNotExist": lambda one, labels: one.key not in labels,
+        "Gt": lambda one, labels: _compares(one, labels, greater=True),
+        "Lt": lambda one, labels: _compares(one, labels, greater=False),
+    }
+)
 
 
 def holds(one: Requirement, labels: Mapping[str, str]) -> bool:

@@ -86,9 +86,7 @@ class Memo:
 
     __slots__ = ("assignment", "generation", "targets")
 
-    def __init__(
-        self, generation: int, assignment: Assignment, targets: Sequence[Target]
-    ) -> None:
+    def __init__(self, generation: int, assignment: Assignment, targets: Sequence[Target]) -> None:
         self.generation = generation
         self.assignment = assignment
         self.targets = targets
@@ -96,8 +94,21 @@ class Memo:
 
 class WorkloadInfo:
     __slots__ = (
-        "_shape", "assignment", "cluster_queue", "evicted", "key", "last_assignment", "memo",
-        "order_ns", "pod_sets", "priority", "replaces", "reserved_ns", "uid", "usage", "workload",
+        "_shape",
+        "assignment",
+        "cluster_queue",
+        "evicted",
+        "key",
+        "last_assignment",
+        "memo",
+        "order_ns",
+        "pod_sets",
+        "priority",
+        "replaces",
+        "reserved_ns",
+        "uid",
+        "usage",
+        "workload",
     )
 
     def __init__(
@@ -198,9 +209,7 @@ def _pending_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequest
     totals = []
     for one in workload.pod_sets:
         count = counts[one.name]
-        requests = {
-            name: saturate(amount * count) for name, amount in sorted(one.requests.items())
-        }
+        requests = {name: saturate(amount * count) for name, amount in sorted(one.requests.items())}
         totals.append(PodSetRequests(one.name, count, requests, one))
     return totals
 

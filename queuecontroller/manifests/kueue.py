@@ -52,10 +52,12 @@ from .pods import (
 )
 from .reader import Reader, read
 
-_OLD_FUNGIBILITY: Final = MappingProxyType({
-    "Borrow": FungibilityPolicy.MAY_STOP_SEARCH,
-    "Preempt": FungibilityPolicy.MAY_STOP_SEARCH,
-})
+_OLD_FUNGIBILITY: Final = MappingProxyType(
+    {
+        "Borrow": FungibilityPolicy.MAY_STOP_SEARCH,
+        "Preempt": FungibilityPolicy.MAY_STOP_SEARCH,
+    }
+)
 _NONE: Final[Mapping[str, PreemptionPolicy]] = MappingProxyType({})
 
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
@@ -281,8 +283,12 @@ def read_pod_set(reader: Reader) -> PodSet:
         over_limit=over_limit(spec),
     )
     topology.ignore(
-        "podIndexLabel", "subGroupIndexLabel", "subGroupCount",
-        "podSetSliceRequiredTopology", "podSetSliceSize", "podsetSliceRequiredTopologyConstraints",
+        "podIndexLabel",
+        "subGroupIndexLabel",
+        "subGroupCount",
+        "podSetSliceRequiredTopology",
+        "podSetSliceSize",
+        "podsetSliceRequiredTopologyConstraints",
     )
     topology.done()
     reader.done()

@@ -166,8 +166,7 @@ def _event_pairs(result: CycleResult) -> Iterator[tuple[str, str]]:
 def _queued(scheduler: Scheduler, *, inadmissible: bool) -> dict[str, list[str]]:
     found = {
         name: sorted(
-            str(info.key)
-            for info in (queue.inadmissible() if inadmissible else queue.active())
+            str(info.key) for info in (queue.inadmissible() if inadmissible else queue.active())
         )
         for name, queue in scheduler.pending.items()
     }
@@ -200,9 +199,7 @@ def _conditions(workloads: list[Workload], result: CycleResult) -> _Conditions:
 
 
 def _reasons(conditions: Any) -> dict[str, tuple[bool, str]]:
-    return {
-        one.type: (one.status, one.reason) for one in conditions if one.type in _CONDITIONS
-    }
+    return {one.type: (one.status, one.reason) for one in conditions if one.type in _CONDITIONS}
 
 
 # -- what was recorded ----------------------------------------------------------------------------

@@ -40,9 +40,7 @@ class ScriptedOracle:
             for pair, said in script.items()
         }
 
-    def simulate(
-        self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
-    ) -> Price:
+    def simulate(self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int) -> Price:
         pair = "|".join(self._numbers.pair(fr))
         return self._answers.get(pair, (PreemptionMode.PREEMPT, 0))
 
@@ -77,11 +75,13 @@ def run_flavor_case(case: Case) -> Outcome:
     if other_name is not None:
         _use(cache, other_name, case.get("secondaryClusterQueueUsage"))
 
-    workload = read_workload({
-        "metadata": {"name": "wl"},
-        "spec": {"podSets": case["podSets"]},
-        "status": {"reclaimablePods": case.get("reclaimablePods") or []},
-    })
+    workload = read_workload(
+        {
+            "metadata": {"name": "wl"},
+            "spec": {"podSets": case["podSets"]},
+            "status": {"reclaimablePods": case.get("reclaimablePods") or []},
+        }
+    )
     info = WorkloadInfo(workload, name, cache.numbers, reclaimable=settings.reclaimable_pods)
     if case.get("replacesWorkloadSlice"):
         info.replaces = _replaced(case["replacesWorkloadSlice"])
@@ -135,10 +135,14 @@ def _compare(expected: Case, ours: Assignment, numbers: FlavorResources) -> Outc
     for their, our in zip(theirs, ours.pod_sets, strict=False):
         what = f"pod set {our.name}"
         compare.same(f"{what} count", their.get("count"), our.count)
-        compare.same(f"{what} flavors", _flavors(their), {
-            name: (got.flavor, _MODES[got.mode], got.tried_index)
-            for name, got in our.flavors.items()
-        })
+        compare.same(
+            f"{what} flavors",
+            _flavors(their),
+            {
+                name: (got.flavor, _MODES[got.mode], got.tried_index)
+                for name, got in our.flavors.items()
+            },
+        )
         requests = {
             name: parse_amount(name, said) for name, said in (their.get("requests") or {}).items()
         }

@@ -99,9 +99,7 @@ def _usage(cache: Cache) -> dict[str, dict[int, int]]:
 def _compare(
     compare: Comparison, expected: Case, targets: list[Target], cache: Cache, queue: str
 ) -> None:
-    ours = [
-        (target.info.cluster_queue, target.info.key, str(target.reason)) for target in targets
-    ]
+    ours = [(target.info.cluster_queue, target.info.key, str(target.reason)) for target in targets]
     if "wantSet" in expected:
         wanted = sorted(expected["wantSet"])
         compare.same("set of targets", wanted, sorted(f"{key}:{why}" for _, key, why in ours))

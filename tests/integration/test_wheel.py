@@ -28,7 +28,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", out, REPO],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-build-isolation",
+            "--no-deps",
+            "-w",
+            out,
+            REPO,
+        ],
         check=True,
         timeout=280,
         env={**os.environ, "PATH": tools},
@@ -44,7 +55,17 @@ def test_it_holds_what_a_node_needs_and_nothing_of_the_simulator(wheel: Path) ->
 
 def test_it_runs_from_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "site", wheel],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            tmp_path / "site",
+            wheel,
+        ],
         check=True,
         timeout=120,
     )
@@ -57,7 +78,9 @@ def test_it_runs_from_where_it_is_installed(wheel: Path, tmp_path: Path) -> None
         check=False,
         timeout=60,
     )
-    assert answer.stdout.strip() == f"sluice {(REPO / 'VERSION').read_text().strip()}", answer.stderr
+    assert answer.stdout.strip() == f"sluice {(REPO / 'VERSION').read_text().strip()}", (
+        answer.stderr
+    )
     where = subprocess.run(
         [sys.executable, "-c", "from nodeagent.native import locate; print(locate().shim_dir)"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},

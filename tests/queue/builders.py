@@ -41,7 +41,10 @@ def group(**flavors: ResourceQuota) -> ResourceGroup:
 
 
 def preempting(
-    within: str = "Never", reclaim: str = "Never", borrow: str = "Never", threshold: int | None = None
+    within: str = "Never",
+    reclaim: str = "Never",
+    borrow: str = "Never",
+    threshold: int | None = None,
 ) -> ClusterQueuePreemption:
     return ClusterQueuePreemption(
         PreemptionPolicy(within),

@@ -49,45 +49,55 @@ def test_few_cases_are_excluded_and_each_says_why() -> None:
 
 SMALL: dict[str, Any] = {
     "name": "one head that fits",
-    "clusterQueues": [{
-        "metadata": {"name": "cq"},
-        "spec": {
-            "namespaceSelector": {},
-            "resourceGroups": [{
-                "coveredResources": ["cpu"],
-                "flavors": [
-                    {"name": "default", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
+    "clusterQueues": [
+        {
+            "metadata": {"name": "cq"},
+            "spec": {
+                "namespaceSelector": {},
+                "resourceGroups": [
+                    {
+                        "coveredResources": ["cpu"],
+                        "flavors": [
+                            {"name": "default", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
+                        ],
+                    }
                 ],
-            }],
-        },
-    }],
+            },
+        }
+    ],
     "flavors": [{"metadata": {"name": "default"}}],
     "localQueues": [
         {"metadata": {"name": "lq", "namespace": "default"}, "spec": {"clusterQueue": "cq"}}
     ],
-    "workloads": [{
-        "metadata": {"name": "a", "namespace": "default"},
-        "spec": {
-            "queueName": "lq",
-            "podSets": [{
-                "name": "main",
-                "count": 2,
-                "template": {
-                    "spec": {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
-                },
-            }],
-        },
-    }],
+    "workloads": [
+        {
+            "metadata": {"name": "a", "namespace": "default"},
+            "spec": {
+                "queueName": "lq",
+                "podSets": [
+                    {
+                        "name": "main",
+                        "count": 2,
+                        "template": {
+                            "spec": {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
+                        },
+                    }
+                ],
+            },
+        }
+    ],
     "expected": {
         "assignments": {
             "default/a": {
                 "clusterQueue": "cq",
-                "podSetAssignments": [{
-                    "name": "main",
-                    "count": 2,
-                    "flavors": {"cpu": "default"},
-                    "resourceUsage": {"cpu": "3"},
-                }],
+                "podSetAssignments": [
+                    {
+                        "name": "main",
+                        "count": 2,
+                        "flavors": {"cpu": "default"},
+                        "resourceUsage": {"cpu": "3"},
+                    }
+                ],
             }
         },
         "events": [

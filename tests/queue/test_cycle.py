@@ -96,9 +96,9 @@ def test_a_preemptor_keeps_its_place_until_the_preempted_have_stopped() -> None:
     assert started(made) == ["low"]
     made.submit(workload("high", "q", 5, priority=5))
     result = made.cycle(SECOND)
-    assert [(one.target.workload.name, one.preemptor.workload.name) for one in result.preempted] == [
-        ("low", "high")
-    ]
+    assert [
+        (one.target.workload.name, one.preemptor.workload.name) for one in result.preempted
+    ] == [("low", "high")]
     made.submit(workload("passer", "q", 1, priority=9))
     again = made.cycle(SECOND)
     assert not again.reserved

@@ -30,13 +30,13 @@ class Oracle:
     def __init__(self, price: Price = (PreemptionMode.NO_CANDIDATES, 0)) -> None:
         self.price = price
 
-    def simulate(
-        self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
-    ) -> Price:
+    def simulate(self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int) -> Price:
         return self.price
 
 
-def fungible(borrow: str, preempt: str, preference: str = "BorrowingOverPreemption") -> FlavorFungibility:
+def fungible(
+    borrow: str, preempt: str, preference: str = "BorrowingOverPreemption"
+) -> FlavorFungibility:
     return FlavorFungibility(
         FungibilityPolicy(borrow), FungibilityPolicy(preempt), FungibilityPreference(preference)
     )
@@ -137,7 +137,9 @@ TOLERATES = (Toleration("spot", "Exists"),)
     ("pod_set", "flavor"),
     [
         pytest.param(PodSet("main", 1, {"gpu": 1}), "base", id="a taint is avoided"),
-        pytest.param(PodSet("main", 1, {"gpu": 1}, tolerations=TOLERATES), "spot", id="a taint is tolerated"),
+        pytest.param(
+            PodSet("main", 1, {"gpu": 1}, tolerations=TOLERATES), "spot", id="a taint is tolerated"
+        ),
         pytest.param(
             PodSet("main", 1, {"gpu": 1}, tolerations=TOLERATES, node_selector={"tier": "base"}),
             "base",
@@ -169,9 +171,7 @@ def test_a_flavor_that_leaves_out_a_covered_resource(unlimited: bool, mode: Mode
 @pytest.mark.parametrize(
     ("fits_up_to", "found"), [(50, None), (49, (49, 10)), (30, (30, 6)), (20, (20, 4)), (19, None)]
 )
-def test_pod_sets_shrink_in_proportion(
-    fits_up_to: int, found: tuple[int, int] | None
-) -> None:
+def test_pod_sets_shrink_in_proportion(fits_up_to: int, found: tuple[int, int] | None) -> None:
     """Two pod sets of 50 and 10 that may go down to 20 and 4; the full size is tried elsewhere."""
     pod_sets = (PodSet("a", 50, {}, min_count=20), PodSet("b", 10, {}, min_count=4))
 

@@ -41,7 +41,9 @@ def test_a_quantity_counts_what_kueue_counts(resource: str, text: object, amount
     assert parse_amount(resource, text) == amount
 
 
-@pytest.mark.parametrize("text", ["", ".", "1 Gi", "1gi", "Gi", "0x10", "1e", "--1", True, None, []])
+@pytest.mark.parametrize(
+    "text", ["", ".", "1 Gi", "1gi", "Gi", "0x10", "1e", "--1", True, None, []]
+)
 def test_what_is_no_quantity_is_refused(text: object) -> None:
     with pytest.raises(QuantityError):
         parse_amount("memory", text)

@@ -14,7 +14,11 @@ GPU = Fr(0)
 
 
 def node(
-    name: str, nominal: int, borrow: int | None = None, lend: int | None = None, cohort: bool = False
+    name: str,
+    nominal: int,
+    borrow: int | None = None,
+    lend: int | None = None,
+    cohort: bool = False,
 ) -> QuotaNode:
     made = QuotaNode(name, is_cohort=cohort)
     made.set_quota(GPU, nominal, borrow, lend)
@@ -88,9 +92,7 @@ LIMIT = st.none() | st.integers(0, 12)
 def specs(draw: st.DrawFn) -> Spec:
     cohorts = draw(st.lists(st.tuples(st.integers(0, 8), LIMIT, LIMIT), min_size=1, max_size=3))
     at = st.integers(0, len(cohorts) - 1)
-    queues = draw(
-        st.lists(st.tuples(at, st.integers(0, 10), LIMIT, LIMIT), min_size=1, max_size=5)
-    )
+    queues = draw(st.lists(st.tuples(at, st.integers(0, 10), LIMIT, LIMIT), min_size=1, max_size=5))
     which = st.integers(0, len(queues) - 1)
     uses = draw(st.lists(st.tuples(which, st.integers(0, 9)), max_size=12))
     return Spec(tuple(cohorts), tuple(queues), tuple(uses))
