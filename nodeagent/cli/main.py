@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from nodeagent import native
 from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
 from nodeagent.core.quantities import parse_cores as _parse_cores
 from nodeagent.core.quantities import parse_memory as _parse_memory
@@ -53,6 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Share a GPU between several jobs: memory caps, compute shares.",
         epilog="`sluice COMMAND --help` explains a command.",
     )
+    parser.add_argument("--version", action="version", version=f"sluice {native.version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def command(name: str, module: str, help_: str) -> argparse.ArgumentParser:

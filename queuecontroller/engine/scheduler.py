@@ -18,6 +18,7 @@ from .entries import Entry, Status
 from .limit_range import LimitRange
 from .model import CheckState, LocalQueue, QueueingStrategy, StopPolicy, Workload, WorkloadKey
 from .pending import PendingQueue
+from .quota_tree import QuotaNode
 from .settings import EngineSettings
 from .workload_info import FINISHED, WorkloadInfo
 
@@ -25,6 +26,16 @@ _UNWELCOME: Final = (
     PendingReason.MISCONFIGURED,
     "Workload namespace doesn't match ClusterQueue selector",
 )
+
+
+class _Gate:
+    """Holds back the news that quota was freed in one tree."""
+
+    __slots__ = ("due_ns", "seen")
+
+    def __init__(self, seen: int, due_ns: int | None) -> None:
+        self.seen = seen
+        self.due_ns = due_ns
 
 
 class Scheduler:
@@ -40,6 +51,7 @@ class Scheduler:
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
+        self._gates: dict[QuotaNode, _Gate] = {}
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
 
@@ -58,7 +70,8 @@ class Scheduler:
 
     def settle(self) -> None:
         """Takes changed objects into effect: rebuilds the trees and finds everyone a queue."""
-        self.cache.settle()
+        if self.cache.settle():
+            self._gates = {}
         self._inactive = {}
         for name, state in self.cache.queues.items():
             why = self.cache.why_inactive(name)
@@ -85,10 +98,10 @@ class Scheduler:
         key = workload.key
         self._homeless.pop(key, None)
         if workload.is_true(FINISHED):
-            self.delete(key)
+            self.delete(key, now_ns)
             return
         if workload.admission is not None:
-            self._hold(workload)
+            self._hold(workload, now_ns)
             return
         local = self._local_queues.get(f"{workload.namespace}/{workload.queue_name}")
         why = self._why_homeless(workload, local)
@@ -125,10 +138,10 @@ class Scheduler:
             return f"ClusterQueue {local.cluster_queue} doesn't exist"
         return None
 
-    def _hold(self, workload: Workload) -> None:
+    def _hold(self, workload: Workload, now_ns: int) -> None:
         assert workload.admission is not None
         self._leave_line(workload.key)
-        self.release(workload.key)
+        self.release(workload.key, now_ns)
         queue = workload.admission.cluster_queue
         if queue not in self.cache.queues:
             self._homeless[workload.key] = (workload, f"ClusterQueue {queue} doesn't exist")
@@ -139,15 +152,16 @@ class Scheduler:
         self._holding[info.key] = info
         self.cache.add_workload(info)
 
-    def release(self, key: WorkloadKey) -> WorkloadInfo | None:
+    def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
         """The workload holds quota no longer: it finished, or stopped after its eviction."""
         info = self._holding.pop(key, None)
         if info is not None:
+            self._will_free(self.cache.queues[info.cluster_queue].node.root, now_ns)
             self.cache.remove_workload(info)
         return info
 
-    def delete(self, key: WorkloadKey) -> None:
-        self.release(key)
+    def delete(self, key: WorkloadKey, now_ns: int = 0) -> None:
+        self.release(key, now_ns)
         self._leave_line(key)
         self._homeless.pop(key, None)
 
@@ -159,8 +173,31 @@ class Scheduler:
         return found[1] if found else None
 
     def next_wake_ns(self) -> int | None:
+        """When a cycle may decide something although no event came, if ever."""
         times = [queue.wakes_at_ns() for queue in self.pending.values()]
+        times += [gate.due_ns for gate in self._gates.values()]
         return min((time for time in times if time is not None), default=None)
+
+    def _freed(self, root: QuotaNode, now_ns: int) -> int:
+        """`root.freed` as those set aside may know it: late by the requeue delay."""
+        delay_ns = self.settings.requeue_delay_ns
+        if delay_ns == 0:
+            return root.freed
+        gate = self._gates.get(root)
+        if gate is None:  # a tree that was just built is news like any other
+            gate = self._gates[root] = _Gate(root.freed, now_ns + delay_ns)
+        elif gate.due_ns is not None and gate.due_ns <= now_ns:
+            gate.seen, gate.due_ns = root.freed, None
+        return gate.seen
+
+    def _will_free(self, root: QuotaNode, now_ns: int) -> None:
+        """Called before quota is freed: news that is due by now does not include it."""
+        delay_ns = self.settings.requeue_delay_ns
+        if delay_ns:
+            self._freed(root, now_ns)
+            gate = self._gates[root]
+            if gate.due_ns is None:
+                gate.due_ns = now_ns + delay_ns
 
     # -- the cycle --------------------------------------------------------------------------------
 
@@ -173,7 +210,7 @@ class Scheduler:
             if not queue or name in self._inactive:
                 continue
             state = self.cache.queues[name]
-            info = queue.head(state.freed, now_ns)
+            info = queue.head(self._freed(state.node.path[-1], now_ns), now_ns)
             if info is None:
                 continue
             if not self._is_welcome(info):

@@ -40,3 +40,7 @@ class EngineSettings:
     """Whether a closed preemption gate keeps a workload from preempting; off, as in Kueue."""
     wait_for_pods_ready: bool = False
     """Whether admission waits until the pods of all admitted workloads are ready."""
+    requeue_delay_ns: int = 0
+    """How long freed quota is collected before those set aside are looked at again, ns. 0 looks
+    at once. Kueue collects for 1 s: fewer evaluations, and low priorities are not started into a
+    gap that a high one would preempt them from a moment later."""
