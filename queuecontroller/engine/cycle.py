@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .assignment import Assignment, Mode, PendingReason
 from .cache import Cache
@@ -27,6 +27,8 @@ from .quota_tree import Fr, QuotaNode
 from .settings import EngineSettings
 from .workload_info import PODS_READY, LastAssignment, Memo, Target, WorkloadInfo
 
+_Usages = dict[QuotaNode, dict[Fr, int]]
+
 Judgement = tuple[Assignment, Sequence[Target]]
 
 
@@ -36,8 +38,12 @@ class Cycle:
         self._settings = settings
         self._now_ns = now_ns
         self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
-        self._preempted: dict[WorkloadKey, WorkloadInfo] = {}
-        self._reserved: list[tuple[QuotaNode, dict[Fr, int]]] = []
+        self._preempted: dict[QuotaNode, dict[WorkloadKey, WorkloadInfo]] = {}
+        """By root."""
+        self._gone: dict[QuotaNode, _Usages] = {}
+        """By root: what the preempted of this cycle will give back, by ClusterQueue."""
+        self._reserved: dict[QuotaNode, _Usages] = {}
+        """By root: what is kept from others until the cycle ends, by ClusterQueue."""
         self.result = CycleResult()
 
     # -- 1. nominate ------------------------------------------------------------------------------
@@ -63,6 +69,7 @@ class Cycle:
         return Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
 
     def _judge(self, queue: ClusterQueueState, info: WorkloadInfo) -> Judgement:
+        self._preemptor.forget()
         assigner = FlavorAssigner(queue, self._preemptor, self._settings)
         full = assigner.assign(info)
         if full.mode is Mode.FIT:
@@ -92,8 +99,8 @@ class Cycle:
     def serve(self, entries: Sequence[Entry]) -> None:
         for entry in in_order(entries, self._settings, self._cache.numbers):
             self._serve(entry)
-        for node, usage in self._reserved:
-            node.remove_usage(usage)
+        for kept in self._reserved.values():
+            _remove(kept)
         self._reserved.clear()
 
     def _serve(self, entry: Entry) -> None:
@@ -121,9 +128,9 @@ class Cycle:
                 shape_is_to_blame=True,
             )
             return
-        if any(target.info.key in self._preempted for target in entry.targets) and (
-            not self._resolve_overlap(entry)
-        ):
+        taken = self._preempted.get(entry.queue.node.root, {})
+        overlaps = any(target.info.key in taken for target in entry.targets)
+        if overlaps and not self._resolve_overlap(entry, taken):
             return
         usage = entry.assignment.usage
         if not self._still_fits(entry):
@@ -147,7 +154,7 @@ class Cycle:
     def _reserve(self, node: QuotaNode, usage: dict[Fr, int]) -> None:
         """Until the end of the cycle only."""
         node.add_usage(usage)
-        self._reserved.append((node, usage))
+        _note(self._reserved.setdefault(node.root, {}), node, usage)
 
     def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
         """What an entry that could not preempt keeps from others: no more than is its own, or
@@ -170,49 +177,41 @@ class Cycle:
         skipped = self.result.skipped_preemptions
         skipped[entry.queue.name] = skipped.get(entry.queue.name, 0) + 1
 
-    def _remove(self, infos: Sequence[WorkloadInfo]) -> None:
-        for info in infos:
-            self._cache.queues[info.cluster_queue].node.remove_usage(info.usage)
-
-    def _put_back(self, infos: Sequence[WorkloadInfo]) -> None:
-        for info in infos:
-            self._cache.queues[info.cluster_queue].node.add_usage(info.usage)
-
     def _still_fits(self, entry: Entry) -> bool:
         """Whether the entry fits once everyone preempted in this cycle is gone, itself included."""
         node = entry.queue.node
         usage = entry.assignment.usage
-        gone = list(self._preempted.values())
-        gone += [target.info for target in entry.targets]
-        if gone:
-            self._remove(gone)
-            fits = node.fits(usage)
-            self._put_back(gone)
-        else:
-            fits = node.fits(usage)
-        if fits and entry.assignment.mode is Mode.FIT and self._preempted:
+        gone = self._gone.get(node.root, {})
+        mine: _Usages = {}
+        for target in entry.targets:
+            _note(mine, self._cache.queues[target.info.cluster_queue].node, target.info.usage)
+        _remove(gone)
+        _remove(mine)
+        fits = node.fits(usage)
+        _add(mine)
+        _add(gone)
+        if fits and gone and entry.assignment.mode is Mode.FIT:
             # It would start now, and the preempted still run: it must fit beside them too.
-            for reserving, kept in self._reserved:
-                reserving.remove_usage(kept)
+            kept = self._reserved.get(node.root, {})
+            _remove(kept)
             fits = node.fits(usage)
-            for reserving, kept in self._reserved:
-                reserving.add_usage(kept)
+            _add(kept)
         return fits
 
-    def _resolve_overlap(self, entry: Entry) -> bool:
+    def _resolve_overlap(self, entry: Entry, taken: Mapping[WorkloadKey, WorkloadInfo]) -> bool:
         """Assigns anew as if everyone preempted in this cycle had gone. True to go on with it."""
         if not self._settings.recompute_overlapping_targets:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
             return False
-        gone = list(self._preempted.values())
-        self._remove(gone)
-        for info in gone:
+        gone = self._gone[entry.queue.node.root]
+        _remove(gone)
+        for info in taken.values():
             del self._cache.queues[info.cluster_queue].workloads[info.key]
         assignment, targets = self._judge(entry.queue, entry.info)
-        for info in gone:
+        for info in taken.values():
             self._cache.queues[info.cluster_queue].workloads[info.key] = info
-        self._put_back(gone)
+        _add(gone)
         entry.assignment, entry.targets = assignment, targets
         entry.info.memo = None
         if targets:
@@ -234,10 +233,12 @@ class Cycle:
     def _preempt(self, entry: Entry) -> None:
         info = entry.info
         for target in entry.targets:
-            self._preempted[target.info.key] = target.info
+            node = self._cache.queues[target.info.cluster_queue].node
+            self._preempted.setdefault(node.root, {})[target.info.key] = target.info
+            _note(self._gone.setdefault(node.root, {}), node, target.info.usage)
             if not target.info.evicted:
                 target.info.evicted = True
-                self._cache.queues[target.info.cluster_queue].node.root.generation += 1
+                node.root.generation += 1
                 self.result.preempted.append(Preempted(target.info, target.reason, info))
         # Once the targets are gone every flavor is worth a look again.
         info.last_assignment = None
@@ -273,6 +274,22 @@ class Cycle:
         who = tuple(target.info.key for target in entry.targets)
         waits = who if entry.status is Status.PREEMPTING else ()
         self.result.pending.append(StillPending(entry.info, entry.reason, entry.message, waits))
+
+
+def _note(usages: _Usages, node: QuotaNode, usage: Mapping[Fr, int]) -> None:
+    total = usages.setdefault(node, {})
+    for fr, amount in usage.items():
+        total[fr] = total.get(fr, 0) + amount
+
+
+def _remove(usages: _Usages) -> None:
+    for node, usage in usages.items():
+        node.remove_usage(usage)
+
+
+def _add(usages: _Usages) -> None:
+    for node, usage in usages.items():
+        node.add_usage(usage)
 
 
 def checks_ready(queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment) -> bool:

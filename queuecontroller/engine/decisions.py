@@ -48,6 +48,8 @@ class CycleResult:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     """By ClusterQueue: entries that could have preempted but for an earlier entry."""
     heads: int = 0
+    more: bool = False
+    """Whether heads were left for another cycle at once."""
 
 
 def admission_of(cluster_queue: str, assignment: Assignment) -> Admission:

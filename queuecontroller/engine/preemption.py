@@ -115,13 +115,27 @@ class Preemptor:
         self._settings = settings
         self._algorithm = fair if settings.fair_sharing else classic
         self.now_ns = now_ns
+        self._last: tuple[WorkloadInfo, frozenset[Fr], Mapping[Fr, int]] | None = None
+        self._last_targets: Sequence[Target] = ()
+
+    def forget(self) -> None:
+        """To be called when usage or candidates changed since the last search."""
+        self._last = None
+
+    def _search(self, context: PreemptionContext) -> Sequence[Target]:
+        # With one resource short, the question for targets is the one the oracle just answered.
+        asked = (context.info, context.frs, context.usage)
+        if self._last is None or self._last != asked:
+            self._last_targets = self._algorithm(context, self._settings)
+            self._last = asked
+        return self._last_targets
 
     def targets(
         self, queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment
     ) -> list[Target]:
         frs = assignment.frs_needing_preemption()
         context = PreemptionContext(self._cache, queue, info, frs, assignment.usage, self.now_ns)
-        return list(self._algorithm(context, self._settings))
+        return list(self._search(context))
 
     def simulate(
         self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
@@ -130,7 +144,7 @@ class Preemptor:
         context = PreemptionContext(
             self._cache, queue, info, frozenset((fr,)), {fr: amount}, self.now_ns
         )
-        targets = self._algorithm(context, self._settings)
+        targets = self._search(context)
         if not targets:
             return PreemptionMode.NO_CANDIDATES, queue.node.borrow_height(fr, amount)[0]
         for target in targets:

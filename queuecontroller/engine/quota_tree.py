@@ -157,7 +157,12 @@ class QuotaNode:
         return self.usage.get(fr, 0) + amount > self.subtree_quota.get(fr, 0)
 
     def is_within_nominal(self, frs: Iterable[Fr]) -> bool:
-        return not any(self.borrowing_with(fr, 0) for fr in frs)
+        usage, quota = self.usage, self.subtree_quota
+        # A plain loop: every search for targets asks this of every queue of a cohort.
+        for fr in frs:  # noqa: SIM110
+            if usage.get(fr, 0) > quota.get(fr, 0):
+                return False
+        return True
 
     def fits(self, usage: Usage) -> bool:
         return all(amount <= max(0, self.available(fr)) for fr, amount in usage.items())

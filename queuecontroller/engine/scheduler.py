@@ -52,6 +52,9 @@ class Scheduler:
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
         self._gates: dict[QuotaNode, _Gate] = {}
+        self._trees: list[list[str]] = []
+        """ClusterQueues by cohort tree; `_next_tree` is where the next cycle begins."""
+        self._next_tree = 0
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
 
@@ -88,6 +91,10 @@ class Scheduler:
             for info in self.pending.pop(name).everyone():
                 self._queue_of.pop(info.key, None)
                 self._homeless[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
+        by_root: dict[QuotaNode, list[str]] = {}
+        for name, state in self.cache.queues.items():
+            by_root.setdefault(state.node.root, []).append(name)
+        self._trees, self._next_tree = list(by_root.values()), 0
         for workload, _ in list(self._homeless.values()):
             self.submit(workload)
 
@@ -202,25 +209,35 @@ class Scheduler:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
+        for root in self._gates:
+            self._freed(root, now_ns)
         cycle = Cycle(self.cache, self.settings, now_ns)
         entries: list[Entry] = []
         unfit: list[Entry] = []
         unwelcome: list[Entry] = []
-        for name, queue in self.pending.items():
-            if not queue or name in self._inactive:
-                continue
-            state = self.cache.queues[name]
-            info = queue.head(self._freed(state.node.path[-1], now_ns), now_ns)
-            if info is None:
-                continue
-            if not self._is_welcome(info):
-                unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
-                continue
-            why = self._why_unfit(info)
-            if why is not None:
-                unfit.append(_unfit_entry(info, cycle, why))
-            else:
-                entries.append(cycle.nominate(info))
+        trees = self._trees
+        for _ in range(len(trees)):
+            if len(entries) >= self.settings.max_heads_per_cycle:
+                cycle.result.more = True
+                break
+            names = trees[self._next_tree]
+            self._next_tree = (self._next_tree + 1) % len(trees)
+            for name in names:
+                queue = self.pending[name]
+                if not queue or name in self._inactive:
+                    continue
+                state = self.cache.queues[name]
+                info = queue.head(self._freed(state.node.path[-1], now_ns), now_ns)
+                if info is None:
+                    continue
+                if not self._is_welcome(info):
+                    unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
+                    continue
+                why = self._why_unfit(info)
+                if why is not None:
+                    unfit.append(_unfit_entry(info, cycle, why))
+                else:
+                    entries.append(cycle.nominate(info))
         cycle.result.heads = len(entries) + len(unfit) + len(unwelcome)
         cycle.serve(entries)
         for entry in unwelcome:

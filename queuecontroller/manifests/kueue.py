@@ -40,8 +40,10 @@ from queuecontroller.engine.model import (
     Workload,
 )
 from queuecontroller.engine.selectors import LabelSelector, Requirement
+from queuecontroller.engine.transformations import Transformations
 
 from .pods import (
+    AS_GIVEN,
     container_requests,
     over_limit,
     pod_requests,
@@ -84,8 +86,10 @@ def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, Limi
     return read(_limit_range, value, path)
 
 
-def read_workload(value: object, path: str = "Workload") -> Workload:
-    return read(_workload, value, path)
+def read_workload(
+    value: object, path: str = "Workload", change: Transformations = AS_GIVEN
+) -> Workload:
+    return read(lambda reader: _workload(reader, change), value, path)
 
 
 def read_topology_levels(value: object, path: str = "Topology") -> tuple[str, tuple[str, ...]]:
@@ -263,7 +267,7 @@ def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
     return name, tuple(levels)
 
 
-def read_pod_set(reader: Reader) -> PodSet:
+def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     template = reader.child("template")
     spec = template.child("spec")
     topology = reader.child("topologyRequest")
@@ -271,7 +275,7 @@ def read_pod_set(reader: Reader) -> PodSet:
         name=reader.text("name", "main"),
         count=reader.whole("count", 1),
         min_count=reader.optional_whole("minCount"),
-        requests=pod_requests(spec),
+        requests=pod_requests(spec, change),
         node_selector=spec.labels("nodeSelector"),
         affinity=read_node_affinity(spec),
         tolerations=read_tolerations(spec, "tolerations"),
@@ -337,7 +341,7 @@ def _check(reader: Reader) -> AdmissionCheckStatus:
     )
 
 
-def _workload(reader: Reader) -> Workload:
+def _workload(reader: Reader, change: Transformations) -> Workload:
     head = reader.child("metadata")
     reader.ignore("apiVersion", "kind")
     spec, status = reader.child("spec"), reader.child("status")
@@ -349,7 +353,7 @@ def _workload(reader: Reader) -> Workload:
         name=head.required("name"),
         uid=head.text("uid"),
         created_ns=head.time_ns("creationTimestamp") or 0,
-        pod_sets=tuple(read_pod_set(one) for one in spec.children("podSets")),
+        pod_sets=tuple(read_pod_set(one, change) for one in spec.children("podSets")),
         queue_name=spec.text("queueName"),
         priority=spec.whole("priority"),
         priority_class=priority_class or spec.optional_text("priorityClassName"),

@@ -8,6 +8,7 @@ and restartable init containers run together, other init containers one at a tim
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from queuecontroller.engine.quantities import saturate
 from queuecontroller.engine.selectors import (
@@ -16,6 +17,7 @@ from queuecontroller.engine.selectors import (
     Taint,
     Toleration,
 )
+from queuecontroller.engine.transformations import Transformations
 
 from .reader import Reader
 
@@ -54,13 +56,16 @@ def read_node_affinity(spec: Reader) -> tuple[NodeSelectorTerm, ...] | None:
     )
 
 
-def _container_requests(container: Reader) -> dict[str, int]:
+AS_GIVEN: Final = Transformations()
+
+
+def _container_requests(container: Reader, change: Transformations) -> dict[str, int]:
     """Requests of one container; a limit without a request is the request, as Kubernetes has it."""
     resources = container.child("resources")
     requests = resources.amounts("requests")
     for name, limit in resources.amounts("limits").items():
         requests.setdefault(name, limit)
-    return requests
+    return requests if change is AS_GIVEN else change.of_container(requests)
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -74,20 +79,20 @@ def _raise_to(total: dict[str, int], floor: Mapping[str, int]) -> None:
 
 
 def container_requests(spec: Reader) -> list[dict[str, int]]:
-    """Requests of each container, init containers first; for transformations by container."""
+    """Requests of each container as given, init containers first."""
     every = [*spec.children("initContainers"), *spec.children("containers")]
-    return [_container_requests(one) for one in every]
+    return [_container_requests(one, AS_GIVEN) for one in every]
 
 
-def pod_requests(spec: Reader) -> dict[str, int]:
+def pod_requests(spec: Reader, change: Transformations = AS_GIVEN) -> dict[str, int]:
     """The most one pod holds at any time."""
     together: dict[str, int] = {}
     for container in spec.children("containers"):
-        _add(together, _container_requests(container))
+        _add(together, _container_requests(container, change))
     before: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     for container in spec.children("initContainers"):
-        requests = _container_requests(container)
+        requests = _container_requests(container, change)
         if container.text("restartPolicy") == "Always":
             _add(sidecars, requests)
             _add(together, requests)

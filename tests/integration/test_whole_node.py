@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.demo.__main__ import driver_memory, workplace
@@ -151,9 +152,13 @@ def test_a_child_and_its_parent_share_one_cap(node: Node) -> None:
     job.kill()
     for grant in node.grants():
         node.cli("release", grant["grant"], check=False)
-    import subprocess
-
-    subprocess.run(["pkill", "-f", f"{TENANT} --launches 5"], check=False)
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] and process.info["cmdline"][:3] == [
+            str(TENANT),
+            "--launches",
+            "5",
+        ]:
+            process.kill()
     assert sorted(answer["hold_result"] for answer in answers) == [0, 2], (
         "two times 3 GiB do not fit into 5 GiB"
     )

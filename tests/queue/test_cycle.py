@@ -312,3 +312,64 @@ def test_who_cannot_preempt_keeps_its_nominal_quota_from_others() -> None:
         assert not result.reserved
         assert not result.preempted
     assert used(made, "other") == {"default/gpu": 5}
+
+
+def test_an_admission_never_counts_on_those_who_are_still_stopping() -> None:
+    """Gone, the borrower would leave room for both; it is not gone yet, and 3 are free."""
+    made = scheduler(
+        cluster_queue(
+            "own", group(default=quota(4)), cohort="all", preemption=preempting(reclaim="Any")
+        ),
+        cluster_queue("lends", group(default=quota(4)), cohort="all"),
+        cluster_queue("borrows", group(default=quota(4)), cohort="all"),
+    )
+    made.submit(workload("borrower", "borrows", 9))
+    assert started(made) == ["borrower"]
+    made.submit(workload("owner", "own", 4, created_ns=1))
+    made.submit(workload("within", "lends", 3, created_ns=2))
+    made.submit(workload("more", "borrows", 2, created_ns=3))
+    result = made.cycle(SECOND)
+    assert [one.target.workload.name for one in result.preempted] == ["borrower"]
+    assert [one.info.workload.name for one in result.reserved] == ["within"]
+
+
+def test_who_need_not_go_is_put_back() -> None:
+    """The lowest priority is tried first, but the next one frees enough alone."""
+    made = scheduler(cluster_queue("q", EIGHT, preemption=preempting(within="LowerPriority")))
+    made.submit(workload("tiny", "q", 1, priority=-2))
+    made.submit(workload("big", "q", 7, priority=-1))
+    assert started(made) == ["big"]
+    assert started(made) == ["tiny"]
+    made.submit(workload("high", "q", 7))
+    result = made.cycle(SECOND)
+    assert [one.target.workload.name for one in result.preempted] == ["big"]
+
+
+def test_freed_quota_is_collected_for_the_requeue_delay() -> None:
+    made = scheduler(
+        cluster_queue("q", EIGHT), settings=EngineSettings(requeue_delay_ns=10 * SECOND)
+    )
+    for name in ("first", "second"):
+        made.submit(workload(name, "q", 8))
+        made.cycle(SECOND)
+    made.cycle(11 * SECOND)  # the queue itself was news at 1 s
+    made.release(key("first"), 15 * SECOND)
+    assert made.next_wake_ns() == 25 * SECOND
+    assert started(made, 24 * SECOND) == []
+    assert started(made, 25 * SECOND) == ["second"]
+    assert made.next_wake_ns() is None
+
+
+@pytest.mark.parametrize("gates", [False, True])
+def test_a_closed_preemption_gate_keeps_a_workload_from_preempting(gates: bool) -> None:
+    made = scheduler(
+        cluster_queue("q", EIGHT, preemption=preempting(within="LowerPriority")),
+        settings=EngineSettings(preemption_gates=gates),
+    )
+    made.submit(workload("low", "q", 8, priority=-1))
+    assert started(made) == ["low"]
+    made.submit(workload("gated", "q", 8, preemption_gates=("wait",)))
+    result = made.cycle(SECOND)
+    assert bool(result.preempted) is not gates
+    (waiting,) = result.pending
+    assert (waiting.reason is PendingReason.ADMISSION_GATED) is gates

@@ -1,0 +1,274 @@
+"""Manifests: what is read from each version, what is told about mistakes, and the owner's files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from queuecontroller.engine.model import (
+    FungibilityPolicy,
+    LocalQueue,
+    QueueingStrategy,
+    StopPolicy,
+)
+from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.engine.selectors import LabelSelector
+from queuecontroller.manifests import (
+    ManifestError,
+    read_cluster_queue,
+    read_cohort,
+    read_local_queue,
+    read_workload,
+)
+from queuecontroller.manifests.documents import Documents, load
+
+from .builders import SECOND, used
+
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "manifests"
+FOLDER = Path(os.environ.get("SLUICE_MANIFESTS") or BESIDE)
+SETS = sorted(path for path in FOLDER.glob("*") if path.is_dir())
+
+
+def queue(**spec: object) -> dict[str, object]:
+    return {"metadata": {"name": "q"}, "spec": spec}
+
+
+@pytest.mark.parametrize("field", ["cohort", "cohortName"])
+def test_both_names_of_the_cohort_are_read(field: str) -> None:
+    assert read_cluster_queue(queue(**{field: "all"})).cohort == "all"
+
+
+@pytest.mark.parametrize("field", ["parent", "parentName"])
+def test_both_names_of_a_cohorts_parent_are_read(field: str) -> None:
+    assert read_cohort(queue(**{field: "top"})).parent == "top"
+
+
+@pytest.mark.parametrize(
+    ("borrow", "preempt"), [("Borrow", "Preempt"), ("MayStopSearch", "MayStopSearch")]
+)
+def test_old_and_new_fungibility_values_mean_the_same(borrow: str, preempt: str) -> None:
+    made = read_cluster_queue(
+        queue(flavorFungibility={"whenCanBorrow": borrow, "whenCanPreempt": preempt})
+    ).flavor_fungibility
+    assert made.when_can_borrow is FungibilityPolicy.MAY_STOP_SEARCH
+    assert made.when_can_preempt is FungibilityPolicy.MAY_STOP_SEARCH
+
+
+def test_what_is_left_out_has_kueues_defaults() -> None:
+    made = read_cluster_queue(queue())
+    assert made.queueing_strategy is QueueingStrategy.BEST_EFFORT_FIFO
+    assert made.flavor_fungibility.when_can_borrow is FungibilityPolicy.MAY_STOP_SEARCH
+    assert made.flavor_fungibility.when_can_preempt is FungibilityPolicy.TRY_NEXT_FLAVOR
+    assert made.preemption.within_cluster_queue.value == "Never"
+    assert (made.stop_policy, made.fair_weight_milli) == (StopPolicy.NONE, 1000)
+    assert made.namespace_selector is None
+    assert read_cluster_queue(queue(namespaceSelector={})).namespace_selector == LabelSelector()
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "hint"),
+    [
+        ({"resourceGroup": []}, "ClusterQueue.spec.resourceGroup", "did you mean resourceGroups"),
+        ({"preemption": {"reclaimInCohort": "Any"}}, "ClusterQueue.spec.preemption.reclaimInCohort", "did you mean reclaimWithinCohort"),
+        ({"resourceGroups": [{"flavors": [{"name": "a", "resources": [{"name": "cpu", "nominal": 1}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominal", "did you mean nominalQuota"),
+        ({"xyzzy": 1}, "ClusterQueue.spec.xyzzy", "unknown field"),
+        ({"queueingStrategy": "FIFO"}, "ClusterQueue.spec.queueingStrategy", "is not one of BestEffortFIFO, StrictFIFO"),
+        ({"resourceGroups": [{"flavors": [{"name": "a", "resources": [{"name": "cpu", "nominalQuota": "1 Gi"}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota", "is not a quantity"),
+        ({"resourceGroups": {}}, "ClusterQueue.spec.resourceGroups", "expected a list"),
+        ({"cohort": 7}, "ClusterQueue.spec.cohort", "expected text"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_its_field(spec: dict[str, object], field: str, hint: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_cluster_queue(queue(**spec))
+    (problem,) = caught.value.problems
+    assert problem.field == field
+    assert hint in problem.message
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_local_queue({"metadata": {}, "spec": {"stopPolicy": "Never", "cluster": "q"}})
+    assert [one.field for one in caught.value.problems] == [
+        "LocalQueue.metadata.name",
+        "LocalQueue.spec.clusterQueue",
+        "LocalQueue.spec.stopPolicy",
+        "LocalQueue.spec.cluster",
+    ]
+
+
+def pod(containers: list[dict[str, object]], **spec: object) -> dict[str, object]:
+    template = {"spec": {"containers": [{"resources": one} for one in containers], **spec}}
+    return {"metadata": {"name": "w"}, "spec": {"podSets": [{"count": 1, "template": template}]}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "requests"),
+    [
+        pytest.param(pod([{"requests": {"cpu": 1}}, {"requests": {"cpu": 2}}]), {"cpu": 3000}, id="containers add up"),
+        pytest.param(pod([{"limits": {"cpu": 1}}]), {"cpu": 1000}, id="a limit alone is the request"),
+        pytest.param(
+            pod([{"requests": {"cpu": 1}}], initContainers=[{"resources": {"requests": {"cpu": 4}}}, {"resources": {"requests": {"cpu": 3}}}]),
+            {"cpu": 4000},
+            id="the largest init container counts",
+        ),
+        pytest.param(
+            pod([{"requests": {"cpu": 1}}], initContainers=[{"restartPolicy": "Always", "resources": {"requests": {"cpu": 2}}}]),
+            {"cpu": 3000},
+            id="a sidecar runs beside the containers",
+        ),
+        pytest.param(pod([{"requests": {"cpu": 1}}], overhead={"cpu": "250m"}), {"cpu": 1250}, id="overhead is added"),
+    ],
+)  # fmt: skip
+def test_what_a_pod_asks_for(manifest: dict[str, object], requests: dict[str, int]) -> None:
+    assert dict(read_workload(manifest).pod_sets[0].requests) == requests
+
+
+CONFIGURATION = """
+kind: Configuration
+apiVersion: config.kueue.x-k8s.io/v1beta2
+resources:
+  excludeResourcePrefixes: [example.com/]
+  transformations:
+  - {input: a, strategy: Replace, outputs: {b: "2", c: "3"}}
+  - {input: d, strategy: Retain, outputs: {b: "1"}}
+  - {input: e, strategy: Replace, multiplyBy: d, outputs: {f: "10"}}
+---
+"""
+POD = """
+kind: Pod
+metadata: {name: p, labels: {kueue.x-k8s.io/queue-name: q}}
+spec:
+  containers:
+  - resources: {requests: {%s}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("requests", "counts"),
+    [
+        ("a: 5", {"b": 10, "c": 15}),
+        ("d: 4", {"b": 4, "d": 4}),
+        ("a: 1, d: 4", {"b": 6, "c": 3, "d": 4}),
+        ("e: 2, d: 3", {"b": 3, "d": 3, "f": 60}),
+        ("e: 2", {"f": 20}),
+        ("example.com/x: 1, g: 1", {"g": 1}),
+    ],
+)
+def test_transformations(requests: str, counts: dict[str, int]) -> None:
+    found = load({"all.yaml": CONFIGURATION + POD % requests})
+    assert not found.problems
+    assert dict(found.workloads[0].pod_sets[0].requests) == counts
+
+
+@pytest.mark.parametrize(
+    ("manifest", "sizes"),
+    [
+        ("kind: Job\nspec: {parallelism: 4, template: {spec: {containers: []}}}", [4]),
+        ("kind: Job\nspec: {parallelism: 4, completions: 2, template: {spec: {containers: []}}}", [2]),
+        ("kind: Deployment\nspec: {replicas: 3, template: {spec: {containers: []}}}", [1, 1, 1]),
+        ("kind: Pod\nspec: {containers: []}", [1]),
+    ],
+)  # fmt: skip
+def test_what_users_submit_becomes_workloads(manifest: str, sizes: list[int]) -> None:
+    text = manifest + "\nmetadata: {name: x, labels: {kueue.x-k8s.io/queue-name: q}}"
+    found = load({"x.yaml": text})
+    assert [one.pod_sets[0].count for one in found.workloads] == sizes
+    assert len({one.key for one in found.workloads}) == len(sizes)
+    unqueued = load({"x.yaml": manifest + "\nmetadata: {name: x}"})
+    assert (unqueued.workloads, len(unqueued.passed_over)) == ([], 1)
+
+
+def test_a_workloads_own_class_decides_over_its_pods() -> None:
+    classes = """
+kind: WorkloadPriorityClass
+metadata: {name: w}
+value: 7
+---
+kind: PriorityClass
+metadata: {name: p}
+value: 5
+---
+kind: PriorityClass
+metadata: {name: d}
+globalDefault: true
+value: 3
+---
+"""
+
+    def priority(labels: str, spec: str) -> int:
+        one = f"kind: Pod\nmetadata: {{name: x, labels: {{kueue.x-k8s.io/queue-name: q{labels}}}}}\nspec: {{containers: []{spec}}}"
+        return load({"x.yaml": classes + one}).workloads[0].priority
+
+    workload_class, pod_class = ", kueue.x-k8s.io/priority-class: w", ", priorityClassName: p"
+    assert priority(workload_class, pod_class) == 7
+    assert priority("", pod_class) == 5
+    assert priority("", "") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("kind: [", "x.yaml"),
+        ("just text", "x.yaml[0]"),
+        ("apiVersion: kueue.x-k8s.io/v9\nkind: Cohort\nmetadata: {name: c}", "x.yaml:Cohort/c"),
+        (
+            "kind: LocalQueue\nmetadata: {name: l}\nspec: {}",
+            "x.yaml:LocalQueue/l.spec.clusterQueue",
+        ),
+    ],
+)
+def test_a_document_that_cannot_be_used_is_told_and_the_rest_is_read(text: str, field: str) -> None:
+    found = load({"x.yaml": text, "y.yaml": "kind: Cohort\nmetadata: {name: good}"})
+    assert [one.field for one in found.problems] == [field]
+    assert [one.name for one in found.cohorts] == ["good"]
+
+
+needs_manifests = pytest.mark.skipif(
+    not SETS, reason=f"no manifests in {FOLDER}; set SLUICE_MANIFESTS"
+)
+
+
+def read_set(folder: Path) -> Documents:
+    return load(
+        {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
+    )
+
+
+@needs_manifests
+@pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
+def test_the_owners_manifests_load(folder: Path) -> None:
+    assert read_set(folder).problems == []
+
+
+@needs_manifests
+def test_the_owners_shares_add_up() -> None:
+    """Two pods of one GPU and one of two: cores 50 + 50 + 2 x 30, memory 1024 + 1024 + 2 x 1024."""
+    found = read_set(FOLDER / "hami-kueue")
+    made = Scheduler()
+    made.put_namespace("default", {})
+    for flavor in found.flavors:
+        made.cache.put_flavor(flavor)
+    for one in found.cluster_queues:
+        assert one.namespace_selector is None, "then it serves no namespace, so say which"
+        made.cache.put_cluster_queue(_for_everyone(one))
+    for local in found.local_queues:
+        made.put_local_queue(LocalQueue("default", local.name, local.cluster_queue))
+    made.settle()
+    for workload in found.workloads:
+        made.submit(workload)
+    for _ in found.workloads:
+        made.cycle(SECOND)
+    assert used(made, "hami-queue") == {
+        "hami-flavor/nvidia.com/gpu": 4,
+        "hami-flavor/nvidia.com/total-gpucores": 160,
+        "hami-flavor/nvidia.com/total-gpumem": 4096,
+    }
+
+
+def _for_everyone(spec):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    return replace(spec, namespace_selector=LabelSelector())
