@@ -29,6 +29,9 @@ LATE_NS = NS_PER_MS // 2
 
 MEASURE_EVERY_NS = NS_PER_S // 4
 """How often a tenant's usual launch is measured anew."""
+MEASURE_LAUNCHES = 32
+"""… once it has launched that often; else after MEASURE_LONGEST_NS."""
+MEASURE_LONGEST_NS = NS_PER_S
 FITS_ANYWAY = 20
 """Windows of this many launches lose too little at their end to care."""
 LONG_PERIOD_COST = 0.02
@@ -186,13 +189,14 @@ class _Track:
 
     def measure(self, seen: Activity, now_ns: int) -> None:
         """The mean launch since the last measure, taken over when it clearly differs."""
-        if self.measured_ns < 0:
-            launched = used = 0
-        elif now_ns - self.measured_ns < MEASURE_EVERY_NS:
-            return
-        else:
+        launched = used = 0
+        if self.measured_ns >= 0:
             launched = seen.launches - self.measured_launches
             used = seen.consumed_ns - self.measured_consumed_ns
+            # Both counters move in chunks: over few launches their quotient says nothing.
+            least_ns = MEASURE_EVERY_NS if launched >= MEASURE_LAUNCHES else MEASURE_LONGEST_NS
+            if now_ns - self.measured_ns < least_ns:
+                return
         if launched > 0 and used > 0:
             mean = used // launched
             if abs(mean - self.launch_ns) * 10 > self.launch_ns:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .cluster_queue import ClusterQueueState, set_quotas
-from .model import ClusterQueue, Cohort, ResourceFlavor, StopPolicy
+from .holders import Holders
+from .model import ClusterQueue, Cohort, ResourceFlavor, StopPolicy, WorkloadKey
 from .quota_tree import (
     FlavorResources,
     QuotaNode,
@@ -26,6 +27,9 @@ class Cache:
     def __init__(self) -> None:
         self.numbers = FlavorResources()
         self.queues: dict[str, ClusterQueueState] = {}
+        self.holders = Holders()
+        self.set_apart: set[WorkloadKey] = set()
+        """Who is no candidate for preemption at the moment, as if it had gone already."""
         self._flavors: dict[str, ResourceFlavor] = {}
         self._topologies: dict[str, tuple[str, ...]] = {}
         self._queue_specs: dict[str, ClusterQueue] = {}
@@ -95,6 +99,10 @@ class Cache:
         for root in roots(nodes):
             settle(root, held)
             root.generation, root.freed = generation, freed
+        self.holders = Holders()
+        for queue in self.queues.values():
+            for info in queue.workloads.values():
+                self.holders.add(queue.node.root, info)
         return True
 
     def _cohort_nodes(self) -> dict[str, QuotaNode]:
@@ -142,6 +150,7 @@ class Cache:
         queue = self.queues[info.cluster_queue]
         queue.workloads[info.key] = info
         queue.node.add_usage(info.usage)
+        self.holders.add(queue.node.root, info)
         queue.node.root.generation += 1
 
     def remove_workload(self, info: WorkloadInfo) -> None:
@@ -151,8 +160,17 @@ class Cache:
             return
         queue.node.remove_usage(info.usage)
         root = queue.node.root
+        self.holders.remove(root, info)
         root.generation += 1
         root.freed += 1
+
+    def mark_evicted(self, info: WorkloadInfo) -> None:
+        """It holds its quota until it has stopped, but is the first to count as gone."""
+        root = self.queues[info.cluster_queue].node.root
+        self.holders.remove(root, info)
+        info.evicted = True
+        self.holders.add(root, info)
+        root.generation += 1
 
 
 def _total(queue: ClusterQueueState) -> Usage:

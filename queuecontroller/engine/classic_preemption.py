@@ -3,20 +3,22 @@
 Candidates of other queues come in two kinds. Where the wanted usage fits the quota of a subtree
 the queue belongs to, whoever borrows from that subtree has to give way (hierarchical reclaim).
 Elsewhere only lower priorities do, and only under borrowWithinCohort while borrowing oneself.
+Candidates are looked at one by one, as the search goes on: most searches end after a few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
+from .holders import Ranked, rank_of
 from .model import PreemptionPolicy, PreemptionReason
 from .preemption import (
     PreemptionContext,
     fill_back,
     may_preempt_within_queue,
     may_reclaim,
-    ordered,
     uses_any,
 )
 from .quota_tree import Fr, QuotaNode
@@ -25,9 +27,8 @@ from .workload_info import Target, WorkloadInfo
 
 
 class Variant(Enum):
-    """Why a candidate may go, with the reason it is told."""
+    """Why a candidate of another queue may go, with the reason it is told."""
 
-    WITHIN_QUEUE = PreemptionReason.IN_CLUSTER_QUEUE
     HIERARCHICAL_RECLAIM = PreemptionReason.IN_COHORT_RECLAMATION
     RECLAIM_WITHOUT_BORROWING = "only while not borrowing"
     RECLAIM_WHILE_BORROWING = PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
@@ -39,29 +40,13 @@ class Variant(Enum):
         return PreemptionReason(self.value)
 
 
-class Candidate:
-    __slots__ = ("info", "meeting", "variant")
-
-    def __init__(self, info: WorkloadInfo, meeting: QuotaNode | None, variant: Variant) -> None:
-        self.info = info
-        self.meeting = meeting
-        """The lowest cohort over both queues; None for the own queue."""
-        self.variant = variant
-
-
 def classic_targets(context: PreemptionContext, settings: EngineSettings) -> list[Target]:
-    own = _own_candidates(context)
-    advantaged, others = _cohort_candidates(context)
-    candidates = _in_order(context, advantaged, others, own)
-    if not candidates:
-        return []
-    for may_borrow in _attempts(context, bool(advantaged), bool(others)):
+    candidates = _Candidates(context)
+    for may_borrow in _attempts(context, candidates):
         targets: list[Target] = []
-        for candidate in candidates:
-            if not _is_still_valid(context, candidate, may_borrow):
-                continue
-            context.remove(candidate.info)
-            targets.append(Target(candidate.info, candidate.variant.reason))
+        for target in candidates.targets(may_borrow):
+            context.remove(target.info)
+            targets.append(target)
             if context.fits(may_borrow):
                 targets = fill_back(context, targets, may_borrow)
                 _restore(context, targets)
@@ -75,85 +60,115 @@ def _restore(context: PreemptionContext, targets: list[Target]) -> None:
         context.put_back(target.info)
 
 
-def _attempts(context: PreemptionContext, advantaged: bool, others: bool) -> tuple[bool, ...]:
+def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool, ...]:
     """Whether the workload may borrow, by attempt."""
     forbidden = not context.queue.spec.preemption.may_borrow_while_preempting
     node = context.queue.node
-    if not advantaged and not others:
+    if forbidden and any(node.usage.get(fr, 0) >= node.nominal.get(fr, 0) for fr in context.frs):
         return (True,)
-    under_nominal = all(node.usage.get(fr, 0) < node.nominal.get(fr, 0) for fr in context.frs)
-    if forbidden and not under_nominal:
+    advantaged = candidates.has(advantaged=True)
+    if not advantaged and not candidates.has(advantaged=False):
         return (True,)
     if forbidden and not advantaged:
         return (False, True)
     return (True, False)
 
 
-def _in_order(
-    context: PreemptionContext,
-    advantaged: list[Candidate],
-    others: list[Candidate],
-    own: list[Candidate],
-) -> list[Candidate]:
-    """The evicted of each kind first, and within a kind by the common order."""
-    result: list[Candidate] = []
-    kinds = []
-    for kind in (advantaged, others, own):
-        by_key = {one.info.key: one for one in kind}
-        infos = ordered((one.info for one in kind), context.queue.name, context.now_ns)
-        kinds.append([by_key[info.key] for info in infos])
-    for evicted in (True, False):
-        for kind in kinds:
-            result += [one for one in kind if one.info.evicted is evicted]
-    return result
+class _Candidates:
+    """Who may go, in order: the evicted of each kind first, then the others of each."""
+
+    __slots__ = ("_context", "_levels", "_own", "_ranked", "_split")
+
+    def __init__(self, context: PreemptionContext) -> None:
+        self._context = context
+        self._levels = _levels(context)
+        node = context.queue.node
+        self._ranked: Sequence[Ranked] = ()
+        if self._levels:
+            self._ranked = context.cache.holders.of(node.root, context.frs)
+        self._split = bisect_left(self._ranked, (True,), key=lambda entry: entry[0][:1])
+        self._own = _own_candidates(context)
+
+    def targets(self, may_borrow: bool) -> Iterator[Target]:
+        """Each is checked when its turn comes: earlier ones may have ended the borrowing."""
+        for evicted in (True, False):
+            for advantaged in (True, False):
+                for info, variant in self._others(evicted, advantaged):
+                    if may_borrow and variant is Variant.RECLAIM_WITHOUT_BORROWING:
+                        continue
+                    yield Target(info, variant.reason)
+            for info in self._own:
+                if info.evicted is evicted:
+                    yield Target(info, PreemptionReason.IN_CLUSTER_QUEUE)
+
+    def has(self, *, advantaged: bool) -> bool:
+        return any(True for evicted in (True, False) for _ in self._others(evicted, advantaged))
+
+    def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[WorkloadInfo, Variant]]:
+        if not any(level is advantaged for level in self._levels.values()):
+            return
+        context, levels = self._context, self._levels
+        ranked, split = self._ranked, self._split
+        meetings, set_apart = context.queue.meetings, context.cache.set_apart
+        for i in range(split) if evicted else range(split, len(ranked)):
+            info = ranked[i][1]
+            name = info.cluster_queue
+            if name not in meetings:
+                meetings[name] = self._meeting(name)
+            met = meetings[name]
+            if met is None or levels[met[1]] is not advantaged or info.key in set_apart:
+                continue
+            if not _borrows(met[0], met[1], context.frs):
+                continue
+            variant = _variant(context, info, advantaged)
+            if variant is not None:
+                yield info, variant
+
+    def _meeting(self, name: str) -> tuple[QuotaNode, QuotaNode] | None:
+        node = self._context.cache.queues[name].node
+        if node is self._context.queue.node:
+            return None
+        return node, next(above for above in node.path if above in self._levels)
 
 
-def _is_still_valid(context: PreemptionContext, candidate: Candidate, may_borrow: bool) -> bool:
-    """Whether the candidate's queue still borrows, as earlier targets may have ended that."""
-    if candidate.meeting is None:
-        return True
-    if may_borrow and candidate.variant is Variant.RECLAIM_WITHOUT_BORROWING:
-        return False
-    for node in context.cache.queues[candidate.info.cluster_queue].node.path:
-        if node is candidate.meeting:
-            return True
-        if node.is_within_nominal(context.frs):
+def _borrows(node: QuotaNode, meeting: QuotaNode, frs: frozenset[Fr]) -> bool:
+    """Whether the queue and every cohort between it and the meeting use more than their own."""
+    for above in node.path:
+        if above is meeting:
+            break
+        if above.is_within_nominal(frs):
             return False
     return True
 
 
-def _own_candidates(context: PreemptionContext) -> list[Candidate]:
+def _own_candidates(context: PreemptionContext) -> list[WorkloadInfo]:
     if context.queue.spec.preemption.within_cluster_queue is PreemptionPolicy.NEVER:
         return []
-    return [
-        Candidate(info, None, Variant.WITHIN_QUEUE)
+    found = [
+        info
         for info in context.queue.workloads.values()
-        if uses_any(info, context.frs) and may_preempt_within_queue(context, info)
+        if may_preempt_within_queue(context, info)
+        and uses_any(info, context.frs)
+        and info.key not in context.cache.set_apart
     ]
+    found.sort(key=rank_of)
+    return found
 
 
-def _cohort_candidates(
-    context: PreemptionContext,
-) -> tuple[list[Candidate], list[Candidate]]:
-    """Those the workload has a hierarchical advantage over, and the rest."""
+def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:
+    """The cohorts over the queue, and whether what it wants fits the quota below each: then it has
+    the advantage over everyone who meets it there. Empty when it reclaims nothing."""
     node = context.queue.node
     reclaim = context.queue.spec.preemption.reclaim_within_cohort
     if node.parent is None or reclaim is PreemptionPolicy.NEVER:
-        return [], []
-    advantaged: list[Candidate] = []
-    others: list[Candidate] = []
-    has_advantage, rest = _fits_quota(node, context.usage)
-    below = node
+        return {}
+    levels: dict[QuotaNode, bool] = {}
+    advantaged, rest = _fits_quota(node, context.usage)
     for cohort in node.path[1:]:
-        into = advantaged if has_advantage else others
-        for info in _borrowers(context, cohort, below):
-            variant = _variant(context, info, has_advantage)
-            if variant is not None:
-                into.append(Candidate(info, cohort, variant))
-        fits, rest = _fits_quota(cohort, rest)
-        has_advantage = has_advantage or fits
-        below = cohort
-    return advantaged, others
+        levels[cohort] = advantaged
+        if not advantaged:
+            advantaged, rest = _fits_quota(cohort, rest)
+    return levels
 
 
 def _fits_quota(node: QuotaNode, usage: Mapping[Fr, int]) -> tuple[bool, dict[Fr, int]]:
@@ -163,21 +178,8 @@ def _fits_quota(node: QuotaNode, usage: Mapping[Fr, int]) -> tuple[bool, dict[Fr
     return fits, rest
 
 
-def _borrowers(
-    context: PreemptionContext, cohort: QuotaNode, skip: QuotaNode
-) -> Iterator[WorkloadInfo]:
-    """Workloads of queues below `cohort` that borrow, without those below `skip`."""
-    for child in cohort.children:
-        if child is skip or child.is_within_nominal(context.frs):
-            continue
-        if child.is_cohort:
-            yield from _borrowers(context, child, skip)
-        else:
-            yield from context.cache.queues[child.name].workloads.values()
-
-
 def _variant(context: PreemptionContext, info: WorkloadInfo, has_advantage: bool) -> Variant | None:
-    if not uses_any(info, context.frs) or not may_reclaim(context, info):
+    if not may_reclaim(context, info):
         return None
     if has_advantage:
         return Variant.HIERARCHICAL_RECLAIM

@@ -51,6 +51,8 @@ class Cycle:
     def nominate(self, info: WorkloadInfo) -> Entry:
         queue = self._cache.queues[info.cluster_queue]
         root = queue.node.path[-1]
+        replaced = self._replaced(queue, info)
+        info.replaces = replaced.pod_sets if replaced is not None else None
         memo = info.memo
         if memo is None or memo.generation != root.generation:
             resumes = info.last_assignment is not None and info.last_assignment.has_pending_flavors
@@ -63,6 +65,11 @@ class Cycle:
         if info.last_assignment.has_pending_flavors:
             info.memo = None  # the next attempt starts at another flavor
         return entry
+
+    def _replaced(self, queue: ClusterQueueState, info: WorkloadInfo) -> WorkloadInfo | None:
+        """The running slice that ends when this workload starts."""
+        key = info.workload.replaces
+        return queue.workloads.get(key) if key is not None else None
 
     def unfit(self, info: WorkloadInfo) -> Entry:
         """An entry that is not looked at further."""
@@ -133,7 +140,8 @@ class Cycle:
         if overlaps and not self._resolve_overlap(entry, taken):
             return
         usage = entry.assignment.usage
-        if not self._still_fits(entry):
+        # Targets chosen anew were found with everyone preempted gone: then it fits.
+        if not overlaps and not self._still_fits(entry):
             entry.skip("Workload no longer fits after processing another workload")
             if entry.assignment.mode is Mode.PREEMPT:
                 self._count_skipped(entry)
@@ -206,11 +214,9 @@ class Cycle:
             return False
         gone = self._gone[entry.queue.node.root]
         _remove(gone)
-        for info in taken.values():
-            del self._cache.queues[info.cluster_queue].workloads[info.key]
+        self._cache.set_apart.update(taken)
         assignment, targets = self._judge(entry.queue, entry.info)
-        for info in taken.values():
-            self._cache.queues[info.cluster_queue].workloads[info.key] = info
+        self._cache.set_apart.clear()
         _add(gone)
         entry.assignment, entry.targets = assignment, targets
         entry.info.memo = None
@@ -237,8 +243,7 @@ class Cycle:
             self._preempted.setdefault(node.root, {})[target.info.key] = target.info
             _note(self._gone.setdefault(node.root, {}), node, target.info.usage)
             if not target.info.evicted:
-                target.info.evicted = True
-                node.root.generation += 1
+                self._cache.mark_evicted(target.info)
                 self.result.preempted.append(Preempted(target.info, target.reason, info))
         # Once the targets are gone every flavor is worth a look again.
         info.last_assignment = None
@@ -254,6 +259,15 @@ class Cycle:
         info, assignment = entry.info, entry.assignment
         info.assignment = assignment
         info.usage = assignment.usage
+        replaced = self._replaced(entry.queue, info)
+        if replaced is not None:
+            # Only the difference was asked for; the new slice holds all of it from here on.
+            self._cache.remove_workload(replaced)
+            held = set(replaced.usage) | set(assignment.usage)
+            info.usage = {
+                fr: replaced.usage.get(fr, 0) + assignment.usage.get(fr, 0) for fr in held
+            }
+            self.result.replaced.append(replaced)
         info.reserved_ns = self._now_ns
         info.evicted = False
         info.memo = None

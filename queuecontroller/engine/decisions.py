@@ -45,6 +45,8 @@ class CycleResult:
     reserved: list[QuotaReserved] = field(default_factory=list)
     preempted: list[Preempted] = field(default_factory=list)
     pending: list[StillPending] = field(default_factory=list)
+    replaced: list[WorkloadInfo] = field(default_factory=list)
+    """Slices of elastic jobs that ended because a larger one took their place."""
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     """By ClusterQueue: entries that could have preempted but for an earlier entry."""
     heads: int = 0

@@ -28,7 +28,9 @@ from .workload_info import Target, WorkloadInfo
 
 
 def fair_targets(context: PreemptionContext, settings: EngineSettings) -> list[Target]:
-    candidates = ordered(_candidates(context), context.queue.name, context.now_ns)
+    apart = context.cache.set_apart
+    infos = (info for info in _candidates(context) if info.key not in apart)
+    candidates = ordered(infos, context.queue.name, context.now_ns)
     if not candidates:
         return []
     # Shares are compared as they would be with the workload running.

@@ -33,6 +33,7 @@ from .workload_info import PodSetRequests, WorkloadInfo
 Price = tuple[PreemptionMode, int]
 
 _WORST_BORROW: Final = 1 << 30
+_REFUSED: Final[Price] = (PreemptionMode.NO_FIT, 0)
 _WORST: Final[Price] = (PreemptionMode.NO_FIT, _WORST_BORROW)
 
 
@@ -257,7 +258,7 @@ class _Search:
             choice = flavors[index]
             refusal = self._refusal(choice)
             if refusal is not None:
-                self._note(choice.name, _WORST, [refusal], PendingReason.NO_MATCHING_FLAVOR)
+                self._note(choice.name, _REFUSED, [refusal], PendingReason.NO_MATCHING_FLAVOR)
                 continue
             price, assigned = self._judge(choice)
             if not should_try_next(price, fungibility):

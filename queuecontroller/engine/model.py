@@ -253,6 +253,8 @@ class Workload:
     admission_checks: tuple[AdmissionCheckStatus, ...] = ()
     reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
     requeue_state: RequeueState = RequeueState()
+    replaces: WorkloadKey | None = None
+    """The running slice of an elastic job that this larger one takes the place of."""
     owner_uid: str = ""
     allowed_flavors: tuple[str, ...] | None = None
     """Flavors an annotation restricts the workload to, for concurrently admitted variants of one

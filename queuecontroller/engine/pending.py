@@ -45,6 +45,7 @@ class PendingQueue:
         "_freed",
         "_inadmissible",
         "_lines",
+        "_resting",
         "_sticky",
         "_waiting",
         "name",
@@ -62,6 +63,8 @@ class PendingQueue:
         """Set aside one by one, for reasons that are not their shape's."""
         self._waiting: list[tuple[int, int, WorkloadInfo]] = []
         """Heap of workloads in back-off, by when it ends."""
+        self._resting: set[WorkloadKey] = set()
+        """Who is in back-off."""
         self._sticky: WorkloadKey | None = None
         self._freed = _NEVER
         self._count = 0
@@ -86,11 +89,13 @@ class PendingQueue:
         self._by_key[info.key] = info
         if not_before_ns > now_ns:
             heapq.heappush(self._waiting, (not_before_ns, self._next(), info))
+            self._resting.add(info.key)
         else:
             self._stand(info)
 
     def remove(self, key: WorkloadKey) -> WorkloadInfo | None:
         self._inadmissible.pop(key, None)
+        self._resting.discard(key)
         if self._sticky == key:
             self._sticky = None
         return self._by_key.pop(key, None)
@@ -105,6 +110,7 @@ class PendingQueue:
         if line is None:
             line = self._lines[shape] = Line(shape)
         heapq.heappush(line.heap, (order_of(info), self._next(), info))
+        self._drop_gone(line)
         if line.aside:
             # An older workload of a shape that could not start may have candidates to preempt
             # that the younger one had not, so it is looked at; a younger one cannot fare better.
@@ -160,6 +166,7 @@ class PendingQueue:
         while waiting and waiting[0][0] <= now_ns:
             info = heapq.heappop(waiting)[2]
             if self._by_key.get(info.key) is info:
+                self._resting.discard(info.key)
                 self._stand(info)
 
     def wakes_at_ns(self) -> int | None:
@@ -210,7 +217,7 @@ class PendingQueue:
         return sorted(self._by_key.values(), key=order_of)
 
     def is_inadmissible(self, info: WorkloadInfo) -> bool:
-        if info.key in self._inadmissible:
+        if info.key in self._inadmissible or info.key in self._resting:
             return True
         line = self._lines.get(info.shape)
         return line is not None and line.aside and self._sticky != info.key

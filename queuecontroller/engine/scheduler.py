@@ -120,6 +120,7 @@ class Scheduler:
             local.cluster_queue,
             self.cache.numbers,
             reclaimable=self.settings.reclaimable_pods,
+            priority_sorting=self.settings.priority_sorting_within_cohort,
         )
         self.enqueue(info, now_ns)
 
@@ -240,6 +241,8 @@ class Scheduler:
                     entries.append(cycle.nominate(info))
         cycle.result.heads = len(entries) + len(unfit) + len(unwelcome)
         cycle.serve(entries)
+        for slice_ in cycle.result.replaced:
+            self._holding.pop(slice_.key, None)
         for entry in unwelcome:
             # Even a StrictFIFO queue does not wait for a namespace to change its labels.
             cycle.report_pending(entry)
@@ -271,7 +274,7 @@ class Scheduler:
     def _is_welcome(self, info: WorkloadInfo) -> bool:
         selector = self.cache.queues[info.cluster_queue].spec.namespace_selector
         if selector is None:
-            return False
+            return self.settings.missing_selector_admits_all
         return selector.matches(self._namespaces.get(info.workload.namespace, {}))
 
     def _put_back(self, cycle: Cycle, entry: Entry) -> None:

@@ -36,6 +36,9 @@ class EngineSettings:
     """A flavor may leave out a covered resource of its group. True: it is then not limited there,
     which is what people who write such manifests mean (`lint` says so aloud). False: the flavor
     does not provide the resource, which is Kueue's reading."""
+    missing_selector_admits_all: bool = False
+    """A ClusterQueue without namespaceSelector serves no namespace in Kueue. True: it serves all,
+    which is what published examples that leave it out take for granted."""
     preemption_gates: bool = False
     """Whether a closed preemption gate keeps a workload from preempting; off, as in Kueue."""
     wait_for_pods_ready: bool = False

@@ -18,6 +18,9 @@ ADMITTED: Final = "Admitted"
 FINISHED: Final = "Finished"
 PODS_READY: Final = "PodsReady"
 
+# Keeps it behind a preemptor that was created in the very same moment.
+_A_MOMENT_NS: Final = 1_000_000
+
 # Eviction reasons after which a workload queues by its eviction time instead of its creation time.
 _REQUEUED_BY_EVICTION: Final = frozenset({"PodsReadyTimeout", "AdmissionCheck"})
 
@@ -118,6 +121,7 @@ class WorkloadInfo:
         numbers: FlavorResources,
         *,
         reclaimable: bool = True,
+        priority_sorting: bool = True,
     ) -> None:
         self.workload = workload
         self.key: WorkloadKey = workload.key
@@ -127,7 +131,7 @@ class WorkloadInfo:
         self.evicted = workload.is_true(EVICTED)
         reserved = workload.condition(QUOTA_RESERVED)
         self.reserved_ns = reserved.changed_ns if reserved and reserved.status else None
-        self.order_ns = queue_order_ns(workload)
+        self.order_ns = queue_order_ns(workload, priority_sorting)
         self.last_assignment: LastAssignment | None = None
         self.assignment: Assignment | None = None
         """What the scheduler gave it, once it did."""
@@ -157,7 +161,7 @@ class WorkloadInfo:
                 workload.allowed_flavors,
                 workload.preemption_gates,
                 tuple(_pod_set_shape(one) for one in self.pod_sets),
-                self.replaces is not None and self.key,
+                workload.replaces,
             )
         return self._shape
 
@@ -228,11 +232,20 @@ def _admitted_totals(workload: Workload, reclaimable: bool) -> list[PodSetReques
     return totals
 
 
-def queue_order_ns(workload: Workload) -> int:
-    """The time that decides FIFO order."""
+def queue_order_ns(workload: Workload, priority_sorting: bool = True) -> int:
+    """The time that decides FIFO order.
+
+    Where a cohort is not sorted by priority, a workload that had to give lent quota back queues
+    behind the one it gave it to; else the older would take it again at once, and so for ever.
+    """
     evicted = workload.condition(EVICTED)
     if evicted and evicted.status and evicted.reason in _REQUEUED_BY_EVICTION:
         return evicted.changed_ns
+    if not priority_sorting:
+        preempted = workload.condition(PREEMPTED)
+        reclaimed = PreemptionReason.IN_COHORT_RECLAMATION
+        if preempted and preempted.status and preempted.reason == reclaimed:
+            return preempted.changed_ns + _A_MOMENT_NS
     return workload.created_ns
 
 

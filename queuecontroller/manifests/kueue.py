@@ -38,6 +38,7 @@ from queuecontroller.engine.model import (
     ResourceQuota,
     StopPolicy,
     Workload,
+    WorkloadKey,
 )
 from queuecontroller.engine.selectors import LabelSelector, Requirement
 from queuecontroller.engine.transformations import Transformations
@@ -62,6 +63,7 @@ _OLD_FUNGIBILITY: Final = MappingProxyType(
 )
 _NONE: Final[Mapping[str, PreemptionPolicy]] = MappingProxyType({})
 
+REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 
@@ -346,7 +348,9 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
     reader.ignore("apiVersion", "kind")
     spec, status = reader.child("spec"), reader.child("status")
     requeue = status.child("requeueState")
-    allowed = head.child("annotations").optional_text(ALLOWED_FLAVORS)
+    annotations = head.child("annotations")
+    allowed = annotations.optional_text(ALLOWED_FLAVORS)
+    replaces = annotations.optional_text(REPLACEMENT_FOR)
     priority_class = spec.child("priorityClassRef").optional_text("name")
     workload = Workload(
         namespace=head.text("namespace"),
@@ -365,6 +369,7 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
         admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
         reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
         requeue_state=RequeueState(requeue.whole("count"), requeue.time_ns("requeueAt")),
+        replaces=WorkloadKey(replaces) if replaces else None,
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
     )

@@ -113,8 +113,8 @@ def _put_other(scheduler: Scheduler, manifest: Mapping[str, Any]) -> None:
     """Objects the recording had beside the usual ones; kinds that decide nothing here pass."""
     kind = str(manifest.get("kind", ""))
     spec = manifest.get("spec")
-    if kind == "Namespace":
-        metadata = manifest.get("metadata") or {}
+    metadata = manifest.get("metadata") or {}
+    if kind == "Namespace" or (not kind and not spec and "namespace" not in metadata):
         scheduler.put_namespace(str(metadata.get("name")), metadata.get("labels") or {})
     elif kind == "LimitRange" or (isinstance(spec, Mapping) and "limits" in spec):
         namespace, limits = read_limit_range(manifest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from queuecontroller.engine.assignment import (
     Assignment,
     FlavorAssignment,
@@ -69,7 +71,7 @@ def _settings(case: Case) -> EngineSettings:
     default = EngineSettings().fair_strategies
     named = sharing.get("preemptionStrategies")
     strategies = tuple(map(FairPreemptionStrategy, named)) if named else default
-    return EngineSettings(fair_sharing=True, fair_strategies=strategies)
+    return replace(settings_of(case), fair_sharing=True, fair_strategies=strategies)
 
 
 def _assignment(case: Case, info: WorkloadInfo, cache: Cache) -> Assignment:
@@ -103,6 +105,8 @@ def _compare(
     if "wantSet" in expected:
         wanted = sorted(expected["wantSet"])
         compare.same("set of targets", wanted, sorted(f"{key}:{why}" for _, key, why in ours))
+    if expected.get("targets") is None and "wantSet" in expected:
+        return
     recorded = [
         (one["clusterQueue"], one["workload"], one["reason"])
         for one in expected.get("targets") or []

@@ -373,3 +373,28 @@ def test_a_closed_preemption_gate_keeps_a_workload_from_preempting(gates: bool) 
     assert bool(result.preempted) is not gates
     (waiting,) = result.pending
     assert (waiting.reason is PendingReason.ADMISSION_GATED) is gates
+
+
+@pytest.mark.parametrize(("size", "starts"), [(8, True), (9, False)])
+def test_a_larger_slice_takes_the_place_of_the_running_one(size: int, starts: bool) -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    made.submit(workload("small", "q", 6))
+    assert started(made) == ["small"]
+    made.submit(workload("large", "q", size, replaces=key("small")))
+    result = made.cycle(SECOND)
+    assert [one.workload.name for one in result.replaced] == (["small"] if starts else [])
+    assert (made.holding(key("small")) is None) is starts
+    assert used(made, "q") == {"default/gpu": size if starts else 6}
+    if starts:
+        made.delete(key("large"))
+        assert used(made, "q") == {}
+
+
+@pytest.mark.parametrize("admits_all", [False, True])
+def test_a_queue_without_a_selector(admits_all: bool) -> None:
+    made = scheduler(
+        queue_with(namespace_selector=None),
+        settings=EngineSettings(missing_selector_admits_all=admits_all),
+    )
+    made.submit(workload("w", "q", 1))
+    assert started(made) == (["w"] if admits_all else [])

@@ -9,12 +9,12 @@ import pytest
 
 from queuecontroller.engine.model import (
     FungibilityPolicy,
-    LocalQueue,
     QueueingStrategy,
     StopPolicy,
 )
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.selectors import LabelSelector
+from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.manifests import (
     ManifestError,
     read_cluster_queue,
@@ -247,15 +247,14 @@ def test_the_owners_manifests_load(folder: Path) -> None:
 def test_the_owners_shares_add_up() -> None:
     """Two pods of one GPU and one of two: cores 50 + 50 + 2 x 30, memory 1024 + 1024 + 2 x 1024."""
     found = read_set(FOLDER / "hami-kueue")
-    made = Scheduler()
-    made.put_namespace("default", {})
+    assert [one.namespace_selector for one in found.cluster_queues] == [None]
+    made = Scheduler(EngineSettings(missing_selector_admits_all=True))
     for flavor in found.flavors:
         made.cache.put_flavor(flavor)
     for one in found.cluster_queues:
-        assert one.namespace_selector is None, "then it serves no namespace, so say which"
-        made.cache.put_cluster_queue(_for_everyone(one))
+        made.cache.put_cluster_queue(one)
     for local in found.local_queues:
-        made.put_local_queue(LocalQueue("default", local.name, local.cluster_queue))
+        made.put_local_queue(local)
     made.settle()
     for workload in found.workloads:
         made.submit(workload)
@@ -266,9 +265,3 @@ def test_the_owners_shares_add_up() -> None:
         "hami-flavor/nvidia.com/total-gpucores": 160,
         "hami-flavor/nvidia.com/total-gpumem": 4096,
     }
-
-
-def _for_everyone(spec):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    return replace(spec, namespace_selector=LabelSelector())
