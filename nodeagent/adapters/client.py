@@ -27,8 +27,6 @@ from nodeagent.ports import (
 DEADLINE_S: Final = 10.0
 """For calls that need no waiting: the daemon answers them from memory."""
 
-VERBOSITY: Final = "GRPC_VERBOSITY"
-
 _KINDS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: RefusalKind.INVALID,
     grpc.StatusCode.RESOURCE_EXHAUSTED: RefusalKind.EXHAUSTED,
@@ -42,20 +40,6 @@ class Unreachable(Exception):
     """No daemon answers; the text says where it was looked for."""
 
 
-@contextlib.contextmanager
-def _quiet_core() -> Iterator[None]:
-    """gRPC's core writes to stderr when `sluice run` becomes its command while one of the core's
-    threads is just starting. It reads the variable once, here; the command must not see it."""
-    if VERBOSITY in os.environ:
-        yield
-        return
-    os.environ[VERBOSITY] = "NONE"
-    try:
-        yield
-    finally:
-        del os.environ[VERBOSITY]
-
-
 class Client:
     def __init__(self, socket: Path, wire: Wire) -> None:
         """Raises Unreachable when there is no socket."""
@@ -67,13 +51,11 @@ class Client:
             raise Unreachable(f"no daemon at {socket}")
         self._socket = socket
         self._wire = wire
-        with _quiet_core():
-            self._channel = grpc.insecure_channel(
-                f"unix:{socket.absolute()}",
-                # A proxy setting in the environment must not send a Unix socket's authority
-                # elsewhere.
-                options=[("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")],
-            )
+        self._channel = grpc.insecure_channel(
+            f"unix:{socket.absolute()}",
+            # A proxy setting in the environment must not send a Unix socket's authority elsewhere.
+            options=[("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost")],
+        )
 
     def close(self) -> None:
         self._channel.close()

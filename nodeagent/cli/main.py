@@ -36,11 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return EXIT_USAGE
+    environment = dict(os.environ)
+    # gRPC's core writes to stderr when `sluice run` becomes its command while one of the core's
+    # threads is just starting. Ours alone: the command gets the environment as it was.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     call: Callable[[argparse.Namespace, dict[str, str]], int] = importlib.import_module(
         f"nodeagent.cli.{options.module}"
     ).__dict__[options.command.replace("-", "_")]
     try:
-        return call(options, dict(os.environ))
+        return call(options, environment)
     except BrokenPipeError:  # `sluice ps | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0

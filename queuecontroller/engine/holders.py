@@ -1,0 +1,65 @@
+"""Who holds quota of each (flavor, resource) in each cohort tree, in the order they would go.
+
+Kept sorted as workloads come and go, so that a search for preemption targets reads the front of a
+list instead of collecting and sorting a whole cohort's workloads. The order is that of candidates
+of one kind: the already evicted first, the lowest priority, the most recently admitted, by UID.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from operator import itemgetter
+
+from .quota_tree import Fr, QuotaNode
+from .workload_info import WorkloadInfo
+
+Rank = tuple[bool, int, int, str, str]
+Ranked = tuple[Rank, WorkloadInfo]
+
+# Who has no reservation time yet counts as admitted just now, after all others.
+_JUST_NOW = 1 << 62
+
+
+def rank_of(info: WorkloadInfo) -> Rank:
+    """Unique by its last part, so two entries never compare by their workloads."""
+    reserved = _JUST_NOW if info.reserved_ns is None else info.reserved_ns
+    return (not info.evicted, info.priority, -reserved, info.uid, info.key)
+
+
+_by_rank = itemgetter(0)
+
+
+class Holders:
+    __slots__ = ("_lists",)
+
+    def __init__(self) -> None:
+        self._lists: dict[QuotaNode, dict[Fr, list[Ranked]]] = {}
+
+    def add(self, root: QuotaNode, info: WorkloadInfo) -> None:
+        lists = self._lists.setdefault(root, {})
+        entry = (rank_of(info), info)
+        for fr in info.usage:
+            insort(lists.setdefault(fr, []), entry, key=_by_rank)
+
+    def remove(self, root: QuotaNode, info: WorkloadInfo) -> None:
+        """To be called before anything that makes the rank changes."""
+        lists = self._lists.get(root, {})
+        rank = rank_of(info)
+        for fr in info.usage:
+            ranked = lists.get(fr, [])
+            at = bisect_left(ranked, rank, key=_by_rank)
+            if at < len(ranked) and ranked[at][1] is info:
+                del ranked[at]
+
+    def of(self, root: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
+        """Everyone in the tree who holds any of these. Not to be changed, nor kept."""
+        lists = self._lists.get(root, {})
+        found = [lists[fr] for fr in frs if lists.get(fr)]
+        if len(found) == 1:
+            return found[0]
+        once: dict[str, Ranked] = {}
+        for entry in merge(*found, key=_by_rank):
+            once.setdefault(entry[1].key, entry)
+        return list(once.values())
