@@ -53,14 +53,16 @@ class Cycle:
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
         info.replaces = replaced.pod_sets if replaced is not None else None
+        last = info.last_assignment
+        resumes = last is not None and last.has_pending_flavors
         memo = info.memo
         if memo is None or memo.generation != root.generation:
-            resumes = info.last_assignment is not None and info.last_assignment.has_pending_flavors
             assignment, targets = self._judge(queue, info)
             memo = Memo(root.generation, assignment, targets)
             info.memo = None if resumes else memo
         assignment = memo.assignment
         entry = Entry(info, queue, assignment, memo.targets)
+        entry.resumed = resumes
         info.last_assignment = LastAssignment(assignment.tried, root.freed)
         if info.last_assignment.has_pending_flavors:
             info.memo = None  # the next attempt starts at another flavor

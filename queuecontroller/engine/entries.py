@@ -33,6 +33,7 @@ class Entry:
         "queue",
         "reason",
         "requeue_at_once",
+        "resumed",
         "shape_is_to_blame",
         "status",
         "targets",
@@ -53,6 +54,8 @@ class Entry:
         self.reason = PendingReason.WAITING_FOR_QUOTA
         self.message = ""
         self.requeue_at_once = False
+        self.resumed = False
+        """Whether only the flavors after the last tried one were looked at."""
         self.shape_is_to_blame = True
         """Whether everyone of the workload's shape would have ended like it."""
 

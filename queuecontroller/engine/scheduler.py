@@ -285,6 +285,11 @@ class Scheduler:
                 queue.keep_first(info)
             return
         queue.let_go(info)
+        if entry.resumed and entry.status is Status.NOT_NOMINATED:
+            # The flavors before those just tried deserve another look before it is set aside: it
+            # may have missed them only because of an earlier entry of a past cycle.
+            info.last_assignment = None
+            return
         strict = queue.strategy is QueueingStrategy.STRICT_FIFO
         last = info.last_assignment
         if strict or entry.requeue_at_once or (last is not None and last.has_pending_flavors):
