@@ -398,3 +398,48 @@ def test_a_queue_without_a_selector(admits_all: bool) -> None:
     )
     made.submit(workload("w", "q", 1))
     assert started(made) == (["w"] if admits_all else [])
+
+
+def test_a_flavor_missed_for_an_earlier_entry_is_tried_again_before_giving_up() -> None:
+    """The first cycle skips `small` for what `large` keeps, the second looks at the second flavor
+    only; it must not stay aside while the first flavor is free."""
+    made = scheduler(
+        cluster_queue("a", group(default=quota(4), spot=quota(0)), cohort="all"),
+        cluster_queue(
+            "b",
+            group(default=quota(4)),
+            cohort="all",
+            preemption=preempting(borrow="LowerPriority"),
+        ),
+        cluster_queue("c", group(default=quota(4)), cohort="all"),
+        flavors=("default", "spot"),
+    )
+    made.submit(workload("running", "c", 2))
+    assert started(made) == ["running"]
+    made.submit(workload("small", "a", 5, created_ns=2))
+    made.submit(workload("large", "b", 12, created_ns=1, priority=1))
+    order = [started(made, now * SECOND) for now in range(2, 6)]
+    assert [name for names in order for name in names] == ["small"]
+
+
+def test_a_workload_that_queues_again_unchanged_is_found_again() -> None:
+    made = scheduler(cluster_queue("q", EIGHT))
+    one = workload("w", "q", 8)
+    for _ in range(3):
+        made.submit(one)
+        made.submit(one)
+        assert started(made) == ["w"]
+        made.release(key("w"))
+
+
+def test_a_cycle_of_many_trees_is_cut_between_trees_and_goes_round() -> None:
+    queues = [
+        cluster_queue(f"{tree}{i}", EIGHT, cohort=tree) for tree in ("a", "b", "c") for i in (0, 1)
+    ]
+    made = scheduler(*queues, settings=EngineSettings(max_heads_per_cycle=1))
+    for queue in queues:
+        made.submit(workload(f"w-{queue.name}", queue.name, 1))
+    results = [made.cycle(SECOND) for _ in range(3)]
+    names = [{one.info.workload.name for one in result.reserved} for result in results]
+    assert names == [{"w-a0", "w-a1"}, {"w-b0", "w-b1"}, {"w-c0", "w-c1"}]
+    assert results[0].more

@@ -13,6 +13,7 @@ from queuecontroller.engine.classic_preemption import classic_targets
 from queuecontroller.engine.decisions import CycleResult
 from queuecontroller.engine.fair_preemption import fair_targets
 from queuecontroller.engine.flavors import FlavorAssigner
+from queuecontroller.engine.holders import rank_of
 from queuecontroller.engine.model import Cohort, QueueingStrategy, WorkloadKey
 from queuecontroller.engine.pending import order_of
 from queuecontroller.engine.preemption import Preemptor
@@ -137,6 +138,18 @@ class Run:
         self.check()
 
     def check(self) -> None:
+        cache = self.made.cache
+        for root in {queue.node.root for queue in cache.queues.values()}:
+            holding = [
+                info
+                for node in root.cluster_queues()
+                for info in cache.queues[node.name].workloads.values()
+            ]
+            for fr in root.subtree_quota:
+                listed = [info.key for _, info in cache.holders.of(root, [fr])]
+                assert listed == [
+                    info.key for info in sorted(holding, key=rank_of) if fr in info.usage
+                ], "holders are listed once, in order"
         for queue in self.made.cache.queues.values():
             node = queue.node
             total: dict[int, int] = {}

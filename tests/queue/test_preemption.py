@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuecontroller.engine.holders import Holders, rank_of
-from queuecontroller.engine.model import Condition, PodSet
+from queuecontroller.engine.model import Cohort, Condition, PodSet
 from queuecontroller.engine.quota_tree import FlavorResources, QuotaNode
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.settings import EngineSettings, FairPreemptionStrategy
@@ -59,6 +59,7 @@ ANY_WITHIN = {"within": "LowerPriority", "reclaim": "Any"}
         pytest.param([*FULL[1:], ("x", "c", 0, 0), ("own0", "own", 4, 0)], {"within": "LowerOrNewerEqualPriority"}, 4, 0, {"own0": IN_QUEUE}, id="equal and newer goes"),
         pytest.param(FULL, {"reclaim": "Any"}, 4, 9, {}, id="nobody borrows, nobody gives back"),
         pytest.param(LENT, {"reclaim": "Any"}, 4, -9, {"b0": RECLAIM}, id="lent quota comes back whatever the priority"),
+        pytest.param([("b0", "b", 4, 0), ("b1", "b", 4, 0), ("c0", "c", 4, 0)], {"reclaim": "Any"}, 4, 0, {"b1": RECLAIM}, id="of equals the last admitted goes"),
         pytest.param(LENT, {"reclaim": "LowerPriority"}, 4, 0, {}, id="lent quota stays with equal priority"),
         pytest.param(LENT, {"reclaim": "LowerPriority"}, 4, 1, {"b0": RECLAIM}, id="lent quota comes back from lower priority"),
         pytest.param(LENT, {"reclaim": "Any"}, 5, 9, {}, id="more than the own quota is not reclaimed"),
@@ -153,3 +154,52 @@ def test_holders_are_found_by_any_resource_they_hold_and_once() -> None:
     holders.remove(root, infos[0])
     assert names(gpu, mem) == ["gpu", "mem"]
     assert sorted(map(rank_of, infos))[0] == rank_of(infos[1])
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_queue_that_borrows_within_its_cohorts_own_quota_is_left_alone(fair: bool) -> None:
+    """`near` uses more than its own, but its cohort does not; `far` does."""
+    made = scheduler(
+        cluster_queue(
+            "own", group(default=quota(4)), cohort="top", preemption=preempting(reclaim="Any")
+        ),
+        cluster_queue("near", group(default=quota(0)), cohort="side"),
+        cluster_queue("far", group(default=quota(0)), cohort="top"),
+        cohorts=(Cohort("side", "top", (group(default=quota(4)),)),),
+        settings=EngineSettings(fair_sharing=fair),
+    )
+    run(made, [("far0", "far", 4, 9), ("near0", "near", 4, -9)])
+    assert targets(made, 4, 0) == {"far0": RECLAIM}
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_two_preemptors_of_one_cycle_find_each_their_own_target(fair: bool) -> None:
+    mine = preempting(reclaim="Any")
+    made = scheduler(
+        cluster_queue("a", group(default=quota(2)), cohort="all", preemption=mine),
+        cluster_queue("b", group(default=quota(2)), cohort="all", preemption=mine),
+        cluster_queue("c", group(default=quota(0)), cohort="all"),
+        settings=EngineSettings(fair_sharing=fair),
+    )
+    run(made, [("hog0", "c", 2, 0), ("hog1", "c", 2, 0)])
+    for name in "ab":
+        made.submit(workload(f"{name}0", name, 2))
+    result = made.cycle(99 * SECOND)
+    assert {one.target.workload.name for one in result.preempted} == {"hog0", "hog1"}
+    assert {one.preemptor.workload.name for one in result.preempted} == {"a0", "b0"}
+
+
+@pytest.mark.parametrize(("reclaim", "starts"), [("Any", ["late"]), ("LowerPriority", [])])
+def test_who_can_always_reclaim_keeps_nothing_from_others(reclaim: str, starts: list[str]) -> None:
+    made = scheduler(
+        cluster_queue(
+            "own", group(default=quota(4)), cohort="all", preemption=preempting(reclaim=reclaim)
+        ),
+        cluster_queue("b", group(default=quota(4)), cohort="all"),
+    )
+    run(made, [("own0", "own", 2, 0), ("b0", "b", 5, 0)])
+    made.submit(workload("new", "own", 4, created_ns=1, priority=1))
+    made.submit(workload("late", "b", 1, created_ns=2))
+    result = made.cycle(99 * SECOND)
+    assert not result.preempted
+    assert [one.info.workload.name for one in result.reserved] == starts

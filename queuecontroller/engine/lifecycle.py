@@ -1,0 +1,149 @@
+"""When a workload that holds quota has to stop on its own account, and when it may queue again.
+
+Checked in this order, the first that applies decides: it was deactivated, an admission check
+rejected it or wants a retry, its queue is being drained, it ran for too long, its pods were not
+ready in time. Reasons are Kueue's. Back-off after a timeout doubles from a base up to a maximum;
+past a limit of attempts the workload is deactivated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from .model import CheckState, ClusterQueue, LocalQueue, RequeueState, StopPolicy, Workload
+from .workload_info import ADMITTED, PODS_READY
+
+SECOND_NS: Final = 1_000_000_000
+
+
+class EvictionReason(StrEnum):
+    PREEMPTED = "Preempted"
+    PODS_READY_TIMEOUT = "PodsReadyTimeout"
+    ADMISSION_CHECK = "AdmissionCheck"
+    CLUSTER_QUEUE_STOPPED = "ClusterQueueStopped"
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
+    DEACTIVATED = "Deactivated"
+    REJECTED = "DeactivatedDueToAdmissionCheck"
+    REQUEUING_LIMIT = "DeactivatedDueToRequeuingLimitExceeded"
+    MAXIMUM_EXECUTION_TIME = "DeactivatedDueToMaximumExecutionTimeExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class PodsReadySettings:
+    """Kueue's waitForPodsReady. Off without a timeout."""
+
+    timeout_s: int | None = None
+    """From admission until the pods must be ready."""
+    recovery_timeout_s: int | None = None
+    """From the moment ready pods stop being ready; None waits for ever."""
+    backoff_base_s: int = 60
+    """Before the first requeue; Kueue's default."""
+    backoff_max_s: int = 3600
+    """Kueue's default."""
+    backoff_limit_count: int | None = None
+    """Requeues before the workload is deactivated; None never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The workload has to stop. Deactivated, it does not queue again until somebody says so."""
+
+    reason: EvictionReason
+    message: str
+    deactivates: bool = False
+    requeue: RequeueState | None = None
+    """Its new requeue state, where the reason counts attempts."""
+
+
+def backoff_ns(attempt: int, key: str, settings: PodsReadySettings) -> int:
+    """How long the n-th requeue waits, from 1.
+
+    Up to a ten-thousandth is added, from the workload's name and not from chance, so that
+    workloads evicted together do not come back together and a replay stays a replay.
+    """
+    # The exponent is bounded: 2**60 seconds are more than any maximum.
+    seconds = min(settings.backoff_base_s << min(attempt - 1, 60), settings.backoff_max_s)
+    share = zlib.crc32(f"{key}#{attempt}".encode()) % 1000
+    return seconds * SECOND_NS + seconds * (SECOND_NS // 10_000) * share // 1000
+
+
+def due_eviction(
+    workload: Workload,
+    now_ns: int,
+    settings: PodsReadySettings,
+    cluster_queue: ClusterQueue | None = None,
+    local_queue: LocalQueue | None = None,
+) -> Eviction | None:
+    """Why the workload has to stop now, else None."""
+    if not workload.active:
+        return Eviction(EvictionReason.DEACTIVATED, "The workload is deactivated", True)
+    for check in workload.admission_checks:
+        if check.state is CheckState.REJECTED:
+            message = f"Admission check {check.name} rejected the workload: {check.message}"
+            return Eviction(EvictionReason.REJECTED, message, True)
+    for check in workload.admission_checks:
+        if check.state is CheckState.RETRY:
+            message = f"Admission check {check.name} asks for a retry: {check.message}"
+            return Eviction(EvictionReason.ADMISSION_CHECK, message)
+    drain = StopPolicy.HOLD_AND_DRAIN
+    if cluster_queue is not None and cluster_queue.stop_policy is drain:
+        message = f"ClusterQueue {cluster_queue.name} is drained"
+        return Eviction(EvictionReason.CLUSTER_QUEUE_STOPPED, message)
+    if local_queue is not None and local_queue.stop_policy is drain:
+        message = f"LocalQueue {local_queue.name} is drained"
+        return Eviction(EvictionReason.LOCAL_QUEUE_STOPPED, message)
+    return _ran_too_long(workload, now_ns) or _not_ready(workload, now_ns, settings)
+
+
+def due_at_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
+    """When `due_eviction` may change its answer with nothing but time passing."""
+    times = (_execution_ends_ns(workload), _must_be_ready_ns(workload, settings))
+    return min((time for time in times if time is not None), default=None)
+
+
+def _execution_ends_ns(workload: Workload) -> int | None:
+    admitted = workload.condition(ADMITTED)
+    if workload.max_execution_s is None or admitted is None or not admitted.status:
+        return None
+    return admitted.changed_ns + workload.max_execution_s * SECOND_NS
+
+
+def _ran_too_long(workload: Workload, now_ns: int) -> Eviction | None:
+    ends_ns = _execution_ends_ns(workload)
+    if ends_ns is None or now_ns < ends_ns:
+        return None
+    message = f"ran longer than {workload.max_execution_s} s"
+    return Eviction(EvictionReason.MAXIMUM_EXECUTION_TIME, message, True)
+
+
+def _must_be_ready_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
+    admitted, ready = workload.condition(ADMITTED), workload.condition(PODS_READY)
+    if settings.timeout_s is None or admitted is None or not admitted.status:
+        return None
+    if ready is None or ready.changed_ns < admitted.changed_ns:
+        return admitted.changed_ns + settings.timeout_s * SECOND_NS
+    if ready.status:
+        return None
+    if ready.reason != "WaitForRecovery":
+        return admitted.changed_ns + settings.timeout_s * SECOND_NS
+    if settings.recovery_timeout_s is None:
+        return None
+    return ready.changed_ns + settings.recovery_timeout_s * SECOND_NS
+
+
+def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> Eviction | None:
+    due_ns = _must_be_ready_ns(workload, settings)
+    if due_ns is None or now_ns < due_ns:
+        return None
+    attempt = workload.requeue_state.count + 1
+    limit = settings.backoff_limit_count
+    if limit is not None and attempt > limit:
+        message = f"requeued {limit} times and its pods were never ready in time"
+        return Eviction(EvictionReason.REQUEUING_LIMIT, message, True)
+    again_ns = now_ns + backoff_ns(attempt, workload.key, settings)
+    message = f"pods were not ready {settings.timeout_s} s after admission"
+    requeue = RequeueState(attempt, again_ns)
+    return Eviction(EvictionReason.PODS_READY_TIMEOUT, message, requeue=requeue)

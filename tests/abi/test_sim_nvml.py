@@ -1,0 +1,235 @@
+"""The simulated NVML, asked through pynvml: it tells the same story as the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from tests.abi.clients import GIB, Card, Cuda, card
+from tests.places import SIM
+
+MIB, MS = 2**20, 1_000_000
+GPUS = "2xh100-80gb,a100-40gb,rtx4090-24gb"
+PRELUDE = """
+import json, sys, time
+import pynvml as n
+def ask(call):
+    try:
+        return call()
+    except n.NVMLError as error:
+        return {"error": error.value}
+def answer(value):
+    print(json.dumps(value), flush=True)
+"""
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[Card]:
+    with card(tmp_path / "sim", GPUS) as it:
+        yield it
+
+
+def start(gpus: Card, script: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "SLUICE_SIM_DIR": str(gpus.directory),
+        "SLUICE_SIM_GPUS": GPUS,
+        "LD_LIBRARY_PATH": str(SIM),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + script], env=environment, text=True, stdout=subprocess.PIPE
+    )
+
+
+def nvml(gpus: Card, script: str, timeout_s: float = 30) -> Any:
+    """What the script answered, after nvmlInit, with `gpu(i)` a handle."""
+    process = start(gpus, "n.nvmlInit()\ngpu = n.nvmlDeviceGetHandleByIndex\n" + script)
+    out, _ = process.communicate(timeout=timeout_s)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+def test_facts_are_the_models(gpus: Card) -> None:
+    got = nvml(
+        gpus,
+        """
+answer([[n.nvmlDeviceGetName(h), n.nvmlDeviceGetCudaComputeCapability(h), n.nvmlDeviceGetIndex(h),
+         n.nvmlDeviceGetPciInfo(h).busId, n.nvmlDeviceGetPciInfo(h).bus, ask(lambda: n.nvmlDeviceGetMigMode(h)),
+         ask(lambda: n.nvmlDeviceGetEccMode(h)), n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM), n.nvmlDeviceGetNumaNodeId(h)]
+        for h in map(gpu, range(n.nvmlDeviceGetCount()))])
+""",
+    )
+    unsupported = {"error": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    assert got == [
+        ["NVIDIA H100 80GB HBM3", [9, 0], 0, "00000000:10:00.0", 16, [0, 0], [1, 1], 1980, 0],
+        ["NVIDIA H100 80GB HBM3", [9, 0], 1, "00000000:20:00.0", 32, [0, 0], [1, 1], 1980, 1],
+        ["NVIDIA A100-SXM4-40GB", [8, 0], 2, "00000000:30:00.0", 48, [0, 0], [1, 1], 1410, 0],
+        [
+            "NVIDIA GeForce RTX 4090",
+            [8, 9],
+            3,
+            "00000000:40:00.0",
+            64,
+            unsupported,
+            unsupported,
+            2520,
+            1,
+        ],
+    ]
+
+
+def test_a_gpu_is_found_by_every_name(gpus: Card) -> None:
+    got = nvml(
+        gpus,
+        """
+h = gpu(2)
+by = [n.nvmlDeviceGetHandleByUUID(n.nvmlDeviceGetUUID(h)), n.nvmlDeviceGetHandleByPciBusId("0000:30:00.0"),
+      n.nvmlDeviceGetHandleByPciBusId("00000000:30:00.0"), n.nvmlDeviceGetHandleBySerial(n.nvmlDeviceGetSerial(h))]
+answer([[n.nvmlDeviceGetIndex(x) for x in by], ask(lambda: n.nvmlDeviceGetHandleByUUID("GPU-none")),
+        ask(lambda: gpu(4))])
+""",
+    )
+    assert got == [
+        [2, 2, 2, 2],
+        {"error": pynvml.NVML_ERROR_NOT_FOUND},
+        {"error": pynvml.NVML_ERROR_INVALID_ARGUMENT},
+    ]
+
+
+def hold(cuda: Cuda, size: int) -> tuple[int, int]:
+    cuda.context()
+    cuda.alloc(size)
+    return cuda.memory()
+
+
+def look(cuda: Cuda) -> tuple[int, int]:
+    return cuda.memory()
+
+
+MEMORY = """
+h = gpu(0)
+one, two = n.nvmlDeviceGetMemoryInfo(h), n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2)
+answer({"v1": [one.total, one.free, one.used], "v2": [two.total, two.free, two.used, two.reserved],
+        "processes": {p.pid: p.usedGpuMemory for p in n.nvmlDeviceGetComputeRunningProcesses(h)}})
+"""
+
+
+def test_memory_and_processes_agree_with_the_driver_to_the_byte(gpus: Card) -> None:
+    first, second = gpus.client(), gpus.client()
+    first.call(hold, 3 * GIB)
+    free, total = second.call(hold, 5 * GIB)
+    got = nvml(gpus, MEMORY)
+    reserved = got["v2"][3]
+    assert reserved > 0
+    assert got["v2"] == [total + reserved, free, total - free, reserved]
+    assert got["v1"] == [total + reserved, free, total - free + reserved]
+    context = 520 * MIB
+    assert got["processes"] == {
+        str(first.pid): 3 * GIB + context,
+        str(second.pid): 5 * GIB + context,
+    }
+    second.kill()
+    end = time.monotonic() + 5
+    while str(second.pid) in nvml(gpus, MEMORY)["processes"] and time.monotonic() < end:
+        time.sleep(0.05)
+    assert nvml(gpus, MEMORY)["processes"] == {str(first.pid): 3 * GIB + context}
+    assert first.call(look)[0] == total - 3 * GIB - context
+
+
+def half_busy(cuda: Cuda, seconds: float) -> None:
+    cuda.context()
+    kernel, stream = cuda.kernel(), cuda.stream()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        cuda.launch(kernel, stream, 20 * MS)
+        cuda.cuStreamSynchronize(stream)
+        time.sleep(0.02)
+
+
+def test_utilisation_is_what_the_timeline_was_busy(gpus: Card) -> None:
+    client = gpus.client()
+    running = client.submit(half_busy, 2.5)
+    time.sleep(1.8)
+    got = nvml(
+        gpus,
+        """
+h = gpu(0)
+samples = n.nvmlDeviceGetProcessUtilization(h, 0)
+answer([n.nvmlDeviceGetUtilizationRates(h).gpu, {s.pid: s.smUtil for s in samples}, n.nvmlDeviceGetUtilizationRates(gpu(1)).gpu,
+        ask(lambda: n.nvmlDeviceGetProcessUtilization(gpu(1), 0)), n.nvmlDeviceGetPowerUsage(h) > n.nvmlDeviceGetPowerUsage(gpu(1))])
+""",
+    )
+    running.result(30)
+    whole, by_process, other, none, warmer = got
+    assert 25 <= whole <= 60
+    assert list(by_process) == [str(client.pid)]
+    assert abs(by_process[str(client.pid)] - whole) <= 5
+    assert (other, none, warmer) == (0, {"error": pynvml.NVML_ERROR_NOT_FOUND}, True)
+
+
+def test_an_xid_is_delivered_once_to_each_set(gpus: Card) -> None:
+    process = start(
+        gpus,
+        """
+n.nvmlInit()
+sets = []
+for _ in range(2):
+    s = n.nvmlEventSetCreate()
+    for i in range(2):
+        n.nvmlDeviceRegisterEvents(n.nvmlDeviceGetHandleByIndex(i), n.nvmlEventTypeXidCriticalError, s)
+    sets.append(s)
+answer("ready")
+found = []
+for s in sets:
+    e = n.nvmlEventSetWait_v2(s, 10000)
+    found.append([n.nvmlDeviceGetIndex(e.device), e.eventData, ask(lambda: n.nvmlEventSetWait_v2(s, 100))])
+answer(found)
+""",
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == "ready"
+    gpus.control("xid=79@1")
+    assert (
+        json.loads(process.stdout.readline()) == [[1, 79, {"error": pynvml.NVML_ERROR_TIMEOUT}]] * 2
+    )
+    process.communicate(timeout=30)
+
+
+def test_a_lost_gpu_a_skewed_library_and_a_missing_init(gpus: Card) -> None:
+    gpus.control("gpu_lost=1")
+    got = nvml(
+        gpus,
+        "answer([ask(lambda: n.nvmlDeviceGetMemoryInfo(gpu(1))), n.nvmlDeviceGetName(gpu(0))])",
+    )
+    assert got == [{"error": pynvml.NVML_ERROR_GPU_IS_LOST}, "NVIDIA H100 80GB HBM3"]
+    gpus.control("version_skew=1")
+    out, _ = start(gpus, "answer(ask(n.nvmlInit))").communicate(timeout=30)
+    assert json.loads(out) == {"error": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
+    gpus.control()
+    out, _ = start(
+        gpus, "n.nvmlInit(); n.nvmlShutdown(); answer(ask(n.nvmlDeviceGetCount))"
+    ).communicate(timeout=30)
+    assert json.loads(out) == {"error": pynvml.NVML_ERROR_UNINITIALIZED}
+
+
+def test_a_hung_driver_blocks_until_it_is_well(gpus: Card) -> None:
+    process = start(
+        gpus, "n.nvmlInit(); answer('in'); time.sleep(0.5); answer(n.nvmlDeviceGetCount())"
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == "in"
+    gpus.control("nvml_hang=1")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=2)
+    gpus.control()
+    assert json.loads(process.stdout.readline()) == 4
+    process.communicate(timeout=30)
