@@ -3,34 +3,12 @@
  * The doors through which kernels reach the GPU, and the calls that wait for them. Each door has one shape: missing,
  * charged already, the long way. The gate itself is throttle.c.
  */
+#include "interpose/door.h"
 #include "interpose/driver.h"
 #include "interpose/guest.h"
 #include "interpose/throttle.h"
 
-/* The `_ptsz` doors mean the calling thread's own stream where the plain ones mean the legacy stream. */
-static inline CUstream own_stream(CUstream stream)
-{
-	return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 #define SHAPE(gx, gy, gz, bx, by, bz, bytes) { .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = bytes }
-
-/* The body of every kernel door. `CALL` is the driver's call; an expression, so nothing is hidden but repetition. */
-#define THROUGH_GATE(HANDLE, SHAPE_PTR, STREAM, CALL)                                                                  \
-	({                                                                                                             \
-		CUresult result_;                                                                                      \
-		struct throttle_ticket ticket_;                                                                        \
-		if (throttle_pass(HANDLE, SHAPE_PTR)) {                                                                \
-			result_ = CALL;                                                                                \
-		} else {                                                                                               \
-			result_ = throttle_before(&ticket_, HANDLE, SHAPE_PTR, STREAM);                                \
-			if (result_ == CUDA_SUCCESS) {                                                                 \
-				result_ = CALL;                                                                        \
-				throttle_after(&ticket_, result_);                                                     \
-			}                                                                                              \
-		}                                                                                                      \
-		result_;                                                                                               \
-	})
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned bytes, CUstream stream, void **params, void **extra)

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every door through which work reaches the GPU has in common; see throttle.h. */
+#ifndef SLUICE_DOOR_H
+#define SLUICE_DOOR_H
+
+#include "interpose/throttle.h"
+
+/* The `_ptsz` doors mean the calling thread's own stream where the plain ones mean the legacy stream. */
+static inline CUstream own_stream(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/* The body of every door. `CALL` is the driver's call; an expression, so nothing is hidden but repetition. */
+#define THROUGH_GATE(HANDLE, SHAPE_PTR, STREAM, CALL)                                                                  \
+	({                                                                                                             \
+		CUresult result_;                                                                                      \
+		struct throttle_ticket ticket_;                                                                        \
+		if (throttle_pass(HANDLE, SHAPE_PTR)) {                                                                \
+			result_ = CALL;                                                                                \
+		} else {                                                                                               \
+			result_ = throttle_before(&ticket_, HANDLE, SHAPE_PTR, STREAM);                                \
+			if (result_ == CUDA_SUCCESS) {                                                                 \
+				result_ = CALL;                                                                        \
+				throttle_after(&ticket_, result_);                                                     \
+			}                                                                                              \
+		}                                                                                                      \
+		result_;                                                                                               \
+	})
+
+#endif
