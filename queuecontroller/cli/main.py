@@ -1,0 +1,67 @@
+"""Finds the verb of `sluice-queue VERB …` and calls its module; only that module is imported.
+
+A verb is a row of VERBS and a module with `configure(parser)`, which declares its options, and
+`run(options)`, which returns the exit status. `sluice queue VERB …` is this same command.
+
+Exit status: 0 done, 1 the answer is no (refused, not found, a problem found), 2 bad usage or bad
+input, 69 the service does not answer, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+EXIT_NO: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 69
+EXIT_INTERRUPTED: Final = 130
+
+VERBS: Final[dict[str, tuple[str, str]]] = {}
+"""Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in VERBS:
+        return _call(words[0], words[1:])
+    parser = _overview()
+    parser.parse_args(words)
+    parser.print_help()
+    return EXIT_USAGE
+
+
+def _call(name: str, words: Sequence[str]) -> int:
+    module_name, help_ = VERBS[name]
+    module = importlib.import_module(f"queuecontroller.cli.{module_name}")
+    parser = argparse.ArgumentParser(prog=f"sluice-queue {name}", description=help_)
+    parser.set_defaults(verb=name)
+    module.configure(parser)
+    options = parser.parse_args(words)
+    # gRPC's core would write its own lines beside ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        status: int = module.run(options)
+        return status
+    except BrokenPipeError:  # `sluice-queue get workloads | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _overview() -> argparse.ArgumentParser:
+    width = max((len(name) for name in VERBS), default=0)
+    lines = [f"  {name:{width}}  {help_}" for name, (_, help_) in VERBS.items()]
+    parser = argparse.ArgumentParser(
+        prog="sluice-queue",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Queue jobs for GPU shares: quotas, cohorts, priorities, preemption.",
+        epilog="\n".join(["verbs:", *lines, "", "`sluice-queue VERB --help` explains a verb."]),
+    )
+    parser.add_argument("verb", metavar="VERB", choices=list(VERBS), nargs="?")
+    return parser
