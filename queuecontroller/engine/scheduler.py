@@ -71,6 +71,10 @@ class Scheduler:
     def put_local_queue(self, queue: LocalQueue) -> None:
         self._local_queues[queue.key] = queue
 
+    def drop_local_queue(self, key: str) -> None:
+        """Who waits in it has to be submitted again, to be told so."""
+        self._local_queues.pop(key, None)
+
     def settle(self) -> None:
         """Takes changed objects into effect: rebuilds the trees and finds everyone a queue."""
         if self.cache.settle():

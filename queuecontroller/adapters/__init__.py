@@ -1,0 +1,1 @@
+"""The controller's doors to the outside: database, gRPC, HTTP, TLS files."""

@@ -1,0 +1,220 @@
+"""The database in SQLite: WAL, synchronous=FULL, one writer, one transaction per change.
+
+The fencing term is in it and grows with every opening, before anything is read: whoever still
+decides by an older term is refused by the nodes. A file lock keeps a second controller out. A
+damaged file is never replaced by an empty one, because the queue would be forgotten in silence:
+the controller refuses to start and says what to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from queuecontroller.plain import read_plain, write_plain
+from queuecontroller.records import (
+    Assignment,
+    Change,
+    Event,
+    NodeRecord,
+    ObjectRecord,
+    Snapshot,
+    StoreLost,
+    WorkloadRecord,
+)
+
+SCHEMA_VERSION: Final = 1
+KEEP_EVENTS: Final = 50_000
+"""Lines of the audit trail kept, about 10 MB."""
+
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE objects (
+    kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+    revision INTEGER NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (kind, namespace, name)
+) STRICT;
+CREATE TABLE workloads (
+    key TEXT PRIMARY KEY, revision INTEGER NOT NULL, body TEXT NOT NULL
+) STRICT;
+CREATE TABLE assignments (
+    workload TEXT NOT NULL, pod TEXT NOT NULL, node TEXT NOT NULL,
+    revision INTEGER NOT NULL UNIQUE, body TEXT NOT NULL,
+    PRIMARY KEY (workload, pod)
+) STRICT;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, revision INTEGER NOT NULL, at_ns INTEGER NOT NULL,
+    kind TEXT NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_subject ON events (subject, id);
+"""
+
+
+class StoreUnusable(Exception):
+    """The file cannot be served from; the text says what to do."""
+
+
+class SqliteStore:
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file and begins a new term. Raises StoreUnusable, StoreLost."""
+        self._path = path
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = open(f"{path}.lock", "w", encoding="ascii")  # noqa: SIM115  # until close
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreUnusable(f"another queue controller uses {path} already") from None
+        except OSError as error:
+            raise StoreUnusable(f"{path}: {error.strerror}") from error
+        try:
+            self._db = self._open()
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise StoreUnusable(
+                f"{path}: {error}. If the file is damaged, put a backup in its place, or move it"
+                " away and apply the manifests again: nodes report what runs either way"
+            ) from error
+        self._commits = 0
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=2.0)
+        try:
+            os.chmod(self._path, 0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            (answer,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if answer != "ok":
+                raise sqlite3.DatabaseError(answer)
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > SCHEMA_VERSION:
+                raise StoreUnusable(
+                    f"{self._path} has schema {version}, this version knows {SCHEMA_VERSION}:"
+                    " install the newer sluice again, or restore a backup of that time"
+                )
+            if version == 0:
+                db.executescript(
+                    f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                )
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (str(uuid.uuid4()),))
+            db.execute("INSERT OR IGNORE INTO meta VALUES ('term', '0'), ('revision', '0')")
+            db.execute("UPDATE meta SET value = value + 1 WHERE name = 'term'")
+            db.execute("COMMIT")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def load(self) -> Snapshot:
+        """Raises StoreUnusable for a row that cannot be read: leaving it out would free its
+        quota."""
+        meta: dict[str, str] = dict(self._read("SELECT name, value FROM meta"))
+        return Snapshot(
+            cluster_id=meta["cluster_id"],
+            term=int(meta["term"]),
+            revision=int(meta["revision"]),
+            objects=[
+                ObjectRecord(*row)
+                for row in self._read(
+                    "SELECT kind, namespace, name, revision, body FROM objects ORDER BY revision"
+                )
+            ],
+            workloads=self._bodies("workloads", WorkloadRecord, "revision"),
+            assignments=self._bodies("assignments", Assignment, "revision"),
+            nodes=self._bodies("nodes", NodeRecord, "name"),
+        )
+
+    def _bodies(self, table: str, kind: Any, order: str) -> list[Any]:
+        rows = []
+        for (body,) in self._read(f"SELECT body FROM {table} ORDER BY {order}"):
+            try:
+                rows.append(read_plain(kind, json.loads(body)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise StoreUnusable(f"{self._path}: a row of {table}: {error}") from error
+        return rows
+
+    def events(self, subject: str, limit: int) -> list[Event]:
+        rows = self._read(
+            "SELECT revision, at_ns, kind, subject, text FROM events WHERE subject = ?"
+            " ORDER BY id DESC LIMIT ?",
+            (subject, limit),
+        )
+        return [Event(*row) for row in rows]
+
+    def _read(self, sql: str, arguments: tuple[object, ...] = ()) -> list[Any]:
+        try:
+            return self._db.execute(sql, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise StoreLost(f"{self._path}: {error}") from error
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def commit(self, change: Change) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._write(change)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreLost(f"{self._path}: {change.label}: {error}") from error
+
+    def _write(self, change: Change) -> None:
+        db = self._db
+        values = [("revision", str(change.revision)), ("term", str(change.term))]
+        db.executemany("UPDATE meta SET value = ?2 WHERE name = ?1", values)
+        for identity, found in change.objects.items():
+            if found is None:
+                db.execute(
+                    "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", identity
+                )
+            else:
+                row = (*identity, found.revision, found.body)
+                db.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", row)
+        for key, record in change.workloads.items():
+            if record is None:
+                db.execute("DELETE FROM workloads WHERE key = ?", (key,))
+            else:
+                values_ = (key, record.revision, _json(record))
+                db.execute("INSERT OR REPLACE INTO workloads VALUES (?, ?, ?)", values_)
+        for pod, one in change.assignments.items():
+            if one is None:
+                db.execute("DELETE FROM assignments WHERE workload = ? AND pod = ?", pod)
+            else:
+                # Not REPLACE: two pods must never share a revision, that is what UNIQUE is for.
+                db.execute(
+                    "INSERT INTO assignments VALUES (?, ?, ?, ?, ?) ON CONFLICT (workload, pod)"
+                    " DO UPDATE SET node = excluded.node, revision = excluded.revision,"
+                    " body = excluded.body",
+                    (*pod, one.node, one.revision, _json(one)),
+                )
+        for name, node in change.nodes.items():
+            if node is None:
+                db.execute("DELETE FROM nodes WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, _json(node)))
+        if change.events:
+            db.executemany(
+                "INSERT INTO events (revision, at_ns, kind, subject, text) VALUES (?, ?, ?, ?, ?)",
+                [(e.revision, e.at_ns, e.kind, e.subject, e.text) for e in change.events],
+            )
+            self._commits += 1
+            if self._commits % 1000 == 1:
+                db.execute(
+                    "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?",
+                    (KEEP_EVENTS,),
+                )
+
+    def close(self) -> None:
+        self._db.close()
+        self._lock.close()
+
+
+def _json(value: object) -> str:
+    return json.dumps(write_plain(value), separators=(",", ":"))
