@@ -1,0 +1,375 @@
+"""The whole state of the queue and every step that changes it: no clock, no I/O, no waiting.
+
+Each method takes the time and changes the state at once; `take` then gives what has to be written
+before anybody may hear of it. The shell calls one method at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from queuecontroller.engine.lifecycle import PodsReadySettings
+from queuecontroller.engine.model import StopPolicy, WorkloadKey
+from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED
+from queuecontroller.manifests.kueue import read_workload
+from queuecontroller.manifests.reader import ManifestError, Problem
+from queuecontroller.records import (
+    Change,
+    Desired,
+    ObjectId,
+    ObjectRecord,
+    Snapshot,
+    WorkloadRecord,
+)
+
+from .catalogue import OBJECT_KINDS, WORKLOAD_KINDS, Catalogue, Identity, identify, with_stop_policy
+from .journal import Journal
+from .node_desk import NodeDesk
+from .nodes import SECOND_NS, Nodes
+from .placing import Placer
+from .submission import Refused, Submission, record_of, records_of
+from .workloads import Workloads
+
+MOST_FINISHED: Final = 10_000
+"""Finished workloads kept to be looked at; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    who: Identity
+    action: str
+    """created, configured, unchanged, or passed over: it is none of the queue's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookSettings:
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    pods_ready: PodsReadySettings = field(default_factory=PodsReadySettings)
+    lease_s: float = 15.0
+    lost_after_s: float = 60.0
+    requeue_lost: bool = False
+    grace_s: float = 30.0
+    keep_finished_s: float = 86_400.0
+
+
+class Book:
+    def __init__(
+        self, settings: BookSettings, placer: Placer | None, new_uid: Callable[[], str]
+    ) -> None:
+        """`new_uid` is given, randomness being I/O."""
+        self.settings = settings
+        self.journal = Journal()
+        self.catalogue = Catalogue()
+        self.engine = Scheduler(settings.engine)
+        self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
+        self.workloads = Workloads(
+            self.journal,
+            self.catalogue,
+            self.engine,
+            self.nodes,
+            placer,
+            settings.pods_ready,
+            settings.grace_s,
+        )
+        self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
+        self._new_uid = new_uid
+        self._tokens: dict[str, WorkloadKey] = {}
+
+    def restore(self, snapshot: Snapshot, now_ns: int) -> None:
+        """Takes over what the database holds. Raises ManifestError for an object that this version
+        cannot read."""
+        journal = self.journal
+        journal.cluster_id = snapshot.cluster_id
+        journal.term, journal.revision = snapshot.term, snapshot.revision
+        for record in snapshot.objects:
+            self.catalogue.put(record, self.engine)
+        self.engine.settle()
+        self.nodes.restore(snapshot.nodes, snapshot.assignments, now_ns)
+        for one in snapshot.workloads:
+            self.workloads.restore(one, now_ns)
+            if one.token:
+                self._tokens[one.token] = one.key
+
+    def take(self, label: str) -> Change:
+        return self.journal.take(label)
+
+    # -- objects ----------------------------------------------------------------------------------
+
+    def apply(
+        self, documents: Sequence[Mapping[str, Any]], dry_run: bool, now_ns: int
+    ) -> list[Applied]:
+        """All of them or none. Raises ManifestError with every mistake, Refused."""
+        problems: list[Problem] = []
+        objects: list[tuple[Identity, Mapping[str, Any]]] = []
+        submitted: list[tuple[Identity, Mapping[str, Any]]] = []
+        applied: list[Applied] = []
+        for number, document in enumerate(documents):
+            try:
+                who = identify(document)
+                if who.kind in OBJECT_KINDS:
+                    self.catalogue.read(document)
+                    objects.append((who, document))
+                elif who.kind in WORKLOAD_KINDS:
+                    for record in records_of(document, who, self.catalogue):
+                        self._check_change(record)
+                    submitted.append((who, document))
+                else:
+                    applied.append(Applied(who, "passed over"))
+            except ManifestError as error:
+                problems += [
+                    replace(one, field=f"object {number + 1}: {one.field}")
+                    for one in error.problems
+                ]
+        if problems:
+            raise ManifestError(problems)
+        if dry_run:
+            return [*applied, *(Applied(who, "valid") for who, _ in (*objects, *submitted))]
+        put = [Applied(who, self._put_object(who, document)) for who, document in objects]
+        if any(one.action != "unchanged" for one in put):
+            self._settle(now_ns)
+        applied += put
+        for who, document in submitted:
+            applied += self._put_workloads(who, document, now_ns)
+        return applied
+
+    def _put_object(self, who: Identity, document: Mapping[str, Any]) -> str:
+        body = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
+        before = self.catalogue.records.get(who.id)
+        if before is not None and before.body == body:
+            return "unchanged"
+        record = ObjectRecord(*who.id, self.journal.next_revision(), body)
+        self.catalogue.put(record, self.engine)
+        self.journal.put_object(record)
+        return "configured" if before is not None else "created"
+
+    def _settle(self, now_ns: int) -> None:
+        """Lets changed objects take effect on everybody they concern."""
+        self.engine.settle()
+        for record in list(self.workloads.records.values()):
+            workload = record.workload
+            if workload.is_true(FINISHED):
+                continue
+            if workload.admission is None:
+                self.engine.submit(workload, now_ns)
+            else:
+                self.workloads.look([record.key], now_ns)
+
+    def _put_workloads(
+        self, who: Identity, document: Mapping[str, Any], now_ns: int
+    ) -> list[Applied]:
+        records = records_of(document, who, self.catalogue)
+        if not records:
+            return [Applied(who, "passed over")]
+        out = []
+        for record in records:
+            mine = Identity("Workload", record.workload.namespace, record.workload.name)
+            before = self.workloads.records.get(record.key)
+            if before is None:
+                self._submit(record, now_ns)
+                out.append(Applied(mine, "created"))
+            elif before.manifest == record.manifest:
+                out.append(Applied(mine, "unchanged"))
+            else:
+                self._reconfigure(before, record, document, now_ns)
+                out.append(Applied(mine, "configured"))
+        return out
+
+    def _submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+        workload = record.workload
+        workload = replace(
+            workload,
+            uid=workload.uid or self._new_uid(),
+            created_ns=workload.created_ns or now_ns,
+            # What was decided about it is ours to say, not the manifest's.
+            admission=None,
+            conditions=(),
+        )
+        record = self.workloads.submit(replace(record, workload=workload), now_ns)
+        self.journal.note("Created", f"Workload/{record.key}", f"by {record.user or '?'}", now_ns)
+        if record.token:
+            self._tokens[record.token] = record.key
+        return record
+
+    def _check_change(self, after: WorkloadRecord) -> None:
+        """Raises Refused for a change that cannot be."""
+        before = self.workloads.records.get(after.key)
+        if before is None or before.manifest == after.manifest:
+            return
+        old, new = before.workload, after.workload
+        if old.is_true(FINISHED):
+            raise Refused("conflict", f"{after.key} is finished: delete it first")
+        if old.admission is not None and old.pod_sets != new.pod_sets:
+            raise Refused(
+                "conflict", f"{after.key} holds quota: its pod sets cannot change until it is over"
+            )
+
+    def _reconfigure(
+        self,
+        before: WorkloadRecord,
+        after: WorkloadRecord,
+        document: Mapping[str, Any],
+        now_ns: int,
+    ) -> None:
+        old, new = before.workload, after.workload
+        changed = replace(
+            old,
+            pod_sets=new.pod_sets,
+            queue_name=old.queue_name if old.admission is not None else new.queue_name,
+            priority=new.priority,
+            priority_class=new.priority_class,
+            max_execution_s=new.max_execution_s,
+            active=new.active,
+        )
+        if after.kind == "Workload" and document.get("status"):
+            given = read_workload(document)
+            changed = replace(
+                changed,
+                admission_checks=given.admission_checks or old.admission_checks,
+                reclaimable_pods=given.reclaimable_pods or old.reclaimable_pods,
+            )
+        self.workloads.records[before.key] = replace(
+            before, asks=after.asks, manifest=after.manifest, on_preemption=after.on_preemption
+        )
+        self.workloads.change(before.key, changed, now_ns)
+
+    # -- single workloads -------------------------------------------------------------------------
+
+    def submit(self, asked: Submission, now_ns: int) -> WorkloadRecord:
+        """The same token again gives the same workload. Raises Refused."""
+        known = self._tokens.get(asked.token) if asked.token else None
+        if known is not None and known in self.workloads.records:
+            return self.workloads.records[known]
+        record = record_of(asked, self._new_uid(), self.catalogue)
+        if record.key in self.workloads.records:
+            raise Refused("exists", f"there is a workload {record.key} already")
+        return self._submit(record, now_ns)
+
+    def find(self, namespace: str, name: str, uid: str = "") -> WorkloadRecord:
+        """Raises Refused when there is none, or another by that name."""
+        record = self.workloads.records.get(WorkloadKey(f"{namespace}/{name}"))
+        if record is None or (uid and record.workload.uid != uid):
+            raise Refused("not_found", f"no Workload {namespace}/{name}")
+        return record
+
+    def delete(self, identity: ObjectId, uid: str, now_ns: int) -> None:
+        """Raises Refused."""
+        kind, namespace, name = identity
+        if kind in WORKLOAD_KINDS:
+            record = self.find(namespace, name, uid)
+            self.workloads.remove(record.key, "deleted", now_ns)
+        elif kind == "Node":
+            self._delete_node(name)
+        elif identity not in self.catalogue.records:
+            raise Refused("not_found", f"no {Identity(*identity)}")
+        else:
+            self._check_unused(identity)
+            self.catalogue.drop(identity, self.engine)
+            self.journal.next_revision()
+            self.journal.drop_object(identity)
+            self._settle(now_ns)
+
+    def _delete_node(self, name: str) -> None:
+        if name not in self.nodes.nodes:
+            raise Refused("not_found", f"no Node {name}")
+        try:
+            self.nodes.drop(name, lambda n: f"Node {name} has work of {n} pods: delete that first")
+        except ValueError as error:
+            raise Refused("conflict", str(error)) from None
+
+    def _check_unused(self, identity: ObjectId) -> None:
+        """Quota that is held must not vanish under its holders."""
+        kind, _, name = identity
+        holders = [
+            record.key
+            for record in self.workloads.records.values()
+            if (given := record.workload.admission) is not None
+            and not record.workload.is_true(FINISHED)
+            and (
+                (kind == "ClusterQueue" and given.cluster_queue == name)
+                or (
+                    kind == "ResourceFlavor"
+                    and any(name in one.flavors.values() for one in given.pod_sets)
+                )
+            )
+        ]
+        if holders:
+            shown = ", ".join(holders[:3]) + (" …" if len(holders) > 3 else "")
+            raise Refused(
+                "conflict",
+                f"{kind} {name} is held by {len(holders)} workloads ({shown}): drain it first"
+                " (hold --drain)",
+            )
+
+    def hold(self, identity: ObjectId, drain: bool, now_ns: int) -> None:
+        policy = StopPolicy.HOLD_AND_DRAIN if drain else StopPolicy.HOLD
+        self._set_stopped(identity, policy, now_ns)
+
+    def resume(self, identity: ObjectId, now_ns: int) -> None:
+        self._set_stopped(identity, StopPolicy.NONE, now_ns)
+
+    def _set_stopped(self, identity: ObjectId, policy: StopPolicy, now_ns: int) -> None:
+        kind, namespace, name = identity
+        if kind in WORKLOAD_KINDS:
+            record = self.find(namespace, name)
+            if record.workload.is_true(FINISHED):
+                raise Refused("conflict", f"{record.key} is finished")
+            active = policy is StopPolicy.NONE
+            if record.workload.active != active:
+                workload = replace(record.workload, active=active)
+                self.workloads.change(record.key, workload, now_ns)
+            return
+        if kind not in ("ClusterQueue", "LocalQueue"):
+            raise Refused("invalid", f"a {kind} cannot be held, only queues and workloads can")
+        record_ = self.catalogue.records.get(identity)
+        if record_ is None:
+            raise Refused("not_found", f"no {Identity(*identity)}")
+        document = json.loads(with_stop_policy(record_.body, policy))
+        self._put_object(Identity(*identity), document)
+        self._settle(now_ns)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int) -> None:
+        """Once a second or so."""
+        self.workloads.tick(now_ns)
+        self.desk.tick(now_ns)
+        self._prune(now_ns)
+
+    def _prune(self, now_ns: int) -> None:
+        over = [
+            (done.changed_ns, key)
+            for key, record in self.workloads.records.items()
+            if (done := record.workload.condition(FINISHED)) is not None and done.status
+        ]
+        oldest_ns = now_ns - int(self.settings.keep_finished_s * SECOND_NS)
+        excess = len(over) - MOST_FINISHED
+        for number, (at_ns, key) in enumerate(sorted(over)):
+            if at_ns >= oldest_ns and number >= excess:
+                break
+            if not self.nodes.of_workload(key):
+                token = self.workloads.records[key].token
+                self._tokens.pop(token, None)
+                self.workloads.remove(key, "finished long ago", now_ns)
+
+    # -- invariants, for tests and for /readyz ----------------------------------------------------
+
+    def contradictions(self) -> list[str]:
+        """What must never be: quota given without a row, work without quota. Empty when sound."""
+        wrong = []
+        for key, record in self.workloads.records.items():
+            workload = record.workload
+            holds = self.engine.holding(key) is not None
+            should = workload.admission is not None and not workload.is_true(FINISHED)
+            if holds != should:
+                wrong.append(f"{key}: holds quota {holds}, its row says {should}")
+            for one in self.nodes.of_workload(key).values():
+                if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
+                    wrong.append(f"{key}: told to run on {one.node} without admission")
+                if one.desired is Desired.RUN and workload.is_true(EVICTED):
+                    wrong.append(f"{key}: told to run on {one.node} although evicted")
+        return wrong

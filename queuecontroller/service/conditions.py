@@ -1,0 +1,82 @@
+"""Conditions of a workload in Kueue's names, and what follows from them: its phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from queuecontroller.engine.model import Condition, Workload
+from queuecontroller.engine.workload_info import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    PREEMPTED,
+    QUOTA_RESERVED,
+)
+
+REQUEUED: Final = "Requeued"
+
+
+def with_condition(
+    workload: Workload, kind: str, status: bool, reason: str, message: str, now_ns: int
+) -> Workload:
+    """The time changes with the status only, as Kubernetes has it."""
+    before = workload.condition(kind)
+    changed_ns = before.changed_ns if before and before.status == status else now_ns
+    made = Condition(kind, status, reason, message, changed_ns)
+    rest = tuple(one for one in workload.conditions if one.type != kind)
+    return replace(workload, conditions=(*rest, made))
+
+
+def reserved(workload: Workload, queue: str, now_ns: int) -> Workload:
+    text = f"Quota reserved in ClusterQueue {queue}"
+    workload = with_condition(workload, QUOTA_RESERVED, True, "QuotaReserved", text, now_ns)
+    for kind in (EVICTED, PREEMPTED, REQUEUED):
+        if workload.is_true(kind):
+            workload = with_condition(workload, kind, False, "QuotaReserved", text, now_ns)
+    return workload
+
+
+def admitted(workload: Workload, now_ns: int) -> Workload:
+    return with_condition(workload, ADMITTED, True, "Admitted", "The workload is admitted", now_ns)
+
+
+def evicting(
+    workload: Workload, reason: str, message: str, preempted_for: str | None, now_ns: int
+) -> Workload:
+    workload = with_condition(workload, EVICTED, True, reason, message, now_ns)
+    if preempted_for is not None:
+        workload = with_condition(workload, PREEMPTED, True, preempted_for, message, now_ns)
+    return workload
+
+
+def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
+    """Evicted and stopped: it holds nothing any more."""
+    workload = replace(workload, admission=None)
+    for kind in (QUOTA_RESERVED, ADMITTED, PODS_READY):
+        if workload.condition(kind) is not None:
+            workload = with_condition(workload, kind, False, reason, message, now_ns)
+    again = workload.active
+    return with_condition(workload, REQUEUED, again, reason, message, now_ns)
+
+
+def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
+    return with_condition(workload, FINISHED, True, reason, message, now_ns)
+
+
+def phase(workload: Workload, paused: bool = False) -> str:
+    """One word for people."""
+    if workload.is_true(FINISHED):
+        return "Finished"
+    if workload.admission is not None:
+        if workload.is_true(EVICTED):
+            return "Evicting"
+        if workload.is_true(PODS_READY):
+            return "Running"
+        return "Admitted" if workload.is_true(ADMITTED) else "QuotaReserved"
+    if not workload.active:
+        return "Held"
+    if paused:
+        return "Paused"
+    return "Pending"

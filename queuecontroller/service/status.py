@@ -1,0 +1,357 @@
+"""What people see: each object as Kubernetes-style JSON with its status, and a workload's way
+through the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.engine.quantities import format_amount
+from queuecontroller.engine.shares import dominant_share
+from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
+
+from .book import Book
+from .conditions import phase
+from .nodes import SECOND_NS, Node
+from .placing import describe
+from .submission import Refused
+
+API: Final = "kueue.x-k8s.io/v1beta1"
+OURS: Final = "sluice.dev/v1"
+POSITIONS_NS: Final = SECOND_NS
+"""How old the known positions in a line may be: sorting 100,000 waiting takes 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    workload: WorkloadKey
+    uid: str = ""
+    phase: str = "Deleted"
+    cluster_queue: str = ""
+    position: int = 0
+    """In its ClusterQueue, 1 is next; 0: not in line."""
+    waiting: int = 0
+    reason: str = ""
+    message: str = ""
+    estimate_s: float | None = None
+    node: str = ""
+    attempt: int = 0
+    revision: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("Finished", "Deleted")
+
+
+class Views:
+    """Reads a book. Nothing here changes anything."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._positions: dict[str, tuple[int, dict[WorkloadKey, int]]] = {}
+
+    # -- a workload's way -------------------------------------------------------------------------
+
+    def status(self, key: WorkloadKey, now_ns: int, fresh: bool = False) -> Status:
+        book = self._book
+        record = book.workloads.records.get(key)
+        if record is None:
+            return Status(key)
+        workload = record.workload
+        pods = book.nodes.of_workload(key)
+        queue = self._queue_of(workload)
+        paused = any(one.state is PodState.PAUSED for one in pods.values())
+        status = Status(
+            workload=key,
+            uid=workload.uid,
+            phase="Deleting" if record.deleting else phase(workload, paused),
+            cluster_queue=queue,
+            node=", ".join(sorted({one.node for one in pods.values()})) or record.node,
+            attempt=record.attempt,
+            revision=record.revision,
+        )
+        waiting = book.workloads.waiting.get(key)
+        if workload.admission is None and status.phase in ("Pending", "Paused"):
+            line = self._line(queue, now_ns, fresh)
+            position = line.get(key, 0)
+            homeless = book.engine.homeless(key) or book.engine.cache.why_inactive(queue)
+            return replace(
+                status,
+                position=position,
+                waiting=len(line),
+                reason="Inadmissible" if homeless else waiting.reason if waiting else "Pending",
+                message=homeless or (waiting.message if waiting else "not looked at yet"),
+                estimate_s=book.workloads.figures.estimate_s(queue, position, now_ns),
+            )
+        if waiting is not None:
+            return replace(status, reason=waiting.reason, message=waiting.message)
+        shown = self._telling(workload)
+        return replace(status, reason=shown[0], message=shown[1])
+
+    def _telling(self, workload: Workload) -> tuple[str, str]:
+        """The condition that says most about where it stands."""
+        for kind in ("Finished", "Evicted", "PodsReady", "Admitted", "QuotaReserved"):
+            found = workload.condition(kind)
+            if found is not None and found.status:
+                return found.reason, found.message
+        return "", ""
+
+    def _queue_of(self, workload: Workload) -> str:
+        if workload.admission is not None:
+            return workload.admission.cluster_queue
+        local = self._book.catalogue.local_queue(workload.namespace, workload.queue_name)
+        return local.cluster_queue if local is not None else ""
+
+    def _line(self, queue: str, now_ns: int, fresh: bool) -> dict[WorkloadKey, int]:
+        known = self._positions.get(queue)
+        if known is not None and not fresh and 0 <= now_ns - known[0] < POSITIONS_NS:
+            return known[1]
+        pending = self._book.engine.pending.get(queue)
+        everyone = pending.everyone() if pending is not None else []
+        line = {info.key: number for number, info in enumerate(everyone, 1)}
+        self._positions[queue] = (now_ns, line)
+        return line
+
+    # -- objects ----------------------------------------------------------------------------------
+
+    def identities(self, kind: str, namespace: str) -> Iterator[ObjectId]:
+        """All there are of a kind, in order."""
+        book = self._book
+        if kind == "Workload":
+            keys = [key.split("/", 1) for key in book.workloads.records]
+            every = [(kind, where, name) for where, name in keys]
+        elif kind == "Node":
+            every = [(kind, "", name) for name in book.nodes.nodes]
+        else:
+            every = [found for found in book.catalogue.records if found[0] == kind]
+        return iter(sorted(one for one in every if not namespace or one[1] in ("", namespace)))
+
+    def render(self, identity: ObjectId, now_ns: int) -> tuple[int, dict[str, Any]]:
+        """Revision and JSON. Raises Refused when there is no such object."""
+        kind, namespace, name = identity
+        book = self._book
+        if kind == "Workload":
+            record = book.find(namespace, name)
+            return record.revision, self._workload(record, now_ns)
+        if kind == "Node":
+            node = book.nodes.nodes.get(name)
+            if node is None:
+                raise Refused("not_found", f"no Node {name}")
+            return book.journal.revision, self._node(node, now_ns)
+        found = book.catalogue.records.get(identity)
+        if found is None:
+            raise Refused("not_found", f"no {'/'.join(part for part in identity if part)}")
+        document: dict[str, Any] = json.loads(found.body)
+        document.setdefault("metadata", {})["resourceVersion"] = str(found.revision)
+        if kind == "ClusterQueue":
+            document["status"] = self._cluster_queue(name)
+        elif kind == "LocalQueue":
+            document["status"] = self._local_queue(namespace, name)
+        return found.revision, document
+
+    def _workload(self, record: WorkloadRecord, now_ns: int) -> dict[str, Any]:
+        workload = record.workload
+        status = self.status(record.key, now_ns)
+        admission = workload.admission
+        pods = self._book.nodes.of_workload(record.key).values()
+        shown: dict[str, Any] = _without_empty(
+            {
+                "apiVersion": API,
+                "kind": "Workload",
+                "metadata": {
+                    "namespace": workload.namespace,
+                    "name": workload.name,
+                    "uid": workload.uid,
+                    "creationTimestamp": stamp(workload.created_ns),
+                    "resourceVersion": str(record.revision),
+                },
+                "spec": {
+                    "queueName": workload.queue_name,
+                    "priority": workload.priority,
+                    "priorityClassName": workload.priority_class,
+                    "active": workload.active,
+                    "maximumExecutionTimeSeconds": workload.max_execution_s,
+                    "podSets": [
+                        {"name": one.name, "count": one.count, "requests": amounts(one.requests)}
+                        for one in workload.pod_sets
+                    ],
+                },
+                "sluice": {
+                    "submittedAs": record.kind,
+                    "user": record.user,
+                    "node": record.node,
+                    "command": record.command,
+                    "asks": {name: _ask(ask) for name, ask in record.asks.items()},
+                },
+                "status": {
+                    "phase": status.phase,
+                    "reason": status.reason,
+                    "message": status.message,
+                    "clusterQueue": status.cluster_queue,
+                    "position": status.position or None,
+                    "waiting": status.waiting or None,
+                    "estimateSeconds": status.estimate_s,
+                    "attempt": record.attempt or None,
+                    "conditions": [
+                        {
+                            "type": one.type,
+                            "status": "True" if one.status else "False",
+                            "reason": one.reason,
+                            "message": one.message,
+                            "lastTransitionTime": stamp(one.changed_ns),
+                        }
+                        for one in workload.conditions
+                    ],
+                    "admissionChecks": [
+                        {"name": one.name, "state": str(one.state), "message": one.message}
+                        for one in workload.admission_checks
+                    ],
+                    "admission": admission
+                    and {
+                        "clusterQueue": admission.cluster_queue,
+                        "podSetAssignments": [
+                            {
+                                "name": one.name,
+                                "count": one.count,
+                                "flavors": dict(one.flavors),
+                                "resourceUsage": amounts(one.usage),
+                            }
+                            for one in admission.pod_sets
+                        ],
+                    },
+                    "placements": [_placement(one) for one in pods],
+                },
+            }
+        )
+        return shown
+
+    def _cluster_queue(self, name: str) -> dict[str, Any]:
+        book = self._book
+        state = book.engine.cache.queues.get(name)
+        pending = book.engine.pending.get(name)
+        why = book.engine.cache.why_inactive(name)
+        usage: dict[str, dict[str, str]] = {}
+        if state is not None:
+            for fr, amount in sorted(state.node.usage.items()):
+                flavor, resource = book.engine.cache.numbers.pair(fr)
+                usage.setdefault(flavor, {})[resource] = format_amount(resource, amount)
+        admitted = [
+            info
+            for info in (state.workloads.values() if state else ())
+            if info.workload.is_true("Admitted")
+        ]
+        share = dominant_share(state.node, book.engine.cache.numbers) if state else None
+        return {
+            "active": why is None,
+            "message": why or "Can admit new workloads",
+            "pendingWorkloads": len(pending) if pending is not None else 0,
+            "reservingWorkloads": len(state.workloads) if state is not None else 0,
+            "admittedWorkloads": len(admitted),
+            "flavorsUsage": [
+                {"name": flavor, "resources": [{"name": r, "total": t} for r, t in found.items()]}
+                for flavor, found in usage.items()
+            ],
+            "weightedShare": share.per_mille() if share is not None else 0,
+        }
+
+    def _local_queue(self, namespace: str, name: str) -> dict[str, Any]:
+        mine = [
+            record.workload
+            for record in self._book.workloads.records.values()
+            if record.workload.namespace == namespace
+            and record.workload.queue_name == name
+            and not record.workload.is_true("Finished")
+        ]
+        return {
+            "pendingWorkloads": sum(one.admission is None for one in mine),
+            "reservingWorkloads": sum(one.admission is not None for one in mine),
+            "admittedWorkloads": sum(one.is_true("Admitted") for one in mine),
+        }
+
+    def _node(self, node: Node, now_ns: int) -> dict[str, Any]:
+        book = self._book
+        ready = book.nodes.ready(node, now_ns)
+        state = "Ready" if ready else "Lost" if node.record.lost else "Away"
+        gpus = []
+        for gpu in node.capacity.gpus:
+            mine = [
+                share
+                for one in book.nodes.of_node(node.name)
+                for share in one.gpus
+                if share.uuid == gpu.uuid
+            ]
+            gpus.append(
+                {
+                    "uuid": gpu.uuid,
+                    "index": gpu.index,
+                    "type": gpu.type,
+                    "health": gpu.health,
+                    "memoryBytes": gpu.memory_bytes,
+                    "givenMemoryBytes": sum(one.memory_bytes for one in mine),
+                    "givenSharePpm": sum(one.share_ppm for one in mine),
+                    "outsideMemoryBytes": gpu.outside_memory_bytes,
+                    "outsideSharePpm": gpu.outside_share_ppm,
+                    "utilizationRatio": gpu.utilization_ratio,
+                }
+            )
+        return {
+            "apiVersion": OURS,
+            "kind": "Node",
+            "metadata": {"name": node.name, "labels": dict(node.capacity.labels)},
+            "status": {
+                "state": state,
+                "epoch": node.record.epoch,
+                "bootId": node.record.boot_id,
+                "version": node.version,
+                "connectedAt": stamp(node.record.seen_ns),
+                "leaseSeconds": round(max(0, node.lease_until_ns - now_ns) / SECOND_NS, 1),
+                "gpus": gpus,
+                "work": [_placement(one) for one in book.nodes.of_node(node.name)],
+            },
+        }
+
+
+def stamp(at_ns: int) -> str | None:
+    """RFC 3339, in whole microseconds."""
+    if not at_ns:
+        return None
+    moment = datetime.fromtimestamp(at_ns // 1000 / 1e6, UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def amounts(found: Mapping[str, int]) -> dict[str, str]:
+    return {name: format_amount(name, amount) for name, amount in found.items()}
+
+
+def _ask(ask: GpuAsk) -> dict[str, Any]:
+    return {"text": describe(ask), "policy": str(ask.policy)}
+
+
+def _placement(one: Assignment) -> dict[str, Any]:
+    return {
+        "workload": one.workload,
+        "pod": one.pod,
+        "node": one.node,
+        "attempt": one.attempt,
+        "revision": one.revision,
+        "desired": str(one.desired),
+        "state": str(one.state),
+        "gpus": [
+            {"uuid": s.uuid, "memoryBytes": s.memory_bytes, "sharePpm": s.share_ppm}
+            for s in one.gpus
+        ],
+    }
+
+
+def _without_empty(value: Any) -> Any:
+    """Leaves out what was not given, as Kubernetes does."""
+    if isinstance(value, Mapping):
+        found = {name: _without_empty(item) for name, item in value.items()}
+        return {name: item for name, item in found.items() if item not in (None, "", {}, [])}
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    return value

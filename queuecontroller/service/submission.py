@@ -1,0 +1,154 @@
+"""What users submit, as workload records: Kueue Workloads, Jobs and Pods by manifest, and the
+processes that wait under `sluice run --queue`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.engine.model import PodSet, Workload
+from queuecontroller.manifests.jobs import workloads_of
+from queuecontroller.manifests.kueue import read_workload
+from queuecontroller.records import GpuAsk, OnPreemption, WorkloadRecord
+
+from .catalogue import USERS, Catalogue, Identity, read_on_preemption
+from .placing import ask_of, requests_of
+
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Kubernetes' form of names (RFC 1123)."""
+
+
+class Refused(Exception):
+    """The answer is no; `kind` is what a caller may act on."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        """invalid, not_found, exists, conflict or denied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One process, or one pod, that asks for a share."""
+
+    namespace: str
+    queue: str
+    ask: GpuAsk
+    name: str = ""
+    priority_class: str = ""
+    node: str = ""
+    user: str = ""
+    command: str = ""
+    on_preemption: OnPreemption | None = None
+    max_execution_s: int | None = None
+    token: str = ""
+
+
+def records_of(
+    document: Mapping[str, Any], who: Identity, catalogue: Catalogue
+) -> list[WorkloadRecord]:
+    """The workloads one manifest stands for, none when it names no queue. Raises ManifestError."""
+    change = catalogue.transformations
+    on_preemption = read_on_preemption(document, str(who))
+    if who.kind == "Workload":
+        workload = read_workload(document, str(who), change)
+        workload = replace(workload, namespace=workload.namespace or who.namespace)
+        name = workload.priority_class
+        if name is not None and "priority" not in (document.get("spec") or {}):
+            priority = catalogue.priorities().of(name, name)
+            workload = replace(workload, priority=priority)
+        found = [workload]
+    else:
+        found = workloads_of(document, str(who), change, catalogue.priorities())
+    manifest = json.dumps(document, separators=(",", ":"), default=str)
+    return [
+        WorkloadRecord(
+            workload=one,
+            asks={
+                pod_set.name: ask
+                for pod_set in one.pod_sets
+                if (ask := ask_of(pod_set)) is not None
+            },
+            on_preemption=on_preemption,
+            kind=who.kind,
+            manifest=manifest,
+        )
+        for one in found
+    ]
+
+
+def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> WorkloadRecord:
+    """Raises Refused."""
+    asked = submission
+    name = asked.name or f"run-{uid[:13]}"
+    for what, text in (("namespace", asked.namespace), ("name", name), ("queue", asked.queue)):
+        if not NAME.fullmatch(text):
+            raise Refused(
+                "invalid",
+                f"{what} {text[:64]!r}: lower-case letters, digits, '-' and '.', as Kubernetes"
+                " has it",
+            )
+    local = catalogue.local_queue(asked.namespace, asked.queue)
+    if local is None:
+        raise Refused(
+            "not_found",
+            f"no LocalQueue {asked.namespace}/{asked.queue}{_others(asked, catalogue)}",
+        )
+    users = catalogue.annotation(("LocalQueue", asked.namespace, asked.queue), USERS)
+    allowed = [one.strip() for one in users.split(",")] if users else []
+    if allowed and asked.user not in allowed:
+        raise Refused(
+            "denied",
+            f"{asked.user or 'nobody'} may not use LocalQueue {asked.namespace}/{asked.queue};"
+            f" it is for {', '.join(allowed)}",
+        )
+    priorities = catalogue.priorities()
+    if asked.priority_class and asked.priority_class not in priorities.workload_classes:
+        known = ", ".join(sorted(priorities.workload_classes)) or "none"
+        raise Refused(
+            "not_found", f"no WorkloadPriorityClass {asked.priority_class} (known: {known})"
+        )
+    requests = catalogue.transformations.of_container(requests_of(asked.ask))
+    covered = _covered(catalogue, local.cluster_queue)
+    if covered is not None:
+        # `sluice run` has no way to say which of its figures a queue counts; the queue has.
+        requests = {name: amount for name, amount in requests.items() if name in covered}
+    workload = Workload(
+        namespace=asked.namespace,
+        name=name,
+        uid=uid,
+        pod_sets=(PodSet("main", 1, requests),),
+        queue_name=asked.queue,
+        priority=priorities.of(asked.priority_class or None, None),
+        priority_class=asked.priority_class or None,
+        max_execution_s=asked.max_execution_s,
+    )
+    return WorkloadRecord(
+        workload=workload,
+        asks={"main": asked.ask},
+        node=asked.node,
+        user=asked.user,
+        command=asked.command,
+        token=asked.token,
+        on_preemption=asked.on_preemption,
+    )
+
+
+def _covered(catalogue: Catalogue, cluster_queue: str) -> frozenset[str] | None:
+    """Resources the queue counts; None when it does not exist yet."""
+    queue = catalogue.cluster_queue(cluster_queue)
+    if queue is None:
+        return None
+    return frozenset(name for one in queue.resource_groups for name in one.covered_resources)
+
+
+def _others(asked: Submission, catalogue: Catalogue) -> str:
+    every = [(r.namespace, r.name) for r in catalogue.of_kind("LocalQueue")]
+    elsewhere = [f"{where}/{name}" for where, name in every if name == asked.queue]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    here = sorted(name for where, name in every if where == asked.namespace)
+    return f" (there: {', '.join(here[:10])})" if here else f" ({asked.namespace} has none)"

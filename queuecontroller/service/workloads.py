@@ -1,0 +1,544 @@
+"""Workloads on their way: submitted, reserved, admitted with a placement, running, evicted, over.
+
+Quota first, then the admission checks, then a placement; only then is a node told. Whoever is
+evicted keeps the quota until each of its nodes has said that the work stopped, so nothing is ever
+given twice. Every change goes through `_save`, which writes it to the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuecontroller.engine.decisions import CycleResult, Preempted, QuotaReserved, StillPending
+from queuecontroller.engine.lifecycle import (
+    Eviction,
+    EvictionReason,
+    PodsReadySettings,
+    backoff_ns,
+    due_at_ns,
+    due_eviction,
+)
+from queuecontroller.engine.model import (
+    AdmissionCheckStatus,
+    CheckState,
+    RequeueState,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED, PODS_READY
+from queuecontroller.records import (
+    Assignment,
+    Desired,
+    OnPreemption,
+    PodState,
+    WorkloadRecord,
+)
+
+from . import conditions
+from .catalogue import Catalogue
+from .figures import Figures, Histogram
+from .journal import Journal
+from .nodes import Nodes
+from .placing import Placed, Placer, Unplaced, Wanted
+
+NODE_REFUSED: Final = "NodeRefused"
+NODE_LOST: Final = "NodeLost"
+AVOID_NS: Final = 30_000_000_000
+"""How long a node that refused a workload is not asked again for it, ns: longer than a report
+takes to show why."""
+BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
+"""After a refusal by a node: a GPU that was just taken is often free soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a workload has not started, as of the last look."""
+
+    reason: str
+    message: str
+    preempting: tuple[WorkloadKey, ...] = ()
+
+
+class Workloads:
+    def __init__(
+        self,
+        journal: Journal,
+        catalogue: Catalogue,
+        engine: Scheduler,
+        nodes: Nodes,
+        placer: Placer | None,
+        pods_ready: PodsReadySettings,
+        grace_s: float,
+    ) -> None:
+        """Without a placer quota alone decides, and somebody else (Kubernetes) places."""
+        self._journal = journal
+        self._catalogue = catalogue
+        self.engine = engine
+        self._nodes = nodes
+        self._placer = placer
+        self._pods_ready = pods_ready
+        self.grace_s = grace_s
+        self.records: dict[WorkloadKey, WorkloadRecord] = {}
+        self.waiting: dict[WorkloadKey, Waiting] = {}
+        self.figures = Figures()
+        self._unplaced: dict[WorkloadKey, None] = {}
+        """Quota reserved, no placement yet; oldest first."""
+        self._timed: set[WorkloadKey] = set()
+        """Who may have to stop when time passes."""
+        self._avoid: dict[tuple[WorkloadKey, str], int] = {}
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def restore(self, record: WorkloadRecord, now_ns: int) -> None:
+        self.records[record.key] = record
+        self._track(record)
+        self.engine.submit(record.workload, now_ns)
+        workload = record.workload
+        if workload.admission is not None and not workload.is_true(FINISHED):
+            if not workload.is_true(ADMITTED) and not workload.is_true(EVICTED):
+                self._unplaced[record.key] = None
+            if workload.is_true(EVICTED) and not self._nodes.of_workload(record.key):
+                self.complete_eviction(record.key, now_ns)
+
+    def submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+        record = self._save(record, now_ns)
+        self.engine.submit(record.workload, now_ns)
+        return record
+
+    def remove(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
+        """Deletes it; what runs is stopped first."""
+        record = self.records[key]
+        if self._nodes.of_workload(key):
+            if not record.deleting:
+                record = self._save(replace(record, deleting=True), now_ns)
+            if record.workload.admission is not None:
+                self.evict(key, "Deleted", reason, None, now_ns, Desired.STOP)
+            else:  # paused, and in line again
+                self._tell(key, Desired.STOP, reason, now_ns)
+                self.engine.delete(key, now_ns)
+            return
+        self._journal.note("Deleted", _subject(key), reason, now_ns)
+        self._drop(key, now_ns)
+
+    def _drop(self, key: WorkloadKey, now_ns: int) -> None:
+        del self.records[key]
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        self._timed.discard(key)
+        self.engine.delete(key, now_ns)
+        self._journal.drop_workload(key)
+
+    def finish(self, key: WorkloadKey, reason: str, message: str, now_ns: int) -> None:
+        record = self.records[key]
+        workload = record.workload
+        if workload.is_true(FINISHED):
+            return
+        queue = workload.admission.cluster_queue if workload.admission else ""
+        workload = conditions.finished(workload, reason, message, now_ns)
+        self._save(replace(record, workload=workload), now_ns)
+        self.engine.delete(key, now_ns)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        self.figures.finished[queue] += 1
+        self._journal.note("Finished", _subject(key), message or reason, now_ns)
+        if record.deleting:
+            self._drop(key, now_ns)
+
+    def _save(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+        record = replace(record, revision=self._journal.next_revision())
+        self.records[record.key] = record
+        self._journal.put_workload(record)
+        holding = self.engine.holding(record.key)
+        if holding is not None:
+            holding.workload = record.workload
+        self._track(record)
+        return record
+
+    def _track(self, record: WorkloadRecord) -> None:
+        workload = record.workload
+        live = workload.admission is not None and not workload.is_true(FINISHED)
+        if live and due_at_ns(workload, self._pods_ready) is not None:
+            self._timed.add(record.key)
+        else:
+            self._timed.discard(record.key)
+
+    # -- the cycle --------------------------------------------------------------------------------
+
+    def cycle(self, now_ns: int) -> CycleResult:
+        result = self.engine.cycle(now_ns)
+        for replaced in result.replaced:
+            self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)
+        for preempted in result.preempted:
+            self._preempt(preempted, now_ns)
+        for decision in result.reserved:
+            self._reserve(decision, now_ns)
+        for pending in result.pending:
+            self._wait(pending)
+        if result.heads:
+            done = "success" if result.reserved or result.preempted else "inadmissible"
+            self.figures.attempts[done] += 1
+        return result
+
+    def _wait(self, pending: StillPending) -> None:
+        key = pending.info.key
+        waiting = Waiting(str(pending.reason), pending.message, pending.preempting)
+        if self.waiting.get(key) != waiting:
+            self.waiting[key] = waiting
+            self._journal.touch_workload(key)
+
+    def _reserve(self, decision: QuotaReserved, now_ns: int) -> None:
+        key = decision.info.key
+        record = self.records[key]
+        queue = decision.info.cluster_queue
+        workload = replace(record.workload, admission=decision.admission())
+        workload = conditions.reserved(workload, queue, now_ns)
+        workload = replace(workload, admission_checks=self._checks(workload))
+        self.waiting.pop(key, None)
+        self._save(replace(record, workload=workload, attempt=record.attempt + 1), now_ns)
+        self._journal.note("QuotaReserved", _subject(key), f"in ClusterQueue {queue}", now_ns)
+        self.figures.reserved[queue] += 1
+        waited_s = max(0, now_ns - (workload.created_ns or now_ns)) / 1e9
+        self.figures.reserve_wait.setdefault(queue, Histogram()).observe(waited_s)
+        self.advance(key, now_ns)
+
+    def _checks(self, workload: Workload) -> tuple[AdmissionCheckStatus, ...]:
+        """The checks its queue asks for with these flavors, pending unless known."""
+        assert workload.admission is not None
+        queue = self._catalogue.cluster_queue(workload.admission.cluster_queue)
+        if queue is None:
+            return workload.admission_checks
+        given = {f for one in workload.admission.pod_sets for f in one.flavors.values()}
+        known = {one.name: one for one in workload.admission_checks}
+        return tuple(
+            known.get(rule.name, AdmissionCheckStatus(rule.name, CheckState.PENDING))
+            for rule in queue.admission_checks
+            if not rule.on_flavors or given.intersection(rule.on_flavors)
+        )
+
+    # -- from reserved to admitted ----------------------------------------------------------------
+
+    def advance(self, key: WorkloadKey, now_ns: int) -> bool:
+        """Admits a workload whose quota is reserved, once its checks are ready and it has a
+        placement; True when it did."""
+        record = self.records[key]
+        workload = record.workload
+        if workload.admission is None or workload.is_true(EVICTED) or workload.is_true(ADMITTED):
+            self._unplaced.pop(key, None)
+            return False
+        late = [one.name for one in workload.admission_checks if one.state is not CheckState.READY]
+        if late:
+            self._hold_up(key, "AdmissionCheck", f"waits for {', '.join(late)}")
+            return False
+        placed = self._place(record, now_ns)
+        if isinstance(placed, Unplaced):
+            self._unplaced[key] = None
+            self._hold_up(key, "Placement", placed.reason)
+            return False
+        self._unplaced.pop(key, None)
+        self.waiting.pop(key, None)
+        queue = workload.admission.cluster_queue
+        self._save(replace(record, workload=conditions.admitted(workload, now_ns)), now_ns)
+        where = ", ".join(sorted({one.node for one in placed})) or "no GPU asked for"
+        self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
+        for one in placed:
+            self._decide_run(self.records[key], one, now_ns)
+        waited_s = max(0, now_ns - (workload.created_ns or now_ns)) / 1e9
+        self.figures.admission(queue, waited_s, now_ns)
+        return True
+
+    def _hold_up(self, key: WorkloadKey, reason: str, message: str) -> None:
+        waiting = Waiting(reason, message)
+        if self.waiting.get(key) != waiting:
+            self.waiting[key] = waiting
+            self._journal.touch_workload(key)
+
+    def _decide_run(self, record: WorkloadRecord, placed: Placed, now_ns: int) -> None:
+        assert record.workload.admission is not None
+        pod_set = placed.pod.rpartition("-")[0] or next(iter(record.asks))
+        before = self._nodes.of_workload(record.key).get(placed.pod)
+        self._nodes.decide(
+            Assignment(
+                workload=record.key,
+                pod=placed.pod,
+                uid=record.workload.uid,
+                attempt=record.attempt,
+                node=placed.node,
+                epoch=self._nodes.nodes[placed.node].record.epoch,
+                revision=0,
+                desired=Desired.RUN,
+                ask=record.asks[pod_set],
+                gpus=placed.gpus,
+                state=before.state if before is not None else PodState.DECIDED,
+                reason="admitted",
+                cluster_queue=record.workload.admission.cluster_queue,
+                priority=record.workload.priority,
+            ),
+            now_ns,
+        )
+
+    def _place(self, record: WorkloadRecord, now_ns: int) -> list[Placed] | Unplaced:
+        if self._placer is None:
+            return []
+        wanted = self._wanted(record, now_ns)
+        if not wanted:
+            return []
+        paused = self._nodes.of_workload(record.key)
+        ready = self._nodes.each_ready(now_ns)
+        taken = [a for a in self._nodes.assignments.values() if a.workload != record.key]
+        if paused:
+            return self._back_to_its_place(wanted, paused, ready, taken)
+        found = self._placer.place(wanted, ready, taken)
+        if isinstance(found, Unplaced):
+            self._free_from_paused(record, wanted, taken, now_ns)
+        return found
+
+    def _back_to_its_place(
+        self,
+        wanted: list[Wanted],
+        paused: dict[str, Assignment],
+        ready: Iterable[object],
+        taken: list[Assignment],
+    ) -> list[Placed] | Unplaced:
+        """Paused pods go on where their memory is, on the same GPUs."""
+        names = {getattr(node, "name", "") for node in ready}
+        placed: list[Placed] = []
+        for one in wanted:
+            held = paused.get(one.pod)
+            if held is None or held.desired is Desired.STOP:
+                return Unplaced("what ran before has not stopped yet")
+            if held.node not in names:
+                return Unplaced(f"it is paused on node {held.node}, which is not connected")
+            for share in held.gpus:
+                used = sum(
+                    s.share_ppm
+                    for a in taken
+                    for s in a.gpus
+                    if s.uuid == share.uuid and a.ask.policy == "hard" and not _rests(a)
+                )
+                if one.ask.policy == "hard" and used + share.share_ppm > 1_000_000:
+                    return Unplaced(f"it is paused on GPU {share.uuid}, whose time is taken")
+            placed.append(Placed(one.pod, held.node, held.gpus))
+        return placed
+
+    def _free_from_paused(
+        self, record: WorkloadRecord, wanted: list[Wanted], taken: list[Assignment], now_ns: int
+    ) -> None:
+        """Stops paused work of a lower priority when its memory is all that is in the way."""
+        assert self._placer is not None
+        resting = [a for a in taken if _rests(a) and a.priority < record.workload.priority]
+        if not resting:
+            return
+        kept = [a for a in taken if a not in resting]
+        found = self._placer.place(wanted, self._nodes.each_ready(now_ns), kept)
+        if isinstance(found, Unplaced):
+            return
+        gpus = {share.uuid for one in found for share in one.gpus}
+        for one in resting:
+            if any(share.uuid in gpus for share in one.gpus):
+                reason = f"its memory is needed by {record.key}, of a higher priority"
+                self._nodes.tell(one, Desired.STOP, reason, now_ns)
+
+    def _wanted(self, record: WorkloadRecord, now_ns: int) -> list[Wanted]:
+        admission = record.workload.admission
+        assert admission is not None
+        wanted = []
+        pod_sets = {one.name: one for one in record.workload.pod_sets}
+        total = sum(one.count for one in admission.pod_sets if one.name in record.asks)
+        avoid = frozenset(
+            node
+            for (key, node), until_ns in self._avoid.items()
+            if key == record.key and until_ns > now_ns
+        )
+        for given in admission.pod_sets:
+            ask = record.asks.get(given.name)
+            if ask is None:
+                continue
+            names = dict.fromkeys(given.flavors.values())
+            flavors = [f for f in map(self._catalogue.flavor, names) if f is not None]
+            for index in range(given.count):
+                pod = "" if total == 1 else f"{given.name}-{index}"
+                pod_set = pod_sets[given.name]
+                wanted.append(Wanted(pod, ask, pod_set, record.node, tuple(flavors), avoid))
+        return wanted
+
+    def place_waiting(self, now_ns: int) -> None:
+        """Tries all that wait for a placement again: something was freed, or reported."""
+        for key in list(self._unplaced):
+            self.advance(key, now_ns)
+
+    # -- leaving ----------------------------------------------------------------------------------
+
+    def _preempt(self, decision: Preempted, now_ns: int) -> None:
+        preemptor = decision.preemptor
+        message = (
+            f"Preempted to accommodate a workload (UID: {preemptor.uid or 'unknown'})"
+            f" due to {decision.reason}: {preemptor.key}"
+        )
+        self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
+        key = decision.target.key
+        record = self.records[key]
+        choice = record.on_preemption or self._catalogue.on_preemption(
+            decision.target.cluster_queue
+        )
+        desired = Desired.PAUSE if choice is OnPreemption.PAUSE else Desired.STOP
+        reason = str(EvictionReason.PREEMPTED)
+        self.evict(key, reason, message, str(decision.reason), now_ns, desired)
+
+    def evict(
+        self,
+        key: WorkloadKey,
+        reason: str,
+        message: str,
+        preempted_for: str | None,
+        now_ns: int,
+        desired: Desired = Desired.STOP,
+        requeue: RequeueState | None = None,
+        deactivates: bool = False,
+    ) -> None:
+        record = self.records[key]
+        workload = record.workload
+        if workload.admission is None:
+            return
+        if not workload.is_true(EVICTED):
+            queue = workload.admission.cluster_queue
+            self.figures.evicted[queue, reason] += 1
+            workload = conditions.evicting(workload, reason, message, preempted_for, now_ns)
+            if requeue is not None:
+                workload = replace(workload, requeue_state=requeue)
+            if deactivates:
+                workload = replace(workload, active=False)
+            self._save(replace(record, workload=workload), now_ns)
+            self._journal.note("Evicted", _subject(key), f"{reason}: {message}", now_ns)
+            holding = self.engine.holding(key)
+            if holding is not None and not holding.evicted:
+                self.engine.cache.mark_evicted(holding)
+        self._unplaced.pop(key, None)
+        self._tell(key, desired, message, now_ns)
+        self.complete_eviction(key, now_ns)
+
+    def _tell(self, key: WorkloadKey, desired: Desired, reason: str, now_ns: int) -> None:
+        for one in list(self._nodes.of_workload(key).values()):
+            self._nodes.tell(one, desired, reason, now_ns)
+
+    def complete_eviction(self, key: WorkloadKey, now_ns: int) -> None:
+        """Gives the quota back once no pod of it runs any more."""
+        record = self.records.get(key)
+        if record is None or not record.workload.is_true(EVICTED):
+            return
+        if record.workload.admission is None:
+            if record.deleting and not self._nodes.of_workload(key):
+                self.remove(key, "deleted", now_ns)
+            return
+        if any(not _rests(one) for one in self._nodes.of_workload(key).values()):
+            return
+        self.engine.release(key, now_ns)
+        evicted = record.workload.condition(EVICTED)
+        assert evicted is not None
+        workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
+        if record.deleting:
+            self.remove(key, "deleted", now_ns)
+            return
+        record = self._save(replace(record, workload=workload), now_ns)
+        self.engine.submit(record.workload, now_ns)
+
+    def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
+        """A pod's work has ended on its node and its assignment is gone."""
+        record = self.records.get(key)
+        if record is None:
+            return
+        left = self._nodes.of_workload(key)
+        workload = record.workload
+        if workload.is_true(EVICTED) or record.deleting:
+            if finished and not left and not record.deleting:
+                self.finish(key, "JobFinished", message, now_ns)  # it was done before it heard
+            elif record.node and not left and workload.admission is None:
+                # Paused and in line again, and now its process is gone: nobody is left to start.
+                self.finish(key, "Stopped", message, now_ns)
+            elif record.node and not left and not record.deleting:
+                self.complete_eviction(key, now_ns)
+                self.finish(key, "Stopped", message, now_ns)  # its one process was killed
+            else:
+                self.complete_eviction(key, now_ns)
+        elif not left:
+            self.finish(key, "JobFinished" if finished else "Stopped", message, now_ns)
+
+    def refused(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
+        """The node could not start a pod; the workload stops everywhere and waits its turn."""
+        self._avoid[key, node] = now_ns + AVOID_NS
+        record = self.records[key]
+        attempt = record.workload.requeue_state.count + 1
+        again = RequeueState(attempt, now_ns + backoff_ns(attempt, key, BACKOFF))
+        self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, requeue=again)
+
+    # -- time and changes -------------------------------------------------------------------------
+
+    def look(self, keys: Iterable[WorkloadKey], now_ns: int) -> None:
+        """Evicts who has to stop by now, on its own account or its queues'."""
+        for key in list(keys):
+            record = self.records.get(key)
+            if record is None or record.workload.admission is None:
+                continue
+            workload = record.workload
+            if workload.is_true(EVICTED) or workload.is_true(FINISHED):
+                continue
+            assert workload.admission is not None
+            due = due_eviction(
+                workload,
+                now_ns,
+                self._pods_ready,
+                self._catalogue.cluster_queue(workload.admission.cluster_queue),
+                self._catalogue.local_queue(workload.namespace, workload.queue_name),
+            )
+            if due is not None:
+                self._evict_due(key, due, now_ns)
+
+    def _evict_due(self, key: WorkloadKey, due: Eviction, now_ns: int) -> None:
+        self.evict(
+            key,
+            str(due.reason),
+            due.message,
+            None,
+            now_ns,
+            requeue=due.requeue,
+            deactivates=due.deactivates,
+        )
+
+    def tick(self, now_ns: int) -> None:
+        self.look(self._timed, now_ns)
+        for pair in [pair for pair, until_ns in self._avoid.items() if until_ns <= now_ns]:
+            del self._avoid[pair]
+
+    def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
+        """Takes a new version of the engine's part and looks at what follows."""
+        record = self._save(replace(self.records[key], workload=workload), now_ns)
+        if workload.admission is None:
+            self.engine.submit(workload, now_ns)
+        else:
+            self.look([key], now_ns)
+            self.advance(key, now_ns)
+        return record
+
+    def mark_ready(self, key: WorkloadKey, now_ns: int) -> None:
+        """PodsReady once every pod runs."""
+        record = self.records[key]
+        pods = self._nodes.of_workload(key).values()
+        workload = record.workload
+        if workload.is_true(PODS_READY) or workload.admission is None:
+            return
+        if all(one.state is PodState.RUNNING for one in pods):
+            text = "All pods are running"
+            workload = conditions.with_condition(
+                workload, PODS_READY, True, "Started", text, now_ns
+            )
+            self._save(replace(record, workload=workload), now_ns)
+
+
+def _rests(one: Assignment) -> bool:
+    return one.state is PodState.PAUSED and one.desired is Desired.PAUSE
+
+
+def _subject(key: WorkloadKey) -> str:
+    return f"Workload/{key}"
