@@ -16,12 +16,16 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from queuecontroller.version import version
+
 EXIT_NO: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 69
 EXIT_INTERRUPTED: Final = 130
 
-VERBS: Final[dict[str, tuple[str, str]]] = {}
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("serve", "Run the queue controller in the foreground."),
+}
 """Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
 
 
@@ -63,5 +67,6 @@ def _overview() -> argparse.ArgumentParser:
         description="Queue jobs for GPU shares: quotas, cohorts, priorities, preemption.",
         epilog="\n".join(["verbs:", *lines, "", "`sluice-queue VERB --help` explains a verb."]),
     )
+    parser.add_argument("--version", action="version", version=f"sluice-queue {version()}")
     parser.add_argument("verb", metavar="VERB", choices=list(VERBS), nargs="?")
     return parser

@@ -47,6 +47,18 @@ class TooFarBehind(Exception):
     """The watcher did not read for too long; it has to list again."""
 
 
+class Subscription:
+    def __init__(self, queue: asyncio.Queue[ObjectId], close: Callable[[], None]) -> None:
+        self._queue = queue
+        self.close = close
+
+    async def next(self) -> ObjectId:
+        """Raises TooFarBehind."""
+        if self._queue.full():
+            raise TooFarBehind("more changes than could be sent: list again")
+        return await self._queue.get()
+
+
 class Shell:
     def __init__(self, book: Book, store: Store, clock: Clock) -> None:
         self.book = book
@@ -180,17 +192,11 @@ class Shell:
 
     # -- watching ---------------------------------------------------------------------------------
 
-    async def changes(self) -> AsyncGenerator[ObjectId, None]:
-        """Every object that changes from now on. Raises TooFarBehind."""
+    def subscribe(self) -> Subscription:
+        """Every object that changes from now on; close it when done."""
         queue: asyncio.Queue[ObjectId] = asyncio.Queue(MOST_BEHIND)
         self._watchers.add(queue)
-        try:
-            while True:
-                if queue.full():
-                    raise TooFarBehind("more changes than could be sent: list again")
-                yield await queue.get()
-        finally:
-            self._watchers.discard(queue)
+        return Subscription(queue, lambda: self._watchers.discard(queue))
 
     async def follow(self, key: WorkloadKey, uid: str = "") -> AsyncGenerator[Status, None]:
         """Each different status of one workload, until it is finished or gone."""

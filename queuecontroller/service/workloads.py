@@ -90,6 +90,11 @@ class Workloads:
         """Who may have to stop when time passes."""
         self._avoid: dict[tuple[WorkloadKey, str], int] = {}
 
+    @property
+    def unplaced(self) -> int:
+        """Workloads whose quota is reserved and that no node can take now."""
+        return len(self._unplaced)
+
     # -- coming and going -------------------------------------------------------------------------
 
     def restore(self, record: WorkloadRecord, now_ns: int) -> None:

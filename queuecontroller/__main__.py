@@ -1,4 +1,4 @@
-"""`python -m queuecontroller.cli`: the `sluice-queue` command where no entry point is installed."""
+"""`python -m queuecontroller`: the `sluice-queue` command where no entry point is installed."""
 
 from __future__ import annotations
 

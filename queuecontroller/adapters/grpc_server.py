@@ -1,0 +1,118 @@
+"""The gRPC server: both services on one port, with TLS or on loopback only.
+
+Certificates are read again when their files change, because short-lived ones are replaced every
+few hours by tools that restart nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from queuecontroller.config import Settings, TlsSettings
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S: Final = 1.0
+
+
+class TlsUnusable(Exception):
+    """A certificate or key that cannot be served with; the text names the file."""
+
+
+class CertificateFiles:
+    """Reads the PEM files; `changed` gives a new configuration only when a file is new."""
+
+    def __init__(self, tls: TlsSettings) -> None:
+        self._tls = tls
+        self._seen: tuple[int, ...] = ()
+
+    def read(self) -> Any:
+        """Raises TlsUnusable."""
+        try:
+            self._seen = self._stamps()
+            chain = Path(self._tls.certificate).read_bytes()
+            key = Path(self._tls.key).read_bytes()
+            authority = Path(self._tls.client_ca).read_bytes() if self._tls.client_ca else None
+        except OSError as error:
+            raise TlsUnusable(f"{error.filename}: {error.strerror}") from error
+        for path, pem, word in (
+            (self._tls.certificate, chain, b"CERTIFICATE"),
+            (self._tls.key, key, b"PRIVATE KEY"),
+            (self._tls.client_ca, authority, b"CERTIFICATE"),
+        ):
+            if pem is not None and word not in pem:
+                raise TlsUnusable(f"{path}: holds no PEM {word.decode()}")
+        return grpc.ssl_server_certificate_configuration(
+            [(key, chain)], root_certificates=authority
+        )
+
+    def changed(self) -> Any:
+        """None while the files are the same, or unreadable just now (being replaced)."""
+        try:
+            if self._stamps() == self._seen:
+                return None
+            found = self.read()
+        except (OSError, TlsUnusable) as error:
+            log.error("TLS files changed and cannot be used, the old ones stay: %s", error)
+            return None
+        log.info("TLS files read again")
+        return found
+
+    def _stamps(self) -> tuple[int, ...]:
+        tls = self._tls
+        paths = [path for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        return tuple(Path(path).stat().st_mtime_ns for path in paths)
+
+
+class GrpcServer:
+    def __init__(self, settings: Settings, handlers: list[Any]) -> None:
+        self._settings = settings
+        self._handlers = handlers
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Raises TlsUnusable, OSError."""
+        server = self._settings.server
+        largest = server.max_message_kib << 10
+        self._server = grpc.aio.server(
+            handlers=self._handlers,
+            maximum_concurrent_rpcs=server.max_connections,
+            options=[
+                ("grpc.max_receive_message_length", largest),
+                ("grpc.max_send_message_length", 4 * largest),
+                ("grpc.max_metadata_size", 16 << 10),
+                ("grpc.max_concurrent_streams", 100),
+                ("grpc.keepalive_time_ms", 20_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                # Two controllers must not share a port and a half of the nodes each.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        tls = self._settings.tls
+        try:
+            if tls.certificate:
+                files = CertificateFiles(tls)
+                credentials = grpc.dynamic_ssl_server_credentials(
+                    files.read(),
+                    files.changed,
+                    require_client_authentication=bool(tls.client_ca),
+                )
+                self.port = self._server.add_secure_port(server.listen, credentials)
+            else:
+                self.port = self._server.add_insecure_port(server.listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {server.listen}: {error}") from error
+        if self.port == 0:
+            raise OSError(f"cannot listen on {server.listen}: is the address in use?")
+        await self._server.start()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.stop(STOP_GRACE_S)

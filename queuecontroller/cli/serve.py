@@ -1,0 +1,97 @@
+"""`sluice-queue serve`: the controller in the foreground. A flag wins over the configuration
+file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from queuecontroller.config import SECTIONS, ConfigError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML; see docs/queue.md")
+    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC (default: 127.0.0.1:9465)")
+    parser.add_argument(
+        "--metrics-listen",
+        metavar="ADDRESS:PORT",
+        help='/metrics, /healthz, /readyz (default: 127.0.0.1:9466; "": none)',
+    )
+    parser.add_argument("--database", metavar="FILE", help="SQLite file of the queue")
+    parser.add_argument("--tls-certificate", metavar="FILE", help="PEM, the server's")
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="callers need a certificate of this authority"
+    )
+    parser.add_argument("--tls-admins", metavar="NAMES", help="who may apply, delete and hold")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any other setting, as in nodes.lease_s=10; repeat for several",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from queuecontroller import serving as root
+
+    overrides, problems = _overrides(options)
+    try:
+        settings = root.load_settings(options.config, overrides)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        for problem in problems:
+            print(f"sluice-queue: {problem}", file=sys.stderr)
+        return root.EXIT_USAGE
+    return root.serve(settings, dict(os.environ))
+
+
+def _overrides(
+    options: argparse.Namespace,
+) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """By section and key, and what is wrong with a --set."""
+    found: dict[str, dict[str, object]] = {}
+    paths = {"database", "certificate", "key", "client_ca"}
+    for section, flag in (
+        ("server", "listen"),
+        ("server", "metrics_listen"),
+        ("server", "database"),
+        ("tls", "tls_certificate"),
+        ("tls", "tls_key"),
+        ("tls", "tls_client_ca"),
+        ("tls", "tls_admins"),
+    ):
+        value = getattr(options, flag)
+        if value is None:
+            continue
+        name = flag.removeprefix("tls_")
+        found.setdefault(section, {})[name] = (
+            str(Path(value).absolute()) if value and name in paths else value
+        )
+    problems = []
+    for text in options.set:
+        key, equals, value = text.partition("=")
+        section, dot, name = key.partition(".")
+        if not equals or not dot:
+            problems.append(f"--set {text!r}: must be SECTION.KEY=VALUE, as in nodes.lease_s=10")
+            continue
+        found.setdefault(section, {})[name] = _typed(section, name, value)
+    return found, problems
+
+
+def _typed(section: str, name: str, value: str) -> Any:
+    """As the setting has it; what cannot be read stays text, and `parse` complains."""
+    kinds = {one.name: one.type for one in fields(SECTIONS[section])} if section in SECTIONS else {}
+    kind = kinds.get(name)
+    if kind == "bool" and value in ("true", "false"):
+        return value == "true"
+    try:
+        return int(value) if kind == "int" else float(value) if kind == "float" else value
+    except ValueError:
+        return value

@@ -1,0 +1,265 @@
+"""Settings of `sluice-queue serve`: frozen dataclasses, one per TOML section, each field with its
+unit, its default and the reason for it.
+
+`parse` reports every mistake at once. Nothing here reads a file or the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Final
+
+
+def _number(default: float, low: float, high: float) -> Any:
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def _choice(default: str, *allowed: str) -> Any:
+    return field(default=default, metadata={"allowed": allowed})
+
+
+def _path() -> Any:
+    return field(default="", metadata={"absolute": True})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """[server]: where the controller listens and keeps its things."""
+
+    listen: str = "127.0.0.1:9465"
+    """gRPC, ADDRESS:PORT. Loopback by default: anything else needs TLS."""
+    metrics_listen: str = "127.0.0.1:9466"
+    """/metrics, /healthz and /readyz; empty: none. The labels name users' queues."""
+    database: str = _path()
+    """Default: /var/lib/sluice-queue/queue.sqlite as root, else below $XDG_STATE_HOME."""
+    log_level: str = _choice("info", "debug", "info", "warning", "error")
+    """Lowest level written to stderr."""
+    max_message_kib: int = _number(4096, 64, 65_536)
+    """Largest message taken, KiB. 4096: a list of 500 workloads, or a node with 1,000 pods."""
+    max_connections: int = _number(2000, 1, 100_000)
+    """Calls served at once. 2000: a thousand nodes, each with its watch and a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """[tls]: PEM files. They are read again when they change."""
+
+    certificate: str = _path()
+    """Of the server, with its chain."""
+    key: str = _path()
+    client_ca: str = _path()
+    """Callers must have a certificate of this authority (mutual TLS); empty: any caller may."""
+    admins: str = ""
+    """Names in certificates, separated by commas, that may apply and delete objects and hold
+    queues. Empty: every caller may."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """[nodes]: how long a node may be silent."""
+
+    lease_s: float = _number(15.0, 1.0, 3600.0)
+    """A node starts nothing new this many seconds after its last good report. 15: what
+    Kubernetes' leader election takes."""
+    report_s: float = _number(5.0, 0.1, 600.0)
+    """Seconds between reports. A third of the lease: two may be lost."""
+    lost_after_s: float = _number(60.0, 1.0, 86_400.0)
+    """Seconds after the end of its lease until a node counts as lost."""
+    lost_policy: str = _choice("keep", "keep", "requeue")
+    """keep: what ran there may still run, so it keeps its quota. requeue: it queues again, and
+    the node pauses it by itself at the end of the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """[engine]: choices of the whole queue, as in Kueue's Configuration."""
+
+    fair_sharing: bool = False
+    """Order and preempt by dominant resource share."""
+    omitted_resource_is_unlimited: bool = True
+    """A flavor that leaves out a covered resource does not limit it; false is Kueue's reading."""
+    missing_selector_admits_all: bool = False
+    """A ClusterQueue without namespaceSelector serves every namespace; false is Kueue's reading."""
+    requeue_delay_s: float = _number(0.0, 0.0, 60.0)
+    """Freed quota is collected this long, s. 0: decided at once; Kueue takes 1."""
+    pods_ready_timeout_s: int = _number(0, 0, 604_800)
+    """Seconds from admission until all pods must run; 0: no limit."""
+    pods_ready_attempts: int = _number(0, 0, 1000)
+    """Timeouts until the workload is deactivated; 0: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """[placement]: who chooses the GPUs."""
+
+    mode: str = _choice("nodes", "nodes", "none")
+    """nodes: admitted only onto shares that nodes have reported. none: quota alone decides and
+    somebody else places, as Kubernetes does."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSettings:
+    """[workloads]: what happens to them."""
+
+    grace_s: float = _number(30.0, 0.0, 3600.0)
+    """Seconds between SIGTERM and SIGKILL for who has to stop. 30: Kubernetes' default."""
+    keep_finished_s: float = _number(86_400.0, 0.0, 31_536_000.0)
+    """Finished workloads are shown this long, s. A day; at most 10,000 are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration file."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    nodes: NodeSettings = field(default_factory=NodeSettings)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
+    workloads: WorkloadSettings = field(default_factory=WorkloadSettings)
+
+
+SECTIONS: Final[Mapping[str, type[Any]]] = {
+    "server": ServerSettings,
+    "tls": TlsSettings,
+    "nodes": NodeSettings,
+    "engine": EngineOptions,
+    "placement": PlacementSettings,
+    "workloads": WorkloadSettings,
+}
+_TYPE_NAMES: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+}
+
+
+class ConfigError(Exception):
+    """Every mistake of a configuration, one line each, each naming its key."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def parse(document: Mapping[str, object]) -> Settings:
+    """The settings of a parsed TOML document. Raises ConfigError with all mistakes."""
+    problems: list[str] = []
+    parsed: dict[str, Any] = {}
+    for name, table in document.items():
+        if name not in SECTIONS:
+            problems.append(f"[{name}]: no such section{_nearest(name, SECTIONS)}")
+        elif not isinstance(table, Mapping):
+            problems.append(f"{name}: must be a section, [{name}]")
+        else:
+            parsed[name] = SECTIONS[name](**_values(SECTIONS[name], name, table, problems))
+    settings = Settings(**parsed)
+    problems += _check_together(settings)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not ADDRESS:PORT, as in 127.0.0.1:9465")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """A name other than localhost may resolve to anything, so it does not count."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _values(
+    kind: type[Any], section: str, table: Mapping[str, object], problems: list[str]
+) -> dict[str, object]:
+    known: dict[str, Field[Any]] = {one.name: one for one in fields(kind)}
+    values: dict[str, object] = {}
+    for key, value in table.items():
+        if key not in known:
+            problems.append(f"{section}.{key}: no such key{_nearest(key, known)}")
+            continue
+        problem = _check(known[key], value)
+        if problem:
+            problems.append(f"{section}.{key}: {problem}")
+        elif known[key].type == "float" and isinstance(value, int):
+            values[key] = float(value)
+        else:
+            values[key] = value
+    return values
+
+
+def _check(known: Field[Any], value: object) -> str | None:
+    expected = str(known.type)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    good = {
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": plain,
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+    }[expected]
+    if not good:
+        return f"must be {_TYPE_NAMES[expected]}, not {value!r}"
+    limits = known.metadata
+    if "low" in limits and isinstance(value, int | float):
+        if not math.isfinite(value) or not limits["low"] <= value <= limits["high"]:
+            return f"must be between {limits['low']:g} and {limits['high']:g}, not {value!r}"
+    elif "allowed" in limits and value not in limits["allowed"]:
+        return f"must be one of {', '.join(limits['allowed'])}, not {value!r}"
+    elif isinstance(value, str):
+        if "\0" in value:
+            return "must not contain NUL"
+        if limits.get("absolute") and value and not value.startswith("/"):
+            return f"must be an absolute path, not {value!r}"
+    return None
+
+
+def _check_together(settings: Settings) -> list[str]:
+    problems = []
+    server, tls = settings.server, settings.tls
+    secured = bool(tls.certificate)
+    for name, address in (("listen", server.listen), ("metrics_listen", server.metrics_listen)):
+        if not address and name == "metrics_listen":
+            continue
+        try:
+            host, _ = split_address(address)
+        except ValueError as error:
+            problems.append(f"server.{name}: {error}")
+            continue
+        if name == "listen" and not secured and not is_loopback(host):
+            problems.append(
+                f"server.listen: {address} is not loopback, so it needs TLS: set tls.certificate"
+                " and tls.key (and tls.client_ca, so that only nodes can speak for nodes)"
+            )
+    if bool(tls.certificate) != bool(tls.key):
+        lacking = "key" if tls.certificate else "certificate"
+        problems.append(f"tls.{lacking}: is missing; certificate and key belong together")
+    if tls.client_ca and not secured:
+        problems.append("tls.client_ca: needs tls.certificate and tls.key too")
+    if tls.admins and not tls.client_ca:
+        problems.append("tls.admins: needs tls.client_ca, or nobody has a name")
+    if settings.nodes.report_s * 2 > settings.nodes.lease_s:
+        problems.append(
+            f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"
+            f" within nodes.lease_s ({settings.nodes.lease_s:g})"
+        )
+    return problems
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"
