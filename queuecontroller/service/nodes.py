@@ -232,14 +232,15 @@ class Nodes:
     def report(
         self, name: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
     ) -> tuple[Node, bool]:
-        """Renews the lease; True when the capacity changed. Raises StaleEpoch."""
+        """Renews the lease; True when more or less can be placed. Raises StaleEpoch."""
         node = self.session(name, epoch)
         if sequence <= node.sequence:  # late or twice: it says nothing about now
             return node, False
+        was_ready = self.ready(node, now_ns)
         node.sequence = sequence
         node.lease_until_ns = now_ns + self._lease_ns
         if node.capacity == capacity:
-            return node, False
+            return node, not was_ready
         node.capacity = capacity
         self._journal.touched.add(("Node", "", name))
         return node, True

@@ -513,8 +513,11 @@ class Workloads:
 
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)
-        for pair in [pair for pair, until_ns in self._avoid.items() if until_ns <= now_ns]:
+        over = [pair for pair, until_ns in self._avoid.items() if until_ns <= now_ns]
+        for pair in over:
             del self._avoid[pair]
+        if over:
+            self.place_waiting(now_ns)
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
         """Takes a new version of the engine's part and looks at what follows."""

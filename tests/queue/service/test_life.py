@@ -1,0 +1,326 @@
+"""A workload's life in the queue, as nodes and users see it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuecontroller.records import Desired, GpuAsk, OnPreemption
+from queuecontroller.service.book import BookSettings
+from queuecontroller.service.submission import Refused, Submission
+
+from .world import GIB, TEAMS, World, gpu
+
+
+def test_a_workload_is_admitted_placed_run_and_finished() -> None:
+    world = World()
+    world.connect()
+    one = world.submit()
+    assert world.status(one).phase == "Admitted"
+    assert world.told(one) is Desired.RUN
+    assert world.assignment(one).gpus[0].memory_bytes == 8 * GIB
+    assert world.confirm(one)
+    assert world.status(one).phase == "Running"
+    assert world.used("a") == 1
+    assert world.release(one, finished=True)
+    assert world.status(one).phase == "Finished"
+    assert world.used("a") == 0
+    assert world.told(one) is None
+
+
+def test_nobody_is_admitted_before_a_node_has_room() -> None:
+    world = World()
+    one = world.submit()
+    status = world.status(one)
+    assert (status.phase, status.reason) == ("QuotaReserved", "Placement")
+    assert status.message == "no node is connected"
+    world.connect(gpus=(gpu(0, memory=4 * GIB),))
+    assert "has 4096 of 8192 MiB free" in world.status(one).message
+    world.report(gpus=(gpu(0),))
+    assert world.status(one).phase == "Admitted"
+
+
+def test_what_is_used_outside_the_queue_is_not_given() -> None:
+    world = World()
+    world.connect(gpus=(gpu(0, outside_share_ppm=600_000),))
+    one = world.submit()
+    assert "has 40 of 50 % free" in world.status(one).message
+    world.report(gpus=(gpu(0),))
+    assert world.told(one) is Desired.RUN
+
+
+def test_a_queue_borrows_until_the_owner_wants_its_quota_back() -> None:
+    world = World()
+    world.connect()
+    mine = [world.submit("a") for _ in range(4)]
+    for one in mine:
+        world.confirm(one)
+    assert world.used("a") == 4
+    theirs = world.submit("b")
+    stopped = [one for one in mine if world.told(one) is Desired.STOP]
+    assert len(stopped) == 1
+    status = world.status(theirs)
+    assert status.phase == "Pending"
+    assert "Pending the preemption of 1 workload(s)" in status.message
+    assert world.used("a") == 4, "who was preempted holds its quota until it has stopped"
+    world.release(stopped[0], finished=False)
+    assert world.told(theirs) is Desired.RUN
+    assert (world.used("a"), world.used("b")) == (3, 1)
+    assert world.status(stopped[0]).phase == "Pending"
+
+
+def test_a_preempted_process_under_sluice_run_is_over() -> None:
+    world = World()
+    world.connect(waiting=())
+    mine = [world.submit("a", node="n1") for _ in range(4)]
+    for one in mine:
+        world.confirm(one)
+    world.submit("b")
+    stopped = next(one for one in mine if world.told(one) is Desired.STOP)
+    world.release(stopped, finished=False)
+    assert world.status(stopped).phase == "Finished"
+
+
+ONE_EACH = TEAMS.replace("nominalQuota: 2", "nominalQuota: 1")
+
+
+def test_a_preempted_workload_may_be_paused_and_goes_on_where_it_was() -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    first = world.submit("a", on_preemption=OnPreemption.PAUSE)
+    other = world.submit("b")
+    for one in (first, other):
+        world.confirm(one)
+    urgent = world.submit("a", priority_class="urgent")
+    assert world.told(first) is Desired.PAUSE
+    assert world.told(other) is Desired.RUN
+    assert world.told(urgent) is None
+    where = world.assignment(first).gpus
+    world.confirm(first, "paused")
+    assert world.status(first).phase == "Paused"
+    assert world.status(first).position == 1
+    assert world.told(urgent) is Desired.RUN
+    world.confirm(urgent)
+    assert (world.used("a"), world.used("b")) == (1, 1)
+    world.release(urgent, finished=True)
+    assert world.told(first) is Desired.RUN
+    assert world.assignment(first).gpus == where
+    assert world.assignment(first).attempt == 2
+    world.confirm(first)
+    assert world.status(first).phase == "Running"
+
+
+def test_the_queue_says_what_becomes_of_the_preempted() -> None:
+    pausing = "metadata: {name: a, annotations: {sluice.dev/on-preemption: pause}}"
+    world = World(ONE_EACH.replace("metadata: {name: a}", pausing))
+    world.connect(gpus=(gpu(0),))
+    first = world.submit("a")
+    world.confirm(first)
+    world.confirm(world.submit("b"))
+    world.submit("a", priority_class="urgent")
+    assert world.told(first) is Desired.PAUSE
+
+
+def test_paused_memory_is_given_up_for_a_higher_priority_that_needs_it() -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    big = GpuAsk(1, memory_bytes=50 * GIB, share_ppm=500_000)
+    first = world.submit("a", ask=big, on_preemption=OnPreemption.PAUSE)
+    world.confirm(first)
+    world.confirm(world.submit("b"))
+    urgent = world.submit("a", ask=big, priority_class="urgent")
+    assert world.told(first) is Desired.PAUSE
+    world.confirm(first, "paused")
+    assert world.told(urgent) is None, "the paused one's memory is in the way"
+    assert world.told(first) is Desired.STOP
+    world.release(first, finished=False)
+    assert world.told(urgent) is Desired.RUN
+    assert world.status(first).phase == "Pending"
+
+
+def test_a_refusal_by_the_node_is_tried_again_later_elsewhere() -> None:
+    world = World()
+    world.connect("n1", gpus=(gpu(0),))
+    world.connect("n2", gpus=(gpu(1),))
+    one = world.submit()
+    first = world.assignment(one).node
+    world.refuse(one, "another process took the GPU")
+    status = world.status(one)
+    assert status.phase == "Pending"
+    world.pass_time(3)
+    assert world.told(one) is Desired.RUN
+    assert world.assignment(one).node != first
+    assert world.assignment(one).attempt == 2
+
+
+def test_deleting_stops_what_runs_before_its_quota_is_free() -> None:
+    world = World()
+    world.connect()
+    one = world.submit()
+    world.confirm(one)
+    key = ("Workload", "team-a", one.split("/")[1])
+    world.step("delete", lambda book, now: book.delete(key, "", now))
+    assert world.told(one) is Desired.STOP
+    assert world.status(one).phase == "Deleting"
+    assert world.used("a") == 1
+    world.release(one, finished=False)
+    assert world.status(one).phase == "Deleted"
+    assert world.used("a") == 0
+
+
+def test_hold_and_resume_of_a_workload() -> None:
+    world = World()
+    world.connect()
+    one = world.submit()
+    world.confirm(one)
+    key = ("Workload", "team-a", one.split("/")[1])
+    world.step("hold", lambda book, now: book.hold(key, False, now))
+    assert world.told(one) is Desired.STOP
+    world.release(one, finished=False)
+    world.settle()
+    assert world.status(one).phase == "Held"
+    world.step("resume", lambda book, now: book.resume(key, now))
+    world.settle()
+    assert world.told(one) is Desired.RUN
+
+
+def test_holding_a_queue_and_draining_it() -> None:
+    world = World()
+    world.connect()
+    runs = world.submit()
+    world.confirm(runs)
+    queue = ("ClusterQueue", "", "a")
+    world.step("hold", lambda book, now: book.hold(queue, False, now))
+    waits = world.submit()
+    assert world.told(runs) is Desired.RUN
+    assert world.status(waits).message == "ClusterQueue a is stopped (Hold)"
+    world.step("hold", lambda book, now: book.hold(queue, True, now))
+    assert world.told(runs) is Desired.STOP
+    world.release(runs, finished=False)
+    assert world.used("a") == 0
+    world.step("resume", lambda book, now: book.resume(queue, now))
+    world.settle()
+    assert world.told(waits) is Desired.RUN
+    assert world.told(runs) is Desired.RUN
+
+
+def test_a_local_queue_that_stops_is_told_to_who_waits_in_it() -> None:
+    world = World()
+    one = world.submit()
+    two = world.submit("b")
+    queue = ("LocalQueue", "team-b", "q")
+    world.step("hold", lambda book, now: book.hold(queue, True, now))
+    world.settle()
+    assert world.status(two).message == "LocalQueue q is stopped (HoldAndDrain)"
+    assert world.status(one).phase == "QuotaReserved"
+
+
+def test_a_queue_that_holds_quota_cannot_be_deleted() -> None:
+    world = World()
+    world.connect()
+    one = world.submit()
+    with pytest.raises(Refused, match="is held by 1 workloads"):
+        world.step("delete", lambda book, now: book.delete(("ClusterQueue", "", "a"), "", now))
+    flavor = ("ResourceFlavor", "", "gpus")
+    with pytest.raises(Refused, match="drain it first"):
+        world.step("delete", lambda book, now: book.delete(flavor, "", now))
+    world.release(one, finished=True)
+    world.step("delete", lambda book, now: book.delete(("ClusterQueue", "", "a"), "", now))
+    late = world.submit()
+    assert "doesn't exist" in world.status(late).message
+
+
+def test_the_same_token_is_the_same_submission() -> None:
+    world = World()
+    one = world.submit(token="t")
+    assert world.submit(token="t") == one
+    assert len(world.book.workloads.records) == 1
+    world.restart()
+    assert world.submit(token="t") == one
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Submission("team-a", "nowhere", GpuAsk()), "no LocalQueue team-a/nowhere .there: q"),
+        (Submission("team-c", "q", GpuAsk()), "did you mean team-a/q"),
+        (Submission("Team A", "q", GpuAsk()), "lower-case"),
+        (Submission("team-a", "q", GpuAsk(), priority_class="x"), "known: urgent"),
+    ],
+)
+def test_a_wrong_submission_says_what_to_change(asked: Submission, message: str) -> None:
+    world = World()
+    with pytest.raises(Refused, match=message):
+        world.step("submit", lambda book, now: book.submit(asked, now))
+
+
+def test_a_local_queue_may_be_for_some_users_only() -> None:
+    world = World(
+        TEAMS.replace(
+            "{name: q, namespace: team-a}",
+            "{name: q, namespace: team-a, annotations: {sluice.dev/users: 'ann, ben'}}",
+        )
+    )
+    with pytest.raises(Refused, match="eve may not use LocalQueue team-a/q"):
+        world.submit(user="eve")
+    assert world.submit(user="ann")
+
+
+def test_admission_checks_hold_back_what_has_quota() -> None:
+    world = World(
+        TEAMS.replace(
+            "metadata: {name: a}\nspec:", "metadata: {name: a}\nspec:\n  admissionChecks: [budget]"
+        )
+    )
+    world.connect()
+    one = world.submit(name="w")
+    assert world.status(one).message == "waits for budget"
+    assert world.told(one) is None
+    record = world.record(one)
+    checks = tuple(type(c)(c.name, type(c.state).READY) for c in record.workload.admission_checks)
+    world.step(
+        "check",
+        lambda book, now: book.workloads.change(
+            one, replace(record.workload, admission_checks=checks), now
+        ),
+    )
+    assert world.told(one) is Desired.RUN
+
+
+def test_too_long_a_run_is_stopped() -> None:
+    world = World()
+    world.connect()
+    one = world.submit(max_execution_s=30)
+    world.confirm(one)
+    world.pass_time(10)
+    assert world.told(one) is Desired.RUN
+    world.report()
+    world.pass_time(25)
+    assert world.told(one) is Desired.STOP
+    world.release(one, finished=False)
+    assert world.status(one).phase == "Held"
+
+
+def test_finished_workloads_are_forgotten_after_a_while() -> None:
+    world = World(settings=BookSettings(keep_finished_s=100))
+    world.connect()
+    one = world.submit()
+    world.release(one, finished=True)
+    world.pass_time(90)
+    assert world.status(one).phase == "Finished"
+    world.pass_time(20)
+    assert world.status(one).phase == "Deleted"
+
+
+def test_position_and_estimate() -> None:
+    world = World()
+    world.connect()
+    for _ in range(4):
+        world.submit()
+    waiting = [world.submit() for _ in range(3)]
+    shown = [world.status(one) for one in waiting]
+    assert [one.position for one in shown] == [1, 2, 3]
+    assert {one.waiting for one in shown} == {3}
+    assert shown[0].estimate_s is not None
+    assert shown[2].estimate_s == pytest.approx(3 * shown[0].estimate_s)
