@@ -28,25 +28,15 @@ static struct cost_entry *cost_table(void)
 	return t;
 }
 
-/* The finaliser of splitmix64: every input bit reaches every output bit. */
-static inline uint64_t mix(uint64_t x)
-{
-	x ^= x >> 30;
-	x *= UINT64_C(0xbf58476d1ce4e5b9);
-	x ^= x >> 27;
-	x *= UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
 uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device)
 {
-	uint64_t h = mix((uint64_t)(uintptr_t)handle + (uint64_t)(unsigned)device);
+	uint64_t h = gate_mix((uint64_t)(uintptr_t)handle + (uint64_t)(unsigned)device);
 
 	if (shape) {
-		h = mix(h ^ ((uint64_t)shape->grid[0] << 32 | shape->grid[1]));
-		h = mix(h ^ ((uint64_t)shape->grid[2] << 32 | shape->block[0]));
-		h = mix(h ^ ((uint64_t)shape->block[1] << 32 | shape->block[2]));
-		h = mix(h ^ shape->shared_bytes);
+		h = gate_mix(h ^ ((uint64_t)shape->grid[0] << 32 | shape->grid[1]));
+		h = gate_mix(h ^ ((uint64_t)shape->grid[2] << 32 | shape->block[0]));
+		h = gate_mix(h ^ ((uint64_t)shape->block[1] << 32 | shape->block[2]));
+		h = gate_mix(h ^ shape->shared_bytes);
 	}
 	return h ? h : 1;
 }
@@ -80,7 +70,7 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->cost_ns, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&e->next_sample_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->wary, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->key, key, __ATOMIC_RELEASE);
 	return e;
 }
@@ -95,38 +85,37 @@ struct cost_entry *cost_lookup(uint64_t key)
 	return probe(key, false);
 }
 
-void cost_learn(struct cost_entry *entry, uint64_t elapsed_ns, bool exclusive, uint32_t active)
+void cost_tried(struct cost_entry *entry)
+{
+	uint32_t tries = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED);
+
+	if (tries < UINT32_MAX)
+		__atomic_store_n(&entry->tries, tries + 1, __ATOMIC_RELAXED);
+}
+
+void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact)
 {
 	struct gate_estimate estimate = {
 		.cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED),
 		.samples = __atomic_load_n(&entry->samples, __ATOMIC_RELAXED),
-		.outliers = __atomic_load_n(&entry->outliers, __ATOMIC_RELAXED),
+		.wary = __atomic_load_n(&entry->wary, __ATOMIC_RELAXED),
 	};
-	uint16_t tries = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED);
 
-	if (tries < UINT16_MAX)
-		__atomic_store_n(&entry->tries, (uint16_t)(tries + 1), __ATOMIC_RELAXED);
-	if (!exclusive) {
-		/* The pair of events also counted the neighbours' slices: an upper bound. */
-		uint64_t divided_ns = elapsed_ns / (active > 1 ? active : 1);
-
-		if (estimate.cost_ns == 0)
-			__atomic_store_n(&entry->cost_ns, divided_ns ? divided_ns : 1, __ATOMIC_RELAXED);
-		else if (elapsed_ns < estimate.cost_ns)
-			__atomic_store_n(&entry->cost_ns, elapsed_ns ? elapsed_ns : 1, __ATOMIC_RELAXED);
+	if (!exact) {
+		if (estimate.cost_ns == 0 || sample_ns < estimate.cost_ns)
+			__atomic_store_n(&entry->cost_ns, sample_ns ? sample_ns : 1, __ATOMIC_RELAXED);
 		return;
 	}
-	estimate = gate_estimate_after(estimate, elapsed_ns);
+	estimate = gate_estimate_after(estimate, sample_ns);
 	__atomic_store_n(&entry->cost_ns, estimate.cost_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&entry->samples, estimate.samples, __ATOMIC_RELAXED);
-	__atomic_store_n(&entry->outliers, (uint16_t)estimate.outliers, __ATOMIC_RELAXED);
+	__atomic_store_n(&entry->wary, estimate.wary, __ATOMIC_RELAXED);
 }
 
 static void relearn(struct cost_entry *e)
 {
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&e->next_sample_ns, 0, __ATOMIC_RELAXED);
 }
 
 void cost_relearn(uint64_t key)

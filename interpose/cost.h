@@ -21,12 +21,12 @@ struct cost_shape {
 };
 
 struct cost_entry {
-	uint64_t key;            /* 0 = free */
-	uint64_t cost_ns;        /* 0 = never timed */
-	uint64_t next_sample_ns; /* CLOCK_MONOTONIC */
-	uint32_t samples;        /* taken while nobody else was on the GPU */
-	uint16_t outliers;       /* in a row */
-	uint16_t tries;          /* of any kind, saturating */
+	uint64_t key;     /* 0 = free */
+	uint64_t cost_ns; /* 0 = never timed */
+	uint32_t samples; /* taken while nobody else was on the GPU */
+	uint32_t wary;    /* launches still to be timed one by one */
+	uint32_t tries;   /* launches timed, with or without a use, saturating */
+	uint32_t reserved;
 };
 
 /* Never 0. Different launches may share a key with probability 2^-64 a pair: then they share an estimate. */
@@ -35,9 +35,11 @@ uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device
 struct cost_entry *cost_entry(uint64_t key);
 /* Find only. */
 struct cost_entry *cost_lookup(uint64_t key);
-/* Feed one measured launch. `exclusive`: no other tenant or process could have run meanwhile; otherwise the time is
- * an upper bound shared with `active` tenants and only used while nothing better is known, or when it is lower. */
-void cost_learn(struct cost_entry *entry, uint64_t elapsed_ns, bool exclusive, uint32_t active);
+/* A launch was timed, whatever came of it. */
+void cost_tried(struct cost_entry *entry);
+/* Feed one measured launch. `exact`: nobody else could have run meanwhile, or their part is taken out. Otherwise it is an
+ * upper bound, used while nothing better is known or when it is lower. */
+void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact);
 /* The work behind a key changed (graph update): keep the estimate, time it anew. */
 void cost_relearn(uint64_t key);
 /* Handles may be reused (module or library unloaded): time everything anew. */

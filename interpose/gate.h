@@ -17,6 +17,16 @@
 #define GATE_PPM UINT64_C(1000000)
 #define GATE_POLL_NS UINT64_C(20000) /* no use in asking the driver more often */
 
+/* The finaliser of splitmix64: every input bit reaches every output bit. */
+static inline uint64_t gate_mix(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= UINT64_C(0xbf58476d1ce4e5b9);
+	x ^= x >> 27;
+	x *= UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
 static inline uint64_t gate_add(uint64_t a, uint64_t b)
 {
 	uint64_t sum = a + b;
@@ -129,11 +139,17 @@ static inline uint64_t gate_window_left_ns(const struct gate_window *w, uint64_t
 	return phase_ns < w->quantum_ns ? w->quantum_ns - phase_ns : 0;
 }
 
-/* One step of the cost estimate. Samples four times off are kept out until they come three times in a row. */
+/* --- what a measured time says ----------------------------------------------------------------------------------- */
+
+#define GATE_WARY_NS UINT64_C(100000) /* surprises below are cheaper to average out than to time */
+#define GATE_WARY_LAUNCHES 1000       /* after a surprise so many launches in a row are timed */
+
+/* What one launch of a shape costs. The same shape may well do ten or a thousand times the work from one launch to the
+ * next, so the estimate is a plain mean of what was seen, and a shape that surprises is timed at each launch. */
 struct gate_estimate {
 	uint64_t cost_ns;
-	uint32_t samples;  /* accepted, saturating */
-	uint32_t outliers; /* in a row */
+	uint32_t samples; /* saturating */
+	uint32_t wary;    /* launches still to be timed one by one */
 };
 
 static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, uint64_t sample_ns)
@@ -142,14 +158,15 @@ static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, u
 		sample_ns = 1; /* shorter than the event clock's tick */
 	if (e.samples == 0)
 		return (struct gate_estimate){ .cost_ns = sample_ns, .samples = 1 };
-	if (sample_ns / 4 > e.cost_ns || e.cost_ns / 4 > sample_ns) {
-		if (++e.outliers < 3)
-			return e;
-		return (struct gate_estimate){ .cost_ns = sample_ns, .samples = 1 };
-	}
-	e.outliers = 0;
-	/* 1/2, 1/3, 1/4 … 1/8: a mean at first, then an exponentially weighted one. */
-	uint64_t weight = e.samples < 7 ? e.samples + 1 : 8;
+	uint64_t larger_ns = sample_ns > e.cost_ns ? sample_ns : e.cost_ns;
+	uint64_t smaller_ns = sample_ns > e.cost_ns ? e.cost_ns : sample_ns;
+
+	if (larger_ns / 4 > smaller_ns && larger_ns > GATE_WARY_NS)
+		e.wary = GATE_WARY_LAUNCHES;
+	else if (e.wary)
+		e.wary--;
+	/* 1/2, 1/3, 1/4 … 1/16: a mean at first, then an exponentially weighted one. */
+	uint64_t weight = e.samples < 15 ? e.samples + 1 : 16;
 
 	if (sample_ns >= e.cost_ns)
 		e.cost_ns += (sample_ns - e.cost_ns) / weight;
@@ -160,6 +177,35 @@ static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, u
 	if (e.samples < UINT32_MAX)
 		e.samples++;
 	return e;
+}
+
+/* GPU time that was ours of the time between two events: all of it in our own window (`own_ns`), and an equal part of
+ * what lies behind its end, where contexts share the GPU in slices. */
+static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_t active)
+{
+	if (elapsed_ns <= own_ns || active <= 1)
+		return elapsed_ns;
+	return own_ns + (elapsed_ns - own_ns) / active;
+}
+
+/* The longest that work of this cost should take where contexts take turns in slices, with a doubt about the cost. */
+static inline uint64_t gate_sliced_ns(uint64_t cost_ns, uint64_t slice_ns, uint32_t contexts)
+{
+	return (2 * cost_ns + 2 * slice_ns) * contexts;
+}
+
+/* Between two events on an idle stream also lies the time the host took from one call to the next. */
+static inline uint64_t gate_less_gap_ns(uint64_t elapsed_ns, uint64_t gap_ns)
+{
+	return elapsed_ns - (gap_ns < elapsed_ns / 2 ? gap_ns : elapsed_ns / 2);
+}
+
+/* `part_ns` of `whole_ns` was paid by us; what of the measured `true_ns` is ours? */
+static inline uint64_t gate_part_ns(uint64_t true_ns, uint64_t part_ns, uint64_t whole_ns)
+{
+	if (part_ns >= whole_ns)
+		return true_ns;
+	return (uint64_t)((double)true_ns * ((double)part_ns / (double)whole_ns));
 }
 
 #endif

@@ -2,9 +2,11 @@
 /*
  * What is in flight: per context a ring of timed records.
  *
- * A record is an event after a launch (a marker: everything charged up to here is done when it completes) and, when the
- * launch is sampled, an event before it too. Records are claimed and reaped with compare-and-swap, so no lock is held
- * over a driver call and a killed or forgotten thread blocks nobody.
+ * A record ends with an event after a launch: when that completes, everything charged up to here is done. It begins
+ * where the record before it ends, if that is still running (then the two enclose nothing but what was charged in
+ * between, and over all streams and threads of the context the records add up to the time one of them was busy), or
+ * else with an event of its own before the launch (then it encloses that launch alone). Records are claimed and reaped with compare-and-swap, so no lock is held over a driver call and a killed or forgotten
+ * thread blocks nobody.
  */
 #include "interpose/pipe.h"
 
@@ -17,9 +19,11 @@
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORDS 64                               /* outstanding records of one context */
-#define MARK_EVERY_NS 1000000                    /* one marker per millisecond of charged work */
-#define SAMPLE_GAP_NS UINT64_C(10000000)         /* past the first ones at most 100 samples a second and process */
-#define RESAMPLE_NS UINT64_C(50000000)           /* a shape is not timed again sooner than this */
+#define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, half more or less at random */
+#define GAP_TRIES 3                              /* empty records that tell what two event calls cost */
+#define SLICE_NS UINT64_C(2000000)               /* how long a context runs while another one waits */
+#define POLLUTED_NS UINT64_C(50000)              /* a launch call this long was loading something */
+#define POLLUTED_TRIES 8                         /* then a shape's times are taken as they come */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* how long a new shape may hold its second launch back */
 
 enum record_state { RECORD_FREE, RECORD_CLAIMED, RECORD_PENDING, RECORD_REAPING };
@@ -30,27 +34,35 @@ struct throttle_record {
 	CUevent before; /* created on first use, destroyed with the pipe */
 	CUevent after;
 	CUstream stream;
-	uint64_t key;     /* of the sampled launch, 0 = a marker only */
+	uint64_t key;     /* of the launch it was made for */
 	uint64_t paid_ns; /* everything charged since the record before it */
-	uint64_t cost_ns; /* charged for the sampled launch */
-	uint64_t window_left_ns;
+	uint64_t cost_ns; /* charged for that launch */
+	uint64_t host_ns; /* how long the launch call took */
+	uint64_t own_ns;  /* of the own window, what is left when this starts */
 	uint32_t contention;
-	bool exclusive;
-	/* Set when the stream was still busy with `previous` as this record was made: the two events then enclose
-	 * nothing but the work charged in between. */
-	int8_t previous;
+	uint32_t busy;            /* processes of the grant at work when it began */
+	bool placed, sole, mixed; /* as in pipe_launch */
+	bool empty;               /* two events and nothing between */
+	int8_t previous;          /* begins where this one ends, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
 
 struct throttle_pipe {
 	CUcontext context; /* NULL = free */
 	int device;
-	uint32_t reaping;     /* somebody is at it */
-	uint32_t outstanding; /* PENDING records */
-	uint64_t inflight_ns; /* Σ paid_ns of PENDING records */
-	uint64_t unmarked_ns; /* charged since the last marker */
-	uint64_t idle_at_ns;  /* when everything recorded should be done, if nobody else is on the GPU */
-	uint64_t next_sample_ns;
+	uint32_t reaping;      /* somebody is at it */
+	uint32_t outstanding;  /* PENDING records */
+	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
+	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
+	uint64_t untimed_ns;   /* charged since the last record */
+	uint64_t idle_at_ns;   /* when everything recorded should be done, if nobody else is on the GPU */
+	uint64_t record_at_ns; /* of unmarked work: time for the next record */
+	uint64_t gap_ns;       /* the host's time between two event calls, as the GPU's clock shows it */
+	uint32_t gap_tries;
+	uint32_t random;
+	const void *marker; /* who marked last */
+	uint32_t crowd;     /* more than one thread marked since the last record */
+	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
 	uint32_t sequence;
 	uint32_t next_record;
 	struct throttle_record record[RECORDS];
@@ -107,6 +119,7 @@ static uint64_t pipe_clear(struct throttle_pipe *pipe)
 	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
 
 	memset(pipe->record, 0, sizeof(pipe->record));
+	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
 	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
@@ -139,6 +152,24 @@ void pipe_forget_parent(void)
 	}
 }
 
+/* Processes of the grant, this one included, that have work on the pipe's device. */
+static uint32_t busy_siblings(const struct throttle_pipe *pipe)
+{
+	const struct sluice_guest *guest = guest_self();
+	uint32_t high = __atomic_load_n(&guest->policy->control.slot_high, __ATOMIC_RELAXED);
+	uint32_t claimed = __atomic_load_n(&guest->usage->header.claim_high, __ATOMIC_RELAXED);
+	uint32_t busy = 1;
+
+	high = claimed > high ? claimed : high;
+	for (uint32_t i = 0; i < high && i < SLUICE_MAX_SLOTS; i++) {
+		const struct sluice_usage_device *usage = &guest->usage->slot[i].dev[device_of(pipe)];
+
+		busy += i != guest->slot && __atomic_load_n(&usage->consumed_ns, __ATOMIC_RELAXED) >
+		                                    __atomic_load_n(&usage->completed_ns, __ATOMIC_RELAXED);
+	}
+	return busy;
+}
+
 static int8_t record_claim(struct throttle_pipe *pipe)
 {
 	uint32_t start = __atomic_fetch_add(&pipe->next_record, 1, __ATOMIC_RELAXED);
@@ -156,8 +187,8 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 			/* other threads still look at it, to learn that this is not the record they remember */
 			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
 			                 __ATOMIC_RELEASE);
-			record->key = 0;
 			record->previous = -1;
+			record->empty = false;
 			return index;
 		}
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
@@ -166,13 +197,15 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 	return -1;
 }
 
-static uint64_t elapsed_ns(CUevent from, CUevent to)
+/* False: not known. Work of another stream may have ended before what it began with: 0. */
+static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
 {
 	float ms = 0;
 
-	if (driver.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS || !(ms > 0))
-		return 0;
-	return (uint64_t)((double)ms * 1e6 + 0.5);
+	if (driver.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
+		return false;
+	*ret_ns = ms > 0 ? (uint64_t)((double)ms * 1e6 + 0.5) : 0;
+	return true;
 }
 
 /* Charge or give back the difference between what ran and what was paid. */
@@ -193,36 +226,93 @@ static void correct(struct throttle_pipe *pipe, const struct sluice_policy_devic
 	}
 }
 
+/* A record of one launch says what it costs, one of several like it what each does. */
+static void learn(const struct throttle_record *record, struct cost_entry *entry, uint64_t own_ns, uint64_t paid_ns)
+{
+	if (entry && record->previous < 0)
+		cost_learn(entry, own_ns, true);
+	else if (entry && !record->mixed && record->cost_ns <= paid_ns)
+		cost_learn(entry, gate_part_ns(own_ns, record->cost_ns, paid_ns), true);
+}
+
+/* Other contexts may have been on the GPU too, in slices: `contexts` with ours. `free_ns` of the time was ours in any
+ * case. A shape that always takes the same is best known from its lowest time; one that took more than waiting for
+ * slices can explain is no such shape. */
+static void settle_shared(struct throttle_pipe *pipe, const struct throttle_record *record,
+                          const struct sluice_policy_device *policy, struct cost_entry *entry, uint64_t elapsed_ns,
+                          uint64_t free_ns, uint32_t contexts)
+{
+	bool chained = record->previous >= 0;
+	uint64_t paid_ns = chained ? record->paid_ns : record->cost_ns;
+
+	if (!chained && free_ns < SLICE_NS)
+		free_ns = SLICE_NS;
+	uint64_t own_ns = gate_own_ns(elapsed_ns, free_ns, contexts);
+
+	if (elapsed_ns > gate_sliced_ns(paid_ns, SLICE_NS, contexts) ||
+	    (entry && __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))) {
+		learn(record, entry, own_ns, paid_ns);
+		correct(pipe, policy, own_ns, paid_ns);
+		return;
+	}
+	if (chained)
+		return;
+	if (entry)
+		cost_learn(entry,
+		           record->sole && !__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) ? own_ns : elapsed_ns,
+		           false);
+	if (paid_ns <= COST_DEFAULT_NS)
+		correct(pipe, policy, own_ns, paid_ns);
+}
+
+/* The work of a record is done: learn from the time it took, charge or give back what was wrong. */
+static void record_settle(struct throttle_pipe *pipe, const struct throttle_record *record)
+{
+	const struct throttle_record *previous = record->previous >= 0 ? &pipe->record[record->previous] : NULL;
+	struct cost_entry *entry = cost_lookup(record->key);
+	struct sluice_policy_device policy;
+	uint64_t true_ns;
+
+	if (entry)
+		cost_tried(entry);
+	/* The sequence is read last: a record used anew means the time above is of something else. */
+	if (!elapsed(previous ? previous->after : record->before, record->after, &true_ns) ||
+	    (previous && __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) != record->previous_sequence))
+		return;
+	if (!previous)
+		true_ns = gate_less_gap_ns(true_ns, __atomic_load_n(&pipe->gap_ns, __ATOMIC_RELAXED));
+	guest_read_device(device_of(pipe), &policy);
+	if (!previous && record->host_ns > POLLUTED_NS && record->host_ns > true_ns / 4 && entry &&
+	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < POLLUTED_TRIES)
+		return;
+	bool alone = record->placed &&
+	             (record->own_ns != UINT64_MAX || record->contention == (uint32_t)policy.contention_epoch);
+	uint32_t now_busy = record->sole ? 1 : busy_siblings(pipe);
+	uint32_t busy = record->busy > now_busy ? record->busy : now_busy;
+	uint32_t strangers = policy.active_grants > 1 ? policy.active_grants - 1 : 0;
+	uint64_t free_ns = alone ? record->own_ns : 0;
+	uint64_t paid_ns = previous ? record->paid_ns : record->cost_ns;
+
+	/* A neighbour's last launch may run on into our window: then the time is ours only as far as it is likely. */
+	if (busy > 1 || true_ns > free_ns || (strangers && true_ns / 2 > paid_ns)) {
+		settle_shared(pipe, record, &policy, entry, true_ns, busy > 1 ? 0 : free_ns, busy + strangers);
+		return;
+	}
+	learn(record, entry, true_ns, paid_ns);
+	correct(pipe, &policy, true_ns, paid_ns);
+}
+
 static void record_finish(struct throttle_pipe *pipe, struct throttle_record *record)
 {
-	struct sluice_policy_device policy;
-	uint64_t true_ns = 0, paid_ns = 0;
-
-	guest_read_device(device_of(pipe), &policy);
-	bool exclusive = record->exclusive && record->contention == (uint32_t)policy.contention_epoch;
-
 	add64(&guest_usage(device_of(pipe))->completed_ns, record->paid_ns);
-	if (record->key) {
-		struct cost_entry *entry = cost_lookup(record->key);
+	if (record->empty) {
+		uint64_t gap_ns;
 
-		true_ns = elapsed_ns(record->before, record->after);
-		paid_ns = record->cost_ns;
-		exclusive = exclusive && true_ns <= record->window_left_ns;
-		if (entry && true_ns)
-			cost_learn(entry, true_ns, exclusive, policy.active_grants);
-		/* A first launch was charged blindly: settle it even from a contended sample. */
-		if (!exclusive)
-			true_ns /= policy.active_grants > 1 ? policy.active_grants : 1;
-		if (true_ns && (exclusive || paid_ns <= COST_DEFAULT_NS))
-			correct(pipe, &policy, true_ns, paid_ns);
-	} else if (exclusive && record->previous >= 0) {
-		struct throttle_record *previous = &pipe->record[record->previous];
-
-		true_ns = elapsed_ns(previous->after, record->after);
-		/* Read the sequence again last: a reused record means the time above is of something else. */
-		if (true_ns && true_ns <= record->window_left_ns && true_ns < 4 * record->paid_ns &&
-		    __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) == record->previous_sequence)
-			correct(pipe, &policy, true_ns, record->paid_ns);
+		if (elapsed(record->before, record->after, &gap_ns) && gap_ns &&
+		    (!pipe->gap_ns || gap_ns < pipe->gap_ns))
+			__atomic_store_n(&pipe->gap_ns, gap_ns, __ATOMIC_RELAXED);
+	} else {
+		record_settle(pipe, record);
 	}
 	take64(&pipe->inflight_ns, record->paid_ns);
 	__atomic_fetch_sub(&pipe->outstanding, 1, __ATOMIC_RELAXED);
@@ -269,11 +359,16 @@ uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
 	return __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED);
 }
 
-void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns)
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who)
 {
-	if (used_ns > 0)
+	if (__atomic_load_n(&pipe->marker, __ATOMIC_RELAXED) != who) {
+		__atomic_store_n(&pipe->marker, who, __ATOMIC_RELAXED);
+		__atomic_store_n(&pipe->crowd, 1, __ATOMIC_RELAXED);
+	}
+	if (used_ns > 0) {
 		add64(&pipe->unmarked_ns, (uint64_t)used_ns);
-	else if (used_ns < 0)
+		add64(&pipe->untimed_ns, (uint64_t)used_ns);
+	} else if (used_ns < 0)
 		take64(&pipe->unmarked_ns, (uint64_t)-used_ns);
 }
 
@@ -294,68 +389,123 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 	}
 }
 
-static bool sample_due(struct throttle_pipe *pipe, const struct cost_entry *entry, uint64_t now_ns)
+/* Time for a record? By charged work and with a little chance in it, never by the clock: after a fixed time one would
+ * always meet the launch that follows a long one. */
+static bool record_due(struct throttle_pipe *pipe, const struct cost_entry *entry)
 {
-	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST)
+	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST ||
+	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))
 		return true;
-	if (now_ns < __atomic_load_n(&entry->next_sample_ns, __ATOMIC_RELAXED))
-		return false;
-	uint64_t next_ns = __atomic_load_n(&pipe->next_sample_ns, __ATOMIC_RELAXED);
-
-	return now_ns >= next_ns && __atomic_compare_exchange_n(&pipe->next_sample_ns, &next_ns, now_ns + SAMPLE_GAP_NS,
-	                                                        false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	return __atomic_load_n(&pipe->untimed_ns, __ATOMIC_RELAXED) >=
+	       __atomic_load_n(&pipe->record_at_ns, __ATOMIC_RELAXED);
 }
 
-int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch,
-                        const struct pipe_trail *trail)
+static void record_publish(struct throttle_pipe *pipe, struct throttle_record *record)
 {
-	uint64_t now_ns = clock_ns();
-	uint64_t unmarked_ns = __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED);
-	bool sample = sample_due(pipe, entry, now_ns);
-	int8_t index = sample || unmarked_ns >= MARK_EVERY_NS ? record_claim(pipe) : -1;
+	__atomic_fetch_add(&pipe->outstanding, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
+}
+
+/* Two events with nothing between them, on a stream that has nothing to do. */
+static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
+{
+	int8_t index = record_claim(pipe);
+
+	if (index < 0)
+		return;
+	struct throttle_record *record = &pipe->record[index];
+
+	record->empty = true;
+	record->paid_ns = 0;
+	if (driver.cuEventRecord(record->before, stream) == CUDA_SUCCESS &&
+	    driver.cuEventRecord(record->after, stream) == CUDA_SUCCESS)
+		record_publish(pipe, record);
+	else
+		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+}
+
+/* Take the last record to begin where it ends, if it is still running. One taker only, or the time would count twice;
+ * false: another thread has it at the moment. */
+static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *record)
+{
+	uint64_t last = __atomic_exchange_n(&pipe->last, 0, __ATOMIC_ACQ_REL);
+	struct throttle_record *previous = &pipe->record[last & 0xff];
+
+	if (!last)
+		return pipe_outstanding(pipe) == 0;
+	if (__atomic_load_n(&previous->sequence, __ATOMIC_RELAXED) == (uint32_t)(last >> 8) &&
+	    __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
+	    driver.cuEventQuery(previous->after) == CUDA_ERROR_NOT_READY) {
+		record->previous = (int8_t)(last & 0xff);
+		record->previous_sequence = (uint32_t)(last >> 8);
+	}
+	return true;
+}
+
+int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch)
+{
+	if (!record_due(pipe, entry))
+		return -1;
+	if (__atomic_load_n(&pipe->gap_tries, __ATOMIC_RELAXED) < GAP_TRIES && pipe_outstanding(pipe) == 0) {
+		__atomic_fetch_add(&pipe->gap_tries, 1, __ATOMIC_RELAXED);
+		measure_gap(pipe, launch->stream);
+	}
+	int8_t index = record_claim(pipe);
 
 	if (index < 0)
 		return index;
 	struct throttle_record *record = &pipe->record[index];
+	uint64_t now_ns = clock_ns(), ahead_ns = pipe_queued_ns(pipe, now_ns);
 
 	record->stream = launch->stream;
-	record->contention = launch->contention;
-	record->exclusive = launch->exclusive;
-	record->window_left_ns = launch->window_left_ns;
+	record->key = launch->key;
 	record->cost_ns = launch->cost_ns;
-	if (sample && driver.cuEventRecord(record->before, launch->stream) == CUDA_SUCCESS) {
-		record->key = launch->key;
-		__atomic_store_n(&entry->next_sample_ns, now_ns + RESAMPLE_NS, __ATOMIC_RELAXED);
-	} else if (trail->last >= 0 && trail->stream == launch->stream) {
-		struct throttle_record *last = &pipe->record[trail->last];
+	record->contention = launch->contention;
+	record->placed = launch->placed;
+	record->sole = launch->sole;
+	record->mixed = launch->mixed;
+	record->busy = launch->sole ? 1 : busy_siblings(pipe);
+	bool free = record_chain(pipe, record);
 
-		/* Still busy with our last record: what lies between the two events is our work alone. */
-		if (__atomic_load_n(&last->sequence, __ATOMIC_RELAXED) == trail->last_sequence &&
-		    __atomic_load_n(&last->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
-		    driver.cuEventQuery(last->after) == CUDA_ERROR_NOT_READY) {
-			record->previous = trail->last;
-			record->previous_sequence = trail->last_sequence;
+	if (record->previous < 0) {
+		uint64_t unmarked_ns = __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED);
+		bool first = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST;
+
+		ahead_ns += unmarked_ns > launch->cost_ns ? unmarked_ns - launch->cost_ns : 0;
+		if ((!free && !first) || driver.cuEventRecord(record->before, launch->stream) != CUDA_SUCCESS) {
+			__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+			return -1;
 		}
 	}
+	record->own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
+	                 : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
+	                                                      : 0;
+	record->host_ns = now_ns; /* until it is known how long the call took */
 	return index;
 }
 
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, struct pipe_trail *trail)
+void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched)
 {
 	struct throttle_record *record = &pipe->record[index];
+	uint64_t now_ns = clock_ns();
 
 	if (!launched || driver.cuEventRecord(record->after, record->stream) != CUDA_SUCCESS) {
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 		return;
 	}
+	record->host_ns = now_ns - record->host_ns;
+	record->mixed = __atomic_exchange_n(&pipe->crowd, 0, __ATOMIC_RELAXED) || record->mixed;
 	record->paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
+	uint64_t chance = gate_mix(__atomic_add_fetch(&pipe->random, 1, __ATOMIC_RELAXED)) >> 48;
+
+	__atomic_store_n(&pipe->record_at_ns, RECORD_EVERY_NS / 2 + RECORD_EVERY_NS * chance / 65536, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->paid_ns);
-	__atomic_fetch_add(&pipe->outstanding, 1, __ATOMIC_RELAXED);
-	draw(&pipe->idle_at_ns, clock_ns(), record->paid_ns);
-	trail->stream = record->stream;
-	trail->last = index;
-	trail->last_sequence = record->sequence;
-	__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
+	draw(&pipe->idle_at_ns, now_ns, record->paid_ns);
+	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
+
+	record_publish(pipe, record);
+	__atomic_store_n(&pipe->last, last, __ATOMIC_RELEASE);
 }
 
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context)

@@ -16,21 +16,16 @@
 
 struct throttle_pipe;
 
-/* A thread's last record in a pipe. */
-struct pipe_trail {
-	CUstream stream;
-	uint32_t last_sequence;
-	int8_t last; /* its index, -1 = none */
-};
-
-/* What is known about a launch that may be timed or marked. */
+/* What is known about a launch that may be timed. */
 struct pipe_launch {
 	CUstream stream;
 	uint64_t key;
-	uint64_t cost_ns; /* charged for it */
-	uint64_t window_left_ns;
-	uint32_t contention;
-	bool exclusive;
+	uint64_t cost_ns;        /* charged for it */
+	uint64_t window_left_ns; /* of the grant's own window, UINT64_MAX = no windows */
+	uint32_t contention;     /* low bits of the device's contention epoch */
+	bool placed;             /* nobody but this grant should be on the GPU: alone, or inside its own window */
+	bool sole;               /* no other process of the grant */
+	bool mixed;              /* not all that was marked since the last record is launches like this one */
 };
 
 /* The pipe of the thread's current context, made on first sight; NULL when there is none or no room for one. */
@@ -47,17 +42,16 @@ void pipe_reap(struct throttle_pipe *pipe);
 uint64_t pipe_queued_ns(const struct throttle_pipe *pipe, uint64_t now_ns);
 /* Records whose work is not known to be done. */
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe);
-/* A thread has handed this much to the driver; negative takes back what failed. */
-void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns);
+/* A thread has handed this much to the driver; negative takes back what failed. `who` tells threads apart. */
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who);
 /* A shape launched once and not timed yet: the second launch waits for the first one's time, or an application could
  * queue minutes of work at the price of the default. */
 void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry);
 
-/* Before a launch: a record for it if it is time for a sample or a marker, else -1. */
-int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch,
-                        const struct pipe_trail *trail);
+/* Before a launch: a record for it if it is time for one, else -1. */
+int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch);
 /* After it: the record stands for all that was marked up to here. */
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched, struct pipe_trail *trail);
+void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched);
 /* The application has waited for work: for all of the context's, or for some and nothing is outstanding. */
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context);
 

@@ -27,8 +27,10 @@
 struct throttle_lane {
 	int device;
 	struct throttle_pipe *pipe;
-	struct pipe_trail trail;
 	int64_t seen_ns; /* the thread's credit when its use was last reported */
+	uint64_t key;    /* of the last launch */
+	bool mixed;      /* launches of other keys since the last record */
+	uint32_t random;
 };
 
 __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
@@ -56,7 +58,7 @@ static void report_use(struct throttle_local *local)
 
 	lane->seen_ns = local->credit_ns;
 	if (lane->pipe)
-		pipe_mark(lane->pipe, used_ns);
+		pipe_mark(lane->pipe, used_ns, lane);
 	else if (used_ns > 0 && guest_self())
 		add64(&guest_usage(lane->device)->completed_ns, (uint64_t)used_ns);
 }
@@ -106,7 +108,6 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 		if (!local->lane)
 			return NULL;
 		local->lane->device = device;
-		local->lane->trail.last = -1;
 		pthread_setspecific(lane_key, local->lane);
 	}
 	if (local->lane->device != device) {
@@ -114,7 +115,6 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 		return_credit(local);
 		local->lane->device = device;
 		local->lane->pipe = NULL;
-		local->lane->trail.last = -1;
 	}
 	return local->lane;
 }
@@ -123,7 +123,6 @@ static struct throttle_pipe *lane_pipe(struct throttle_lane *lane)
 {
 	if (!lane->pipe) {
 		lane->pipe = pipe_of_current(lane->device);
-		lane->trail.last = -1;
 	}
 	return lane->pipe;
 }
@@ -221,13 +220,32 @@ struct ask {
 	int device;
 	uint64_t cost_ns;
 	uint64_t paid_ns; /* out: drawn from the grant */
+	/* out: the situation at the launch, as in pipe_launch */
 	uint64_t window_left_ns;
 	uint32_t contention;
-	bool exclusive;
+	bool placed, sole;
 };
 
+/* Who else may be on the GPU now. */
+static void look_around(struct ask *ask, const struct sluice_policy_device *policy, bool planned, uint64_t now_ns)
+{
+	struct gate_window window = { policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns };
+	bool windows = planned && policy->turn_mode == SLUICE_TURN_LEASE && gate_window_valid(&window);
+
+	ask->window_left_ns = windows ? gate_window_left_ns(&window, now_ns) : UINT64_MAX;
+	ask->contention = (uint32_t)policy->contention_epoch;
+	ask->sole = __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
+	ask->placed = policy->active_grants <= 1 || (windows && ask->window_left_ns > 0);
+}
+
+static bool plan_is_fresh(uint64_t now_ns)
+{
+	return now_ns < gate_add(__atomic_load_n(&guest_self()->policy->control.heartbeat_ns, __ATOMIC_RELAXED),
+	                         DAEMON_SILENT_NS);
+}
+
 /* Pay for ask->cost_ns and return when cap, queue and turn all allow the launch. */
-static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
+static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 {
 	const struct sluice_guest *guest = guest_self();
 	struct sluice_usage_device *usage = guest_usage(ask->device);
@@ -240,8 +258,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 		uint32_t wake = __atomic_load_n(&guest->policy->control.wake, __ATOMIC_ACQUIRE);
 
 		guest_read_device(ask->device, &policy);
-		uint64_t beat_ns = __atomic_load_n(&guest->policy->control.heartbeat_ns, __ATOMIC_RELAXED);
-		bool planned = now_ns < gate_add(beat_ns, DAEMON_SILENT_NS);
+		bool planned = plan_is_fresh(now_ns);
 		uint32_t want_ppm = (policy.flags & SLUICE_FLAG_ENFORCE_SM) == 0
 		                            ? 0
 		                            : gate_effective_ppm(policy.share_ppm, planned ? policy.plan_ppm : 0);
@@ -257,7 +274,11 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 			uint64_t need_ns =
 				*credit_ns < (int64_t)ask->cost_ns ? (uint64_t)((int64_t)ask->cost_ns - *credit_ns) : 0;
 
-			ask->paid_ns = need_ns > policy.chunk_ns ? need_ns : policy.chunk_ns;
+			/* Chunks of one length would fall into step with a program's own pattern, and the launch that
+			 * opens one, which may be timed, would always be the same. */
+			uint64_t chunk_ns = policy.chunk_ns / 2 + policy.chunk_ns / 2 * chance / 65536;
+
+			ask->paid_ns = need_ns > chunk_ns ? need_ns : chunk_ns;
 			ppm = want_ppm;
 			price_ns = gate_price_ns(ask->paid_ns, ppm);
 			tat_ns = draw(shared_tat(ask->device), now_ns, price_ns);
@@ -277,20 +298,19 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 			wait_ns = WAIT_MAX_NS;
 		else
 			wait_ns = ppm ? gate_cap_wait_ns(tat_ns, now_ns, policy.burst_ns) : 0;
-		ask->window_left_ns = UINT64_MAX;
 		if (!wait_ns && planned && policy.turn_mode == SLUICE_TURN_LEASE) {
 			struct gate_window window = { policy.lease_origin_ns, policy.lease_period_ns,
 				                      policy.lease_quantum_ns };
 
 			wait_ns = gate_turn_wait_ns(&window, now_ns, inflight_ns, ask->cost_ns);
 			punctual = wait_ns > 0;
-			if (!wait_ns && gate_window_valid(&window))
-				ask->window_left_ns = gate_window_left_ns(&window, now_ns);
 		}
 		if (!wait_ns && gate_queue_full(inflight_ns, ask->cost_ns, policy.inflight_ns, outstanding))
 			wait_ns = gate_queue_wait_ns(inflight_ns, ask->cost_ns, policy.inflight_ns);
-		if (!wait_ns)
+		if (!wait_ns) {
+			look_around(ask, &policy, planned, now_ns);
 			break;
+		}
 		wait_for(guest->policy, wake, wait_ns, now_ns, punctual);
 		now_ns = clock_ns();
 		__atomic_store_n(&guest->usage->slot[guest->slot].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
@@ -300,10 +320,6 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns)
 	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
 	add64(&usage->consumed_ns, ask->paid_ns);
 	__atomic_store_n(&guest->usage->slot[guest->slot].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
-	ask->contention = (uint32_t)policy.contention_epoch;
-	ask->exclusive = __atomic_load_n(&guest->policy->control.live_slots, __ATOMIC_RELAXED) <= 1 &&
-	                 (policy.active_grants <= 1 ||
-	                  (policy.turn_mode == SLUICE_TURN_LEASE && ask->window_left_ns != UINT64_MAX));
 	return CUDA_SUCCESS;
 }
 
@@ -327,8 +343,11 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	struct throttle_pipe *pipe = lane_pipe(lane);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 
+	lane->mixed = lane->mixed || lane->key != key;
+	lane->key = key;
 	if (cost_ns && local->credit_ns >= (int64_t)cost_ns &&
-	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= PIPE_SAMPLE_FIRST) {
+	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= PIPE_SAMPLE_FIRST &&
+	    !__atomic_load_n(&entry->wary, __ATOMIC_RELAXED)) {
 		local->credit_ns -= (int64_t)cost_ns;
 		local->launches++;
 		local->function = shape && cost_ns <= UINT32_MAX ? handle : NULL;
@@ -354,10 +373,15 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	guest_check_generation();
 	flush_launches(local);
 	if (local->credit_ns < (int64_t)ask.cost_ns) {
-		result = pass_gate(&ask, &local->credit_ns);
+		result = pass_gate(&ask, &local->credit_ns, gate_mix(++lane->random) >> 48);
 		if (result == CUDA_SUCCESS)
 			lane->seen_ns += (int64_t)ask.paid_ns;
 	} else {
+		struct sluice_policy_device policy;
+		uint64_t now_ns = clock_ns();
+
+		guest_read_device(device, &policy);
+		look_around(&ask, &policy, plan_is_fresh(now_ns), now_ns);
 		local->credit_ns -= (int64_t)ask.cost_ns;
 	}
 	if (result == CUDA_SUCCESS) {
@@ -374,13 +398,13 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	                                                         .cost_ns = ask.cost_ns,
 	                                                         .window_left_ns = ask.window_left_ns,
 	                                                         .contention = ask.contention,
-	                                                         .exclusive = ask.exclusive },
-	                                  &lane->trail);
+	                                                         .placed = ask.placed,
+	                                                         .sole = ask.sole,
+	                                                         .mixed = lane->mixed });
+	if (ticket->record >= 0)
+		lane->mixed = false;
 	ticket->pipe = pipe;
-	ticket->stream = stream;
-	ticket->key = key;
 	ticket->cost_ns = ask.cost_ns;
-	ticket->device = device;
 	restore_capture(mode);
 	return CUDA_SUCCESS;
 }
@@ -399,7 +423,7 @@ void throttle_after(struct throttle_ticket *ticket, CUresult result)
 		return;
 	CUstreamCaptureMode mode = relax_capture();
 
-	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS, &throttle_local.lane->trail);
+	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 	restore_capture(mode);
 }
 

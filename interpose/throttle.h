@@ -55,14 +55,8 @@ struct throttle_pipe;
 /* What throttle_before() decided about one launch. */
 struct throttle_ticket {
 	struct throttle_pipe *pipe; /* NULL: nothing to do afterwards */
-	CUstream stream;
-	uint64_t key;
-	uint64_t cost_ns; /* charged for this launch */
-	uint64_t window_left_ns;
-	uint32_t contention; /* low bits of the device's contention epoch at the launch */
-	int device;
-	int8_t record; /* ring entry that times or marks this launch, -1 = none */
-	bool exclusive;
+	uint64_t cost_ns;           /* charged for this launch */
+	int8_t record;              /* ring entry that times this launch, -1 = none */
 };
 
 /* Charge one launch of `handle` (function or graph exec) on `stream` and wait for its turn.

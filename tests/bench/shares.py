@@ -12,13 +12,14 @@ from tests.node import Node
 
 LIMITS_PERCENT = (10, 25, 50, 75, 90)
 KERNELS_NS = (100_000, 1_000_000, 10_000_000, 100_000_000)
+CHANGING_NS = (20_000, 100_000, 5_000_000)  # one function and shape, taken at random
 DOORS = ("plain", "ex", "coop", "graph", "ptsz")
 SIDE_BY_SIDE = 2  # tenants measured at once, each on a GPU of its own
 
 
 @dataclass(frozen=True)
 class Cell:
-    kernel_ns: int
+    lengths_ns: tuple[int, ...]
     sync: bool
     door: str
     limit: int | None  # None = without us
@@ -26,22 +27,23 @@ class Cell:
 
     @property
     def seconds(self) -> int:
-        return 12 if self.kernel_ns >= 100_000_000 else 4
+        return 12 if max(self.lengths_ns) >= 100_000_000 else 4
 
     def measure(self, node: Node) -> tuple[float, list[float]]:
         """(share over the whole run, share of each second)."""
         arguments = [
             "--kernel-ns",
-            str(self.kernel_ns),
+            ",".join(map(str, self.lengths_ns)),
             "--door",
             self.door,
             *(["--sync"] if self.sync else []),
         ]
-        name = f"{self.limit}-{self.kernel_ns}-{self.door}-{self.sync}"
+        name = f"{self.limit}-{max(self.lengths_ns)}-{self.door}-{self.sync}"
         if (
             self.limit is None
         ):  # a count, not a time: nothing stops a bare program from queueing minutes of work
-            launches = self.seconds * 1_000_000_000 // self.kernel_ns // 2
+            mean_ns = sum(self.lengths_ns) // len(self.lengths_ns)
+            launches = self.seconds * 1_000_000_000 // mean_ns // 2
             job = node.run_bare(name, *arguments, "--warm", "0", "--launches", str(launches))
         else:
             job = node.run_tenant(
@@ -61,10 +63,14 @@ class Cell:
         ]
 
 
-def rows(quick: bool) -> list[tuple[int, bool, str]]:
-    kernels = KERNELS_NS[:3] if quick else KERNELS_NS
+def rows(quick: bool) -> list[tuple[tuple[int, ...], bool, str]]:
+    kernels = [(ns,) for ns in (KERNELS_NS[:3] if quick else KERNELS_NS)] + [CHANGING_NS]
     grid = [(kernel, sync, "plain") for kernel, sync in itertools.product(kernels, (False, True))]
-    return grid + [(1_000_000, False, door) for door in DOORS[1:]]
+    return grid + [((1_000_000,), False, door) for door in DOORS[1:]]
+
+
+def label(lengths_ns: tuple[int, ...]) -> str:
+    return f"{lengths_ns[0] / 1e6:g} ms" if len(lengths_ns) == 1 else "changing"
 
 
 def run(node: Node, uuids: list[str], quick: bool) -> list[Entry]:
@@ -75,10 +81,10 @@ def run(node: Node, uuids: list[str], quick: bool) -> list[Entry]:
         + "".join(f"{limit:>5} %" for limit in LIMITS_PERCENT)
     )
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        for kernel_ns, sync, door in rows(quick):
-            alone, _ = Cell(kernel_ns, sync, door, None, "").measure(node)
+        for lengths_ns, sync, door in rows(quick):
+            alone, _ = Cell(lengths_ns, sync, door, None, "").measure(node)
             cells = [
-                Cell(kernel_ns, sync, door, limit, uuids[i % SIDE_BY_SIDE])
+                Cell(lengths_ns, sync, door, limit, uuids[i % SIDE_BY_SIDE])
                 for i, limit in enumerate(LIMITS_PERCENT)
             ]
             got = []
@@ -89,10 +95,10 @@ def run(node: Node, uuids: list[str], quick: bool) -> list[Entry]:
                 want = min(limit / 100, alone)
                 errors.append(abs(share - want) * 100)
                 # Of long kernels a second holds a whole number: not a matter of steering.
-                if kernel_ns <= 10_000_000:
+                if max(lengths_ns) <= 10_000_000:
                     windows += [abs(second - want) * 100 for second in seconds]
             print(
-                f"{kernel_ns / 1e6:>5g} ms {'sync' if sync else 'queue':>6} {door:>6} {alone:>7.1%}  "
+                f"{label(lengths_ns):>8} {'sync' if sync else 'queue':>6} {door:>6} {alone:>7.1%}  "
                 + "".join(f"{share:>7.1%}" for share, _ in got),
                 flush=True,
             )

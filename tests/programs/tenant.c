@@ -57,11 +57,16 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+#define KERNELS_MAX 16
+#define STREAMS_MAX 64
+
 struct options {
 	double seconds;
-	double warm_s;   /* not counted: time for samples, bursts and plans to settle */
-	double report_s; /* a JSON line every so often, 0 = at the end only */
-	uint64_t kernel_ns;
+	double warm_s;                   /* not counted: time for samples, bursts and plans to settle */
+	double report_s;                 /* a JSON line every so often, 0 = at the end only */
+	uint64_t kernel_ns[KERNELS_MAX]; /* taken at random, each with the same shape */
+	unsigned kernels;
+	unsigned streams;  /* taken in turn */
 	uint64_t launches; /* stop after so many, 0 = by time */
 	uint64_t alloc_bytes;
 	uint64_t hold_bytes; /* allocated at the start and kept */
@@ -72,17 +77,24 @@ struct options {
 };
 
 static const struct option long_options[] = {
-	{ "seconds", required_argument, NULL, 's' },  { "kernel-ns", required_argument, NULL, 'k' },
-	{ "sync", no_argument, NULL, 'y' },           { "door", required_argument, NULL, 'd' },
-	{ "alloc", required_argument, NULL, 'a' },    { "hold", required_argument, NULL, 'h' },
-	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
-	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
-	{ "start-ns", required_argument, NULL, 't' }, { NULL, 0, NULL, 0 },
+	{ "seconds", required_argument, NULL, 's' },
+	{ "kernel-ns", required_argument, NULL, 'k' },
+	{ "sync", no_argument, NULL, 'y' },
+	{ "door", required_argument, NULL, 'd' },
+	{ "alloc", required_argument, NULL, 'a' },
+	{ "hold", required_argument, NULL, 'h' },
+	{ "warm", required_argument, NULL, 'w' },
+	{ "report", required_argument, NULL, 'r' },
+	{ "launches", required_argument, NULL, 'n' },
+	{ "idle", required_argument, NULL, 'i' },
+	{ "start-ns", required_argument, NULL, 't' },
+	{ "streams", required_argument, NULL, 'm' },
+	{ NULL, 0, NULL, 0 },
 };
 
 static struct options parse(int argc, char **argv)
 {
-	struct options o = { .seconds = 1, .kernel_ns = 1000000, .door = "plain" };
+	struct options o = { .seconds = 1, .kernel_ns = { 1000000 }, .kernels = 1, .streams = 1, .door = "plain" };
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -91,7 +103,9 @@ static struct options parse(int argc, char **argv)
 			o.seconds = strtod(optarg, NULL);
 			break;
 		case 'k':
-			o.kernel_ns = strtoull(optarg, NULL, 0);
+			o.kernels = 0;
+			for (char *at = optarg; o.kernels < KERNELS_MAX && *at; at += *at == ',')
+				o.kernel_ns[o.kernels++] = strtoull(at, &at, 0);
 			break;
 		case 'y':
 			o.sync = true;
@@ -117,12 +131,17 @@ static struct options parse(int argc, char **argv)
 		case 'i':
 			o.idle_s = strtod(optarg, NULL);
 			break;
+		case 'm':
+			o.streams = (unsigned)strtoul(optarg, NULL, 0);
+			o.streams = o.streams < 1 ? 1 : o.streams > STREAMS_MAX ? STREAMS_MAX : o.streams;
+			break;
 		case 't':
 			o.start_ns = strtoull(optarg, NULL, 0);
 			break;
 		default:
 			fprintf(stderr,
-			        "usage: tenant [--seconds S] [--kernel-ns N] [--sync] [--door plain|ex|coop|graph|"
+			        "usage: tenant [--seconds S] [--kernel-ns N[,N…]] [--streams N] [--sync] [--door "
+			        "plain|ex|coop|graph|"
 			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N]\n");
 			exit(2);
 		}
@@ -197,7 +216,7 @@ int main(int argc, char **argv)
 	CUcontext context;
 	CUmodule module;
 	CUfunction kernel;
-	CUstream stream = NULL;
+	CUstream streams[STREAMS_MAX] = { NULL };
 	CUdeviceptr held = 0, extra = 0;
 	CUresult held_result = CUDA_SUCCESS, extra_result = CUDA_SUCCESS;
 
@@ -207,24 +226,22 @@ int main(int argc, char **argv)
 	check(set_current(context), "cuCtxSetCurrent");
 	check(load(&module, kernel_image), "cuModuleLoadData");
 	check(get_function(&kernel, module, "sim_busy_ns"), "cuModuleGetFunction");
-	if (!ptsz)
-		check(stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+	for (unsigned i = 0; !ptsz && i < o.streams; i++)
+		check(stream_create(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 	if (o.hold_bytes)
 		held_result = mem_alloc(&held, o.hold_bytes);
 	if (o.alloc_bytes)
 		extra_result = mem_alloc(&extra, o.alloc_bytes);
 
-	uint64_t kernel_ns = o.kernel_ns;
-	void *params[] = { &kernel_ns };
-	CUlaunchConfig config = { .gridDimX = 64,
-		                  .gridDimY = 1,
-		                  .gridDimZ = 1,
-		                  .blockDimX = 256,
-		                  .blockDimY = 1,
-		                  .blockDimZ = 1,
-		                  .hStream = stream };
-	CUgraphExec exec = strcmp(o.door, "graph") == 0 ? capture_one(kernel, stream, params) : NULL;
-	uint64_t launches = 0, counted = 0;
+	CUlaunchConfig config = {
+		.gridDimX = 64, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 256, .blockDimY = 1, .blockDimZ = 1
+	};
+	CUgraphExec exec[KERNELS_MAX] = { NULL };
+
+	for (unsigned i = 0; strcmp(o.door, "graph") == 0 && i < o.kernels; i++)
+		exec[i] = capture_one(kernel, streams[0], (void *[]){ &o.kernel_ns[i] });
+	uint64_t launches = 0, gpu_ns = 0, counted = 0;
+	unsigned seed = 1;
 
 	while (o.start_ns && now_ns() < o.start_ns)
 		usleep(500);
@@ -235,9 +252,13 @@ int main(int argc, char **argv)
 		from_ns = began_ns;
 	while (!stop && (o.launches ? launches < o.launches : !from_ns || at_ns - from_ns < counted_ns)) {
 		CUresult result;
+		unsigned pick = o.kernels > 1 ? (unsigned)rand_r(&seed) % o.kernels : 0;
+		CUstream stream = streams[launches % o.streams];
+		void *params[] = { &o.kernel_ns[pick] };
 
-		if (exec)
-			result = api.graph_launch(exec, stream);
+		config.hStream = stream;
+		if (exec[pick])
+			result = api.graph_launch(exec[pick], stream);
 		else if (strcmp(o.door, "ex") == 0)
 			result = api.launch_ex(&config, kernel, params, NULL);
 		else if (strcmp(o.door, "coop") == 0)
@@ -246,25 +267,26 @@ int main(int argc, char **argv)
 			result = api.launch(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params, NULL);
 		check(result, "launch");
 		launches++;
+		gpu_ns += o.kernel_ns[pick];
 		if (o.sync || (!from_ns && now_ns() - began_ns >= warm_ns))
-			check(api.stream_sync(stream), "cuStreamSynchronize");
+			check(o.streams > 1 ? api.ctx_sync() : api.stream_sync(stream), "synchronize");
 		at_ns = now_ns();
 		if (!from_ns && at_ns - began_ns >= warm_ns) {
 			from_ns = at_ns;
-			counted = launches;
+			counted = gpu_ns;
 			report_ns = at_ns;
-			reported = launches;
+			reported = gpu_ns;
 		}
 		if (o.report_s > 0 && from_ns && (double)(at_ns - report_ns) >= o.report_s * 1e9) {
 			printf("{\"at_ns\": %llu, \"share_ratio\": %.6f}\n", (unsigned long long)at_ns,
-			       (double)((launches - reported) * kernel_ns) / (double)(at_ns - report_ns));
+			       (double)(gpu_ns - reported) / (double)(at_ns - report_ns));
 			fflush(stdout);
 			report_ns = at_ns;
-			reported = launches;
+			reported = gpu_ns;
 		}
 	}
 	if (launches)
-		check(api.stream_sync(stream), "cuStreamSynchronize");
+		check(api.ctx_sync(), "cuCtxSynchronize");
 	at_ns = now_ns();
 
 	size_t free_bytes = 0, total_bytes = 0;
@@ -273,9 +295,9 @@ int main(int argc, char **argv)
 	printf("{\"launches\": %llu, \"wall_ns\": %llu, \"gpu_ns\": %llu, \"share_ratio\": %.6f, \"hold_result\": %d, "
 	       "\"alloc_result\": %d, \"free_bytes\": %llu, \"total_bytes\": %llu}\n",
 	       (unsigned long long)launches, (unsigned long long)(at_ns - from_ns),
-	       (unsigned long long)((launches - counted) * kernel_ns),
-	       at_ns > from_ns ? (double)((launches - counted) * kernel_ns) / (double)(at_ns - from_ns) : 0.0,
-	       (int)held_result, (int)extra_result, (unsigned long long)free_bytes, (unsigned long long)total_bytes);
+	       (unsigned long long)(gpu_ns - counted),
+	       at_ns > from_ns ? (double)(gpu_ns - counted) / (double)(at_ns - from_ns) : 0.0, (int)held_result,
+	       (int)extra_result, (unsigned long long)free_bytes, (unsigned long long)total_bytes);
 	fflush(stdout);
 	for (uint64_t end_ns = now_ns() + (uint64_t)(o.idle_s * 1e9); !stop && now_ns() < end_ns;)
 		usleep(1000);

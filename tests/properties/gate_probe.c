@@ -51,14 +51,29 @@ PROBE void probe_estimate_after(struct gate_estimate *e, uint64_t sample_ns)
 	*e = gate_estimate_after(*e, sample_ns);
 }
 
+PROBE uint64_t probe_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_t active)
+{
+	return gate_own_ns(elapsed_ns, own_ns, active);
+}
+
+PROBE uint64_t probe_less_gap_ns(uint64_t elapsed_ns, uint64_t gap_ns)
+{
+	return gate_less_gap_ns(elapsed_ns, gap_ns);
+}
+
+PROBE uint64_t probe_part_ns(uint64_t true_ns, uint64_t part_ns, uint64_t whole_ns)
+{
+	return gate_part_ns(true_ns, part_ns, whole_ns);
+}
+
 PROBE uint64_t probe_cost_key(uint64_t handle, const struct cost_shape *shape, int device)
 {
 	return cost_key((const void *)(uintptr_t)handle, shape, device);
 }
 
-PROBE void probe_cost_learn(uint64_t key, uint64_t elapsed_ns, int exclusive, uint32_t active)
+PROBE void probe_cost_learn(uint64_t key, uint64_t sample_ns, int exact)
 {
-	cost_learn(cost_entry(key), elapsed_ns, exclusive != 0, active);
+	cost_learn(cost_entry(key), sample_ns, exact != 0);
 }
 
 PROBE uint64_t probe_cost_ns(uint64_t key)

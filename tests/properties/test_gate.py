@@ -9,7 +9,7 @@ from ctypes import POINTER, Structure, byref, c_int, c_uint32, c_uint64
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.places import GATE_PROBE
@@ -24,7 +24,7 @@ class Window(Structure):
 
 
 class Estimate(Structure):
-    _fields_ = [("cost_ns", c_uint64), ("samples", c_uint32), ("outliers", c_uint32)]
+    _fields_ = [("cost_ns", c_uint64), ("samples", c_uint32), ("wary", c_uint32)]
 
 
 class Shape(Structure):
@@ -42,6 +42,9 @@ def load() -> ctypes.CDLL:
         "window_left_ns": [POINTER(Window), c_uint64],
         "cost_key": [c_uint64, POINTER(Shape), c_int],
         "cost_ns": [c_uint64],
+        "own_ns": [c_uint64, c_uint64, c_uint32],
+        "less_gap_ns": [c_uint64] * 2,
+        "part_ns": [c_uint64] * 3,
     }.items():
         function = getattr(lib, f"probe_{name}")
         function.argtypes, function.restype = argtypes, c_uint64
@@ -50,7 +53,7 @@ def load() -> ctypes.CDLL:
     lib.probe_queue_full.argtypes = [c_uint64, c_uint64, c_uint64, c_uint32]
     lib.probe_estimate_after.argtypes = [POINTER(Estimate), c_uint64]
     lib.probe_estimate_after.restype = None
-    lib.probe_cost_learn.argtypes = [c_uint64, c_uint64, c_int, c_uint32]
+    lib.probe_cost_learn.argtypes = [c_uint64, c_uint64, c_int]
     lib.probe_cost_learn.restype = None
     return lib
 
@@ -58,6 +61,7 @@ def load() -> ctypes.CDLL:
 GATE = load()
 u64 = st.integers(0, U64)
 ppm = st.integers(1, 1_000_000)
+times = st.integers(0, 10**13)  # up to three hours
 
 
 @given(cost_ns=st.integers(0, 10**15), share_ppm=ppm)
@@ -155,14 +159,50 @@ def test_an_estimate_stays_within_its_samples(samples: list[int]) -> None:
     assert min(samples) - 1 <= estimate.cost_ns <= max(samples) + 1
 
 
-@given(base=st.integers(1_000, 10**9), factor=st.integers(5, 1000))
-def test_one_or_two_outliers_are_ignored_and_a_third_is_believed(base: int, factor: int) -> None:
-    estimate = Estimate(base, 10, 0)
-    for _ in range(2):
-        GATE.probe_estimate_after(byref(estimate), base * factor)
-        assert estimate.cost_ns == base
-    GATE.probe_estimate_after(byref(estimate), base * factor)
-    assert estimate.cost_ns == base * factor
+@given(light=st.integers(1_000, 10**6), factor=st.integers(5, 1000), period=st.integers(2, 16))
+def test_a_shape_whose_launches_differ_is_timed_one_by_one(
+    light: int, factor: int, period: int
+) -> None:
+    heavy = light * factor
+    assume(heavy > 400_000)
+    estimate = Estimate()
+    for i in range(period * 40):
+        GATE.probe_estimate_after(byref(estimate), heavy if i % period == 0 else light)
+        if i > 2 * period:
+            assert estimate.wary > 0, "one surprise in each round"
+    assert light <= estimate.cost_ns <= heavy
+
+
+def test_small_differences_are_averaged_and_leave_nobody_wary() -> None:
+    estimate = Estimate()
+    for i in range(1000):
+        GATE.probe_estimate_after(byref(estimate), 1 * MS if i % 2 else 3 * MS)
+        assert estimate.wary == 0
+    assert abs(estimate.cost_ns - 2 * MS) < MS // 8
+
+
+@given(elapsed=times, own=times, active=st.integers(1, 16))
+def test_of_a_contended_time_the_own_part_is_never_more_nor_less_than_a_fair_one(
+    elapsed: int, own: int, active: int
+) -> None:
+    got = GATE.probe_own_ns(elapsed, own, active)
+    assert elapsed // active <= got <= elapsed
+    if elapsed <= own or active == 1:
+        assert got == elapsed
+
+
+@given(elapsed=times, gap=times)
+def test_the_gap_between_calls_takes_at_most_half(elapsed: int, gap: int) -> None:
+    got = GATE.probe_less_gap_ns(elapsed, gap)
+    assert elapsed - gap <= got <= elapsed
+    assert 2 * got >= elapsed
+
+
+@given(true=times, part=times, whole=times)
+def test_a_part_of_what_was_paid_is_that_part_of_the_time(true: int, part: int, whole: int) -> None:
+    got = GATE.probe_part_ns(true, part, whole)
+    want = true if part >= whole else true * part // whole
+    assert abs(got - want) <= 1 + want // 10**12
 
 
 @pytest.mark.parametrize(
@@ -184,11 +224,11 @@ def test_launches_of_different_shape_have_different_keys(first: tuple, second: t
 
 def test_a_contended_sample_is_an_upper_bound_only() -> None:
     key = GATE.probe_cost_key(0x2000, None, 0)
-    GATE.probe_cost_learn(key, 4 * MS, 0, 2)
-    assert GATE.probe_cost_ns(key) == 2 * MS, "unknown: the time divided by who was active"
-    GATE.probe_cost_learn(key, 3 * MS, 0, 2)
+    GATE.probe_cost_learn(key, 2 * MS, 0)
+    assert GATE.probe_cost_ns(key) == 2 * MS, "unknown: better than nothing"
+    GATE.probe_cost_learn(key, 3 * MS, 0)
     assert GATE.probe_cost_ns(key) == 2 * MS, "higher than what is known: says nothing"
-    GATE.probe_cost_learn(key, MS, 0, 2)
+    GATE.probe_cost_learn(key, MS, 0)
     assert GATE.probe_cost_ns(key) == MS, "lower: the truth cannot be higher"
 
 
