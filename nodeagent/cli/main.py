@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A program of its own: what the daemon is made of is decided in its composition root.
         status: int = importlib.import_module("nodeagent.__main__").main(words[1:])
         return status
+    if words[:1] == ["queue"]:
+        return _queue(words[1:])
     parser = make_parser()
     options = parser.parse_args(words)
     if options.command is None:
@@ -50,6 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _queue(words: Sequence[str]) -> int:
+    """Becomes `sluice-queue`, which is installed by itself: the two know nothing of each other."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "sluice-queue")
+    try:
+        if os.access(beside, os.X_OK):
+            os.execv(beside, [beside, *words])
+        os.execvp("sluice-queue", ["sluice-queue", *words])
+    except OSError:
+        print(
+            "sluice: queue: there is no sluice-queue here; install the queue controller's package",
+            file=sys.stderr,
+        )
+        return EXIT_UNREACHABLE
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -75,6 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
         return sub
 
     commands.add_parser("serve", help="run the node's daemon in the foreground")
+    commands.add_parser("queue", help="the queue: jobs, quotas, priorities (sluice-queue)")
 
     run = command("run", "run", "Run a command with a share of a GPU.")
     run.add_argument(

@@ -25,6 +25,13 @@ EXIT_INTERRUPTED: Final = 130
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Run the queue controller in the foreground."),
+    "apply": ("apply", "Apply queues, flavors and priorities; submit jobs."),
+    "get": ("get", "List objects, or show one; --watch goes on with every change."),
+    "describe": ("describe", "Show everything about one object."),
+    "explain": ("explain", "Say why a workload waits and what would have to change."),
+    "hold": ("change", "Take no new work into a queue, or stop a workload."),
+    "resume": ("change", "Undo hold."),
+    "delete": ("change", "Delete objects; a workload that runs is stopped first."),
 }
 """Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
 

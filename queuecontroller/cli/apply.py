@@ -1,0 +1,48 @@
+"""`sluice-queue apply -f …`: queues, flavors and priorities take effect, Jobs, Pods and Workloads
+are submitted; all of one call or nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+from queuecontroller.cli.session import (
+    Failed,
+    add_door,
+    add_output,
+    complain,
+    connect,
+    print_object,
+    printable,
+    read_manifests,
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="YAML or JSON file, directory of them, or - for stdin; repeat for several",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check only, on the server")
+    add_output(parser)
+    add_door(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        documents = read_manifests(options.filename)
+        with connect(options) as client:
+            applied = list(client.apply(documents, options.dry_run))
+    except Failed as failed:
+        complain(str(failed))
+        return failed.status
+    if options.output:
+        print_object(applied, options.output)
+        return 0
+    for one in applied:
+        where = f"{one['namespace']}/" if one["namespace"] else ""
+        print(printable(f"{one['kind']} {where}{one['name']} {one['action']}"))
+    return 0

@@ -1,0 +1,61 @@
+"""`sluice-queue explain NAME`: why a workload waits, what would have to change, and when it may
+start."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from queuecontroller.cli.session import (
+    Failed,
+    add_door,
+    add_namespace,
+    add_output,
+    complain,
+    connect,
+    object_of,
+    print_object,
+    printable,
+)
+from queuecontroller.cli.tables import duration
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the workload, or NAMESPACE/NAME")
+    add_namespace(parser)
+    add_output(parser)
+    add_door(parser)
+    parser.set_defaults(kind="workload")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        _, namespace, name = object_of(options)
+        with connect(options) as client:
+            answer = client.explain(namespace, name)
+    except Failed as failed:
+        complain(str(failed))
+        return failed.status
+    if options.output:
+        found = json.loads(answer.json)
+        found["remedies"] = list(answer.remedies)
+        print_object(found, options.output)
+        return 0
+    for line in lines_of(answer):
+        print(printable(line))
+    return 0
+
+
+def lines_of(answer: Any) -> list[str]:
+    status = answer.status
+    where = f" in ClusterQueue {status.cluster_queue}" if status.cluster_queue else ""
+    lines = [f"{status.workload}: {status.phase}{where}"]
+    if status.position:
+        lines.append(f"position: {status.position} of {status.waiting}")
+    if status.reason or status.message:
+        lines.append(f"why: {status.reason}: {status.message}")
+    if status.HasField("estimate_seconds"):
+        lines.append(f"estimate: about {duration(status.estimate_seconds)}, as things went lately")
+    lines += [f"it would start if: {one}" for one in answer.remedies]
+    return lines

@@ -1,0 +1,219 @@
+"""What the verbs share: finding the service, reading manifests, naming kinds, saying what went
+wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from queuecontroller.adapters.client import Client, Door, Refused, Unreachable
+from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9465"
+LARGEST_FILE: Final = 16 << 20
+DEEPEST: Final = 32
+
+_KINDS: Final = {
+    "Workload": ("workloads", "wl", "job", "jobs"),
+    "ClusterQueue": ("clusterqueues", "cq"),
+    "LocalQueue": ("localqueues", "queue", "queues", "lq"),
+    "ResourceFlavor": ("resourceflavors", "flavor", "flavors", "rf"),
+    "Cohort": ("cohorts",),
+    "Topology": ("topologies",),
+    "Namespace": ("namespaces", "ns"),
+    "WorkloadPriorityClass": ("workloadpriorityclasses", "wpc"),
+    "PriorityClass": ("priorityclasses", "pc"),
+    "AdmissionCheck": ("admissionchecks", "ac"),
+    "LimitRange": ("limitranges", "limits"),
+    "Configuration": ("configurations",),
+    "Node": ("nodes", "no"),
+}
+_BY_WORD: Final = {word: kind for kind, words in _KINDS.items() for word in (kind.lower(), *words)}
+
+
+class Failed(Exception):
+    """The verb ends with this status after these lines on stderr."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def add_door(parser: argparse.ArgumentParser) -> None:
+    """The options that every verb which talks to the service has."""
+    door = parser.add_argument_group("where the service is")
+    door.add_argument(
+        "--server",
+        metavar="ADDRESS:PORT",
+        help=f"default: $SLUICE_QUEUE_SERVER, then {DEFAULT_ADDRESS}",
+    )
+    door.add_argument(
+        "--ca", metavar="FILE", help="PEM of the server's authority ($SLUICE_QUEUE_CA)"
+    )
+    door.add_argument(
+        "--certificate", metavar="FILE", help="our own, PEM ($SLUICE_QUEUE_CERTIFICATE)"
+    )
+    door.add_argument("--key", metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
+    door.add_argument(
+        "--server-name", metavar="NAME", help="the name its certificate has, if not the address"
+    )
+
+
+def add_object(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", metavar="KIND", help="workload, cq, lq, flavor, node, …")
+    parser.add_argument("name", metavar="NAME", help="or NAMESPACE/NAME")
+    add_namespace(parser)
+
+
+def add_namespace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--namespace", metavar="NS", help="default: default")
+
+
+def object_of(options: argparse.Namespace) -> tuple[str, str, str]:
+    """(kind, namespace, name). Raises Failed."""
+    namespace, slash, name = str(options.name).rpartition("/")
+    if slash and options.namespace and namespace != options.namespace:
+        raise Failed(EXIT_USAGE, f"{options.name} is not in namespace {options.namespace}")
+    return kind_of(options.kind), namespace or options.namespace or "default", name
+
+
+def kind_of(word: str) -> str:
+    kind = _BY_WORD.get(word.lower())
+    if kind is None:
+        known = ", ".join(sorted(words[0] for words in _KINDS.values()))
+        raise Failed(EXIT_USAGE, f"no kind {word!r}; known: {known}")
+    return kind
+
+
+@contextlib.contextmanager
+def connect(options: argparse.Namespace) -> Iterator[Client]:
+    """A client of the service; its refusals become Failed."""
+    environment = os.environ
+    address = options.server or environment.get("SLUICE_QUEUE_SERVER") or DEFAULT_ADDRESS
+    door = Door(
+        address=address,
+        ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
+        certificate=options.certificate or environment.get("SLUICE_QUEUE_CERTIFICATE", ""),
+        key=options.key or environment.get("SLUICE_QUEUE_KEY", ""),
+        server_name=options.server_name or "",
+    )
+    client = None
+    try:
+        client = Client(door, Wire(find_descriptors()))
+        yield client
+    except Unreachable as error:
+        raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
+    except Refused as refused:
+        usage = refused.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
+        raise Failed(EXIT_USAGE if usage else EXIT_NO, str(refused)) from None
+    except (OSError, ValueError) as error:
+        raise Failed(EXIT_UNREACHABLE, str(error)) from None
+    finally:
+        if client is not None:
+            client.close()
+
+
+def complain(text: str) -> None:
+    for line in text.splitlines() or [""]:
+        print(f"sluice-queue: {printable(line)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Names and messages come from users: no control character reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+# -- manifests ------------------------------------------------------------------------------------
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # same interface
+    """Refuses aliases: a few of them make a document of 300 bytes expand without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"aliases (*{event.anchor}) are not taken; write it out",
+                event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+
+def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
+    """Every document of files, of directories of them (`*.yaml`, `*.yml`, `*.json`) or of stdin
+    (`-`). Raises Failed with everything that cannot be read."""
+    problems: list[str] = []
+    documents: list[dict[str, Any]] = []
+    for name, text in _texts(paths, problems):
+        try:
+            found = list(yaml.load_all(text, Loader=_Loader))
+        except (yaml.YAMLError, RecursionError) as error:
+            what = "nested too deep" if isinstance(error, RecursionError) else str(error)
+            problems.append(f"{name}: {what}")
+            continue
+        for number, one in enumerate(found, 1):
+            if one is None:
+                continue
+            if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
+                problems.append(f"{name}, document {number}: has no kind")
+                continue
+            items = one.get("items") if one["kind"] == "List" else [one]
+            documents += [item for item in items or [] if isinstance(item, dict)]
+    if problems:
+        raise Failed(EXIT_USAGE, "\n".join(problems))
+    if not documents:
+        raise Failed(EXIT_USAGE, f"no objects in {', '.join(paths)}")
+    return documents
+
+
+def _texts(paths: Iterable[str], problems: list[str]) -> Iterator[tuple[str, str]]:
+    for path in paths:
+        if path == "-":
+            yield "stdin", sys.stdin.read(LARGEST_FILE)
+            continue
+        place = Path(path)
+        files = (
+            sorted(p for p in place.rglob("*") if p.suffix in (".yaml", ".yml", ".json"))
+            if place.is_dir()
+            else [place]
+        )
+        if place.is_dir() and not files:
+            problems.append(f"{path}: no *.yaml, *.yml or *.json in it")
+        for file in files:
+            try:
+                if file.stat().st_size > LARGEST_FILE:
+                    problems.append(f"{file}: larger than {LARGEST_FILE >> 20} MiB")
+                    continue
+                yield str(file), file.read_text(encoding="utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(f"{file}: {getattr(error, 'strerror', None) or error}")
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=["json", "yaml", *more],
+        help="instead of text" if not more else f"default: {more[0]}",
+    )
+
+
+def print_object(value: Any, form: str) -> None:
+    if form == "json":
+        print(json.dumps(value, indent=2))
+    else:
+        print(yaml.safe_dump(value, sort_keys=False, default_flow_style=False), end="")
