@@ -12,7 +12,7 @@
 #include "interpose/cost.h"
 #include "interpose/cuda_abi.h"
 
-#define PIPE_SAMPLE_FIRST 3 /* launches of a new shape that are timed */
+#define PIPE_SAMPLE_FIRST 8 /* launches of a new shape that are timed, and not queued by the dozen */
 
 struct throttle_pipe;
 

@@ -218,6 +218,7 @@ static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t
 struct ask {
 	struct throttle_pipe *pipe;
 	int device;
+	bool proven; /* its cost was seen often enough to queue by it */
 	uint64_t cost_ns;
 	uint64_t paid_ns; /* out: drawn from the grant */
 	/* out: the situation at the launch, as in pipe_launch */
@@ -278,7 +279,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 			 * opens one, which may be timed, would always be the same. */
 			uint64_t chunk_ns = policy.chunk_ns / 2 + policy.chunk_ns / 2 * chance / 65536;
 
-			ask->paid_ns = need_ns > chunk_ns ? need_ns : chunk_ns;
+			ask->paid_ns = need_ns == 0 ? 0 : need_ns > chunk_ns ? need_ns : chunk_ns;
 			ppm = want_ppm;
 			price_ns = gate_price_ns(ask->paid_ns, ppm);
 			tat_ns = draw(shared_tat(ask->device), now_ns, price_ns);
@@ -305,8 +306,10 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 			wait_ns = gate_turn_wait_ns(&window, now_ns, inflight_ns, ask->cost_ns);
 			punctual = wait_ns > 0;
 		}
-		if (!wait_ns && gate_queue_full(inflight_ns, ask->cost_ns, policy.inflight_ns, outstanding))
-			wait_ns = gate_queue_wait_ns(inflight_ns, ask->cost_ns, policy.inflight_ns);
+		uint64_t bound_ns = ask->proven ? policy.inflight_ns : 0;
+
+		if (!wait_ns && gate_queue_full(inflight_ns, ask->cost_ns, bound_ns, outstanding))
+			wait_ns = gate_queue_wait_ns(inflight_ns, ask->cost_ns, bound_ns);
 		if (!wait_ns) {
 			look_around(ask, &policy, planned, now_ns);
 			break;
@@ -345,8 +348,9 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 
 	lane->mixed = lane->mixed || lane->key != key;
 	lane->key = key;
-	if (cost_ns && local->credit_ns >= (int64_t)cost_ns &&
-	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= PIPE_SAMPLE_FIRST &&
+	bool proven = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= PIPE_SAMPLE_FIRST;
+
+	if (cost_ns && local->credit_ns >= (int64_t)cost_ns && proven &&
 	    !__atomic_load_n(&entry->wary, __ATOMIC_RELAXED)) {
 		local->credit_ns -= (int64_t)cost_ns;
 		local->launches++;
@@ -367,7 +371,9 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		pipe_await_first_sample(pipe, entry);
 		cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 	}
-	struct ask ask = { .pipe = pipe, .device = device, .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
+	struct ask ask = {
+		.pipe = pipe, .device = device, .proven = proven, .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS
+	};
 	CUresult result = CUDA_SUCCESS;
 
 	guest_check_generation();
