@@ -294,7 +294,9 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 	uint64_t paid_ns = previous ? record->paid_ns : record->cost_ns;
 
 	/* A neighbour's last launch may run on into our window: then the time is ours only as far as it is likely. */
-	if (busy > 1 || true_ns > free_ns || (strangers && true_ns / 2 > paid_ns)) {
+	uint64_t likely_ns = previous ? 2 * paid_ns : paid_ns + paid_ns / 16;
+
+	if (busy > 1 || true_ns > free_ns || (strangers && true_ns > likely_ns)) {
 		settle_shared(pipe, record, &policy, entry, true_ns, busy > 1 ? 0 : free_ns, busy + strangers);
 		return;
 	}
