@@ -96,6 +96,7 @@ def _read_held(message: Any) -> Held:
         exit_status=message.exit_status,
         gpus=read_shares(decision.gpus),
         record=decision.record[:LONGEST_RECORD],
+        started=message.started,
     )
 
 
@@ -161,6 +162,7 @@ def read_said(message: Any) -> Said:
         uid=message.uid,
         attempt=message.attempt,
         reason=text(message.reason[:LONGEST_TEXT], "reason"),
+        started=getattr(message, "started", True),  # a confirmation has no such field
     )
 
 

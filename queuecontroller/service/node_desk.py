@@ -46,6 +46,8 @@ class Said:
     uid: str
     attempt: int
     reason: str = ""
+    started: bool = True
+    """It ran there at some time; if not, whoever waits for it still does."""
 
     @property
     def key(self) -> PodKey:
@@ -90,6 +92,7 @@ class NodeDesk:
             held.uid,
             held.attempt,
             held.reason,
+            held.started,
         )
         if held.state in _LIVE:
             self._running(one, held.attempt, _LIVE[held.state], held.gpus, now_ns)
@@ -217,7 +220,10 @@ class NodeDesk:
         if said.attempt != one.attempt and one.state is PodState.DECIDED:
             return  # an earlier attempt is over; this one has not begun
         self._nodes.forget(one.key)
-        self._workloads.pod_over(one.workload, finished, said.reason, now_ns)
+        if said.started:
+            self._workloads.pod_over(one.workload, finished, said.reason, now_ns)
+        else:
+            self._workloads.never_started(one.workload, one.node, said.reason, now_ns)
         self._workloads.place_waiting(now_ns)
 
     # -- time -------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class Held:
     gpus: tuple[GpuShare, ...] = ()
     record: str = ""
     """The controller's own row of the workload, as it was sent with the decision."""
+    started: bool = True
+    """It ran there at some time."""
 
     @property
     def key(self) -> PodKey:

@@ -470,6 +470,16 @@ class Workloads:
         elif not left:
             self.finish(key, "JobFinished" if finished else "Stopped", message, now_ns)
 
+    def never_started(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
+        """The node gave a pod up before anything ran: whoever waits for it goes on waiting."""
+        record = self.records.get(key)
+        if record is None:
+            return
+        if record.workload.is_true(EVICTED) or record.deleting:
+            self.complete_eviction(key, now_ns)
+        else:
+            self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns)
+
     def refused(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
         """The node could not start a pod; the workload stops everywhere and waits its turn."""
         self._avoid[key, node] = now_ns + AVOID_NS
