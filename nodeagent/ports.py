@@ -51,6 +51,9 @@ class ProcessHandle(Protocol):
     def on_exit(self, call: Callable[[], None]) -> None:
         """Call once when the process has exited; at once if it already has."""
 
+    def signal(self, number: int) -> bool:
+        """Send it a signal; False when it is gone, or not ours to signal."""
+
     def duplicate(self) -> ProcessHandle: ...
     def close(self) -> None: ...
 
@@ -377,6 +380,18 @@ class MemoryAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueAsk:
+    """Through the queue controller; empty texts: as it is configured there."""
+
+    queue: str
+    namespace: str = ""
+    priority_class: str = ""
+    preempted: str = ""
+    """pause or stop."""
+    max_execution_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class GrantAsk:
     gpus: int
     memory: MemoryAsk
@@ -385,6 +400,8 @@ class GrantAsk:
     name: str = ""
     gpu_uuids: tuple[GpuUuid, ...] = ()
     wait_s: float = 0.0
+    queue: QueueAsk | None = None
+    """None: given away by this node alone."""
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""
@@ -431,6 +448,8 @@ class GrantView:
     tamper_events_total: int
     directory: str
     devices: tuple[DeviceView, ...]
+    workload: str = ""
+    """namespace/name, of one that came through the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,8 +502,14 @@ class Granted:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     position: int
-    """1 is next."""
+    """1 is next; 0: not in line."""
     reason: str
+    estimate_s: float | None = None
+    """Until it starts, if things go on as they did lately."""
+    waiting: int = 0
+    """How many stand in that line; 0: not known."""
+    workload: str = ""
+    """namespace/name, of one that came through the queue."""
 
 
 class RefusalKind(StrEnum):

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol
 from nodeagent.ports import GrantAsk
 from nodeagent.units import WHOLE_PPM, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 
-
 WHOLE: Final = Ppm(WHOLE_PPM)
 
 

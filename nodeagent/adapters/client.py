@@ -67,7 +67,7 @@ class Client:
                 if update.HasField("granted"):
                     yield Granted(self._wire.read_grant(update.granted))
                     return
-                yield Waiting(update.waiting.position, update.waiting.reason)
+                yield self._wire.read_waiting(update.waiting)
         raise Unreachable(f"the daemon at {self._socket} ended the call without an answer")
 
     def list_grants(self) -> list[GrantView]:

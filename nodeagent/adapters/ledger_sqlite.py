@@ -14,12 +14,13 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.ports import GrantRecord, GrantState, LedgerFull, LedgerLost
+from nodeagent.queue_ports import Done, Fence, Work, WorkKey
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""
 
@@ -33,6 +34,17 @@ CREATE TABLE grants (
 ) STRICT;
 CREATE INDEX grants_by_boot ON grants (boot_id, state);
 """
+_SCHEMA_2: Final = """
+CREATE TABLE queue_fence (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL) STRICT;
+CREATE TABLE queue_work (
+    workload TEXT NOT NULL, pod TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (workload, pod)
+) STRICT;
+CREATE TABLE queue_done (
+    id INTEGER PRIMARY KEY, uid TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL
+) STRICT;
+"""
+KEEP_DONE: Final = 1000
+"""Ended work of the queue remembered, as the reducer does."""
 
 
 class LedgerTooNew(Exception):
@@ -73,13 +85,49 @@ class SqliteLedger:
         return records
 
     def store(self, record: GrantRecord) -> None:
-        body = json.dumps(write_plain(record), separators=(",", ":"))
+        body = _json(record)
         self._run(
             "INSERT INTO grants VALUES (?, ?, ?, ?, ?) ON CONFLICT (grant_id) DO UPDATE SET"
             " state = excluded.state, written_unix_s = excluded.written_unix_s,"
             " body = excluded.body",
             (record.grant, record.boot_id, record.state.value, time.time(), body),
         )
+
+    # --- the queue ---
+
+    def load_queue(self) -> tuple[Fence, list[Work], list[Done]]:
+        """A row that cannot be read is skipped: the controller knows it too."""
+        fences: list[Fence] = self._bodies("queue_fence", Fence)
+        return (
+            fences[0] if fences else Fence(),
+            self._bodies("queue_work", Work),
+            self._bodies("queue_done", Done),
+        )
+
+    def _bodies(self, table: str, kind: type[Any]) -> list[Any]:
+        found = []
+        for (body,) in self._run(f"SELECT body FROM {table}", ()):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                found.append(read_plain(kind, json.loads(body)))
+        return found
+
+    def store_fence(self, fence: Fence) -> None:
+        self._run("INSERT OR REPLACE INTO queue_fence VALUES (1, ?)", (_json(fence),))
+
+    def store_work(self, work: Work) -> None:
+        self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, _json(work)))
+
+    def drop_work(self, key: WorkKey, done: Done | None) -> None:
+        if done is not None:  # first: forgetting both would let a repeated decision start it again
+            self._run(
+                "INSERT INTO queue_done (uid, attempt, body) VALUES (?, ?, ?)",
+                (done.uid, done.attempt, _json(done)),
+            )
+            self._run(
+                "DELETE FROM queue_done WHERE id <= (SELECT max(id) FROM queue_done) - ?",
+                (KEEP_DONE,),
+            )
+        self._run("DELETE FROM queue_work WHERE workload = ? AND pod = ?", tuple(key))
 
     def close(self) -> None:
         self._db.close()
@@ -107,9 +155,10 @@ class SqliteLedger:
                     f"{self._path} has schema {version}, this version knows {SCHEMA_VERSION}:"
                     " install the newer sluice again, or move the file away"
                 )
-            if version == 0:
+            missing = (_SCHEMA, _SCHEMA_2)[version:]
+            if missing:
                 db.executescript(
-                    f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                    f"BEGIN; {' '.join(missing)} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
                 )
             # Grants of an earlier boot died with it.
             db.execute(
@@ -132,6 +181,10 @@ class SqliteLedger:
             with contextlib.suppress(FileNotFoundError):
                 source = self._path.with_name(self._path.name + suffix)
                 source.rename(self._path.with_name(f"{self._path.name}.corrupt-{stamp}{suffix}"))
+
+
+def _json(value: object) -> str:
+    return json.dumps(write_plain(value), separators=(",", ":"))
 
 
 def _is_io(error: sqlite3.Error) -> bool:

@@ -220,14 +220,13 @@ class LocalApi:
 
     async def _create(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
         update = self._wire.message("CreateGrantUpdate")
-        waiting = self._wire.message("Waiting")
         ask = self._wire.read_grant_ask(request)
         async with contextlib.aclosing(self._service.create_grant(peer, ask)) as progress:
             async for step in progress:
                 if isinstance(step, Granted):
                     yield update(granted=self._wire.write_grant(step.view))
                 else:
-                    yield update(waiting=waiting(position=step.position, reason=step.reason))
+                    yield update(waiting=self._wire.write_waiting(step))
 
     async def _watch(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
         low, high = WATCH_INTERVALS_S

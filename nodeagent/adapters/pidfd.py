@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -52,6 +53,13 @@ class PidfdHandle:
             call()
 
         self._loop.add_reader(self._fd, exited)
+
+    def signal(self, number: int) -> bool:
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except OSError:  # gone, or another user's
+            return False
+        return True
 
     def duplicate(self) -> ProcessHandle:
         return PidfdHandle(self._process, os.dup(self._fd))

@@ -19,9 +19,11 @@ from nodeagent.ports import (
     GrantView,
     MemoryAsk,
     NodeView,
+    QueueAsk,
     RefusalKind,
     Refused,
     ResizeAsk,
+    Waiting,
 )
 from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 
@@ -58,24 +60,24 @@ class Wire:
             self._classes[name] = made
         return self._classes[name]
 
-    def methods(self) -> dict[str, tuple[Any, Any, bool]]:
+    def methods(self, service_name: str = SERVICE) -> dict[str, tuple[Any, Any, bool]]:
         """Name of each method of the service: (request class, response class, response is a
         stream)."""
-        service = self._pool.FindServiceByName(SERVICE)
+        service = self._pool.FindServiceByName(service_name)
         return {
             method.name: (
                 self.message(method.input_type.name),
                 self.message(method.output_type.name),
                 method.server_streaming
                 if hasattr(method, "server_streaming")
-                else self._streams(method.name),
+                else self._streams(service_name, method.name),
             )
             for method in service.methods
         }
 
-    def _streams(self, name: str) -> bool:
+    def _streams(self, service_name: str, name: str) -> bool:
         proto = descriptor_pb2.ServiceDescriptorProto()
-        self._pool.FindServiceByName(SERVICE).CopyToProto(proto)
+        self._pool.FindServiceByName(service_name).CopyToProto(proto)
         return any(m.name == name and m.server_streaming for m in proto.method)
 
     # --- from clients ---
@@ -90,6 +92,7 @@ class Wire:
             name=request.name,
             gpu_uuids=tuple(GpuUuid(uuid) for uuid in request.gpu_uuids),
             wait_s=request.wait_seconds,
+            queue=_read_queue(request.queue) if request.HasField("queue") else None,
             driver_path=request.driver_path,
             nvml_path=request.nvml_path,
             command=request.command,
@@ -106,7 +109,17 @@ class Wire:
     # --- to clients ---
 
     def write_grant_request(self, ask: GrantAsk) -> Any:
+        queue = None
+        if ask.queue is not None:
+            queue = self.message("QueueAsk")(
+                namespace=ask.queue.namespace,
+                queue=ask.queue.queue,
+                priority_class=ask.queue.priority_class,
+                preempted=ask.queue.preempted,
+                max_execution_seconds=ask.queue.max_execution_s,
+            )
         return self.message("CreateGrantRequest")(
+            queue=queue,
             gpus=ask.gpus,
             memory=self._memory(ask.memory),
             share_ppm=ask.share_ppm,
@@ -148,7 +161,28 @@ class Wire:
             processes=view.processes,
             tamper_events_total=view.tamper_events_total,
             directory=view.directory,
+            workload=view.workload,
             devices=[self._device(device) for device in view.devices],
+        )
+
+    def write_waiting(self, step: Waiting) -> Any:
+        message = self.message("Waiting")(
+            position=step.position,
+            reason=step.reason,
+            waiting=step.waiting,
+            workload=step.workload,
+        )
+        if step.estimate_s is not None:
+            message.estimate_seconds = step.estimate_s
+        return message
+
+    def read_waiting(self, message: Any) -> Waiting:
+        return Waiting(
+            message.position,
+            message.reason,
+            _maybe(message, "estimate_seconds"),
+            message.waiting,
+            message.workload,
         )
 
     def _device(self, view: DeviceView) -> Any:
@@ -215,6 +249,7 @@ class Wire:
             processes=message.processes,
             tamper_events_total=message.tamper_events_total,
             directory=message.directory,
+            workload=message.workload,
             devices=tuple(_read_device(device) for device in message.devices),
         )
 
@@ -239,6 +274,13 @@ def _read_memory(memory: Any) -> MemoryAsk:
     if form == "part_ppm":
         return MemoryAsk(part_ppm=Ppm(memory.part_ppm))
     raise Refused(RefusalKind.INVALID, "memory is missing")
+
+
+def _read_queue(queue: Any) -> QueueAsk:
+    seconds = queue.max_execution_seconds
+    if not 0 <= seconds < float("inf"):
+        raise Refused(RefusalKind.INVALID, "the longest run is 0 seconds or more")
+    return QueueAsk(queue.queue, queue.namespace, queue.priority_class, queue.preempted, seconds)
 
 
 def _read_policy(number: int) -> SharePolicy | None:

@@ -98,6 +98,8 @@ class Keeper:
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self.tampers_total = 0
+        self.on_ended: Callable[[GrantId], None] = lambda grant: None
+        """Called after a grant's region is gone."""
         self._effects: Mapping[type[Any], Callable[[Any], None]] = {
             ev.Store: self._store,
             ev.MakeRegion: self._make_region,
@@ -186,6 +188,7 @@ class Keeper:
             log.error("grant %s: cannot remove its region: %s", do.grant, error)
         log.info("grant %s: ended", do.grant)
         self._events.append(ev.RegionRemoved(do.grant))
+        self.on_ended(do.grant)
 
     # --- requests for grants ---
 
@@ -319,6 +322,23 @@ class Keeper:
     def _count(self, opened: Open) -> None:
         high = max(opened.tenants, default=-1) + 1
         opened.region.set_population(len(opened.tenants), high)
+
+    def signal(self, grant: GrantId, number: int) -> int:
+        """Send a signal to every process of the grant we know; how many got it."""
+        opened = self.open.get(grant)
+        handles = [tenant.handle for tenant in opened.tenants.values()] if opened else []
+        owner = self._owners.get(grant)
+        if owner is not None and all(h.process.pid != owner.process.pid for h in handles):
+            handles.append(owner)
+        return sum(handle.signal(number) for handle in handles)
+
+    def tenant_pids(self) -> set[int]:
+        """Of all grants' registered processes."""
+        return {
+            tenant.handle.process.pid
+            for opened in self.open.values()
+            for tenant in opened.tenants.values()
+        }
 
     # --- usage ---
 
