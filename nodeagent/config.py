@@ -58,6 +58,9 @@ class GrantSettings:
     """Requests that may wait at once; bounds what one user can make the daemon remember."""
     max_grants_per_uid: int = _number(256, 1, 100_000)
     """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
+    max_user_priority: int = _number(0, -1000, 1000)
+    """Highest priority that a user other than root may ask for. 0: users may step back behind
+    each other, only root puts a job in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,10 @@ class PlannerSettings:
     """Planning interval, in ms, while some grant is active but none has company."""
     idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
     """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants."""
+    priority_floor_percent: float = _number(5.0, 1.0, 20.0)
+    """What a grant keeps of the GPU's time, in percent, while one of higher priority wants all of
+    it; all such grants together at most 20. 5: a job goes on visibly and its watchdogs stay
+    quiet. To hold one altogether there is `sluice pause`."""
     active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
     """A grant counts as active this long, in ms, after its last sign of work. Several periods,
     so that waiting for one's turn does not look like idleness."""

@@ -269,6 +269,8 @@ class GrantRecord:
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""
+    priority: int = 0
+    """A higher one goes first on a GPU both are active on."""
 
 
 class LedgerLost(Exception):
@@ -405,6 +407,7 @@ class GrantAsk:
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +415,7 @@ class ResizeAsk:
     memory: MemoryAsk | None = None
     share_ppm: Ppm | None = None
     policy: SharePolicy | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +454,7 @@ class GrantView:
     devices: tuple[DeviceView, ...]
     workload: str = ""
     """namespace/name, of one that came through the queue."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,3 +45,9 @@ class SharePolicy(StrEnum):
     """Never above the share, even alone."""
     ELASTIC = "elastic"
     """Alone: the whole GPU. In company: the share is the weight."""
+    EXCLUSIVE = "exclusive"
+    """No company: the GPU takes no other grant."""
+
+
+MAX_PRIORITY: Final = 1000
+"""Priorities lie between minus and plus this."""

@@ -25,10 +25,10 @@ from nodeagent.ports import (
     ResizeAsk,
     Waiting,
 )
-from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
+from nodeagent.units import MAX_PRIORITY, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 
 SERVICE: Final = "sluice.v1.Node"
-_POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC}
+_POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC, 3: SharePolicy.EXCLUSIVE}
 _POLICY_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
 
 
@@ -96,6 +96,7 @@ class Wire:
             driver_path=request.driver_path,
             nvml_path=request.nvml_path,
             command=request.command,
+            priority=_read_priority(request.priority),
         )
 
     def read_resize_ask(self, request: Any) -> ResizeAsk:
@@ -104,6 +105,7 @@ class Wire:
             memory=_read_memory(request.memory) if has_memory else None,
             share_ppm=Ppm(request.share_ppm) if request.HasField("share_ppm") else None,
             policy=_read_policy(request.policy),
+            priority=_read_priority(request.priority) if request.HasField("priority") else None,
         )
 
     # --- to clients ---
@@ -130,6 +132,7 @@ class Wire:
             driver_path=ask.driver_path,
             nvml_path=ask.nvml_path,
             command=ask.command,
+            priority=ask.priority,
         )
 
     def write_resize_request(self, grant: str, ask: ResizeAsk) -> Any:
@@ -140,6 +143,8 @@ class Wire:
             request.share_ppm = ask.share_ppm
         if ask.policy is not None:
             request.policy = _POLICY_NUMBERS[ask.policy]
+        if ask.priority is not None:
+            request.priority = ask.priority
         return request
 
     def _memory(self, ask: MemoryAsk) -> Any:
@@ -163,6 +168,7 @@ class Wire:
             directory=view.directory,
             workload=view.workload,
             devices=[self._device(device) for device in view.devices],
+            priority=view.priority,
         )
 
     def write_waiting(self, step: Waiting) -> Any:
@@ -251,6 +257,7 @@ class Wire:
             directory=message.directory,
             workload=message.workload,
             devices=tuple(_read_device(device) for device in message.devices),
+            priority=message.priority,
         )
 
     def read_snapshot(self, message: Any) -> NodeView:
@@ -289,6 +296,14 @@ def _read_policy(number: int) -> SharePolicy | None:
     if number not in _POLICIES:
         raise Refused(RefusalKind.INVALID, f"share policy {number} is not known here")
     return _POLICIES[number]
+
+
+def _read_priority(number: int) -> int:
+    if abs(number) > MAX_PRIORITY:
+        raise Refused(
+            RefusalKind.INVALID, f"priority {number}: between -{MAX_PRIORITY} and {MAX_PRIORITY}"
+        )
+    return number
 
 
 def _maybe(message: Any, name: str, cast: Callable[[Any], Any] = lambda value: value) -> Any:

@@ -13,9 +13,14 @@ from nodeagent.ports import GrantView, ResizeAsk
 
 
 def resize(options: argparse.Namespace, environment: dict[str, str]) -> int:
-    ask = ResizeAsk(memory=options.gpumem, share_ppm=options.cores, policy=options.policy)
+    ask = ResizeAsk(
+        memory=options.gpumem,
+        share_ppm=options.cores,
+        policy=options.policy,
+        priority=options.priority,
+    )
     if ask == ResizeAsk():
-        complain("resize: nothing to change: give --gpumem, --cores or --policy")
+        complain("resize: nothing to change: give --gpumem, --cores, --policy or --priority")
         return EXIT_USAGE
     return _change(options, environment, lambda client: client.resize_grant(options.grant, ask))
 

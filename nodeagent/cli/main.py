@@ -18,8 +18,9 @@ from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
 from nodeagent.core.quantities import parse_cores as _parse_cores
 from nodeagent.core.quantities import parse_memory as _parse_memory
 from nodeagent.ports import MemoryAsk
-from nodeagent.units import MAX_DEVICES, Ppm, SharePolicy
+from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm, SharePolicy
 
+PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 69
@@ -124,8 +125,10 @@ def make_parser() -> argparse.ArgumentParser:
         type=SharePolicy,
         choices=list(SharePolicy),
         default=SharePolicy.HARD,
-        help="hard: never above the share; elastic: the whole GPU while alone (default: hard)",
+        help="hard: never above the share; elastic: the whole GPU while alone; exclusive: a GPU"
+        " without other grants (default: hard)",
     )
+    run.add_argument("--priority", type=priority, default=0, metavar="N", help=PRIORITY_FORM)
     run.add_argument("--name", default="", help="shown in `sluice ps`, usable in place of the id")
     run.add_argument(
         "--wait",
@@ -149,6 +152,7 @@ def make_parser() -> argparse.ArgumentParser:
     resize.add_argument("--gpumem", type=memory, metavar="SIZE", help="GPU memory on each GPU")
     resize.add_argument("--cores", type=cores, metavar="PERCENT", help=CORES_FORM)
     resize.add_argument("--policy", type=SharePolicy, choices=list(SharePolicy))
+    resize.add_argument("--priority", type=priority, metavar="N", help=PRIORITY_FORM)
     for name, help_ in (
         ("pause", "Hold a grant's launches; its memory stays."),
         ("resume", "Let a paused grant go on."),
@@ -166,6 +170,18 @@ def memory(text: str) -> MemoryAsk:
         return _parse_memory(text)
     except QuantityError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def priority(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = MAX_PRIORITY + 1
+    if abs(number) > MAX_PRIORITY:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
+        )
+    return number
 
 
 def cores(text: str) -> Ppm:

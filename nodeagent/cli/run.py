@@ -57,6 +57,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             driver_path=driver,
             nvml_path=nvml,
             command=_printable(command),
+            priority=options.priority,
         )
         grant = _await_grant(options, environment, ask)
     except Failed as failed:

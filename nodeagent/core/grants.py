@@ -30,6 +30,7 @@ from nodeagent.ports import (
 from nodeagent.units import (
     MAX_DEVICES,
     MAX_SLOTS,
+    WHOLE_PPM,
     GpuUuid,
     GrantId,
     Nanoseconds,
@@ -205,6 +206,7 @@ class GrantBook:
                     driver_path=event.ask.driver_path,
                     nvml_path=event.ask.nvml_path,
                     command=event.ask.command,
+                    priority=event.ask.priority,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)
                 self._told.pop(event.request, None)
@@ -337,9 +339,11 @@ class GrantBook:
                 raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
             bytes_ = memory_on(ask.memory, gpu.memory_bytes) if ask.memory else device.memory_bytes
             share = ask.share_ppm or device.share_ppm
+            if policy is SharePolicy.EXCLUSIVE:
+                share = Ppm(WHOLE_PPM)
             grows = bytes_ > device.memory_bytes or (
-                policy is SharePolicy.HARD
-                and (share > device.share_ppm or record.policy is not SharePolicy.HARD)
+                policy is not SharePolicy.ELASTIC
+                and (share > device.share_ppm or record.policy is not policy)
             )
             if (
                 grows
@@ -351,7 +355,8 @@ class GrantBook:
                 if why is not None:
                     raise Refused(RefusalKind.EXHAUSTED, f"GPU {gpu.index} ({gpu.name}): {why}")
             devices.append(replace(device, memory_bytes=bytes_, share_ppm=share))
-        return replace(record, policy=policy, devices=tuple(devices))
+        priority = record.priority if ask.priority is None else ask.priority
+        return replace(record, policy=policy, devices=tuple(devices), priority=priority)
 
     def _pause_set(self, event: ev.PauseSet) -> list[ev.Instruction]:
         held = self._live(event.grant)

@@ -2,7 +2,7 @@
 
 A GPU fits when it is healthy, has a free slot, enough memory nobody was promised, and room for
 the share. Hard shares are promises, so together they stay within the whole GPU; elastic shares
-are weights and may add up to more.
+are weights and may add up to more. An exclusive grant wants a GPU without others and keeps it so.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Load:
     hard_ppm: int = 0
     share_ppm: int = 0
     grants: int = 0
+    exclusive: bool = False
+    """Held by one grant that wants no company."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
                 hard_ppm=was.hard_ppm + (device.share_ppm if hard else 0),
                 share_ppm=was.share_ppm + device.share_ppm,
                 grants=was.grants + 1,
+                exclusive=was.exclusive or record.policy is SharePolicy.EXCLUSIVE,
             )
     return loads
 
@@ -76,6 +79,10 @@ def obstacle(
         return "not healthy"
     if need_bytes > gpu.memory_bytes:
         return f"has {format_bytes(gpu.memory_bytes)} in all"
+    if load.exclusive:
+        return "held by an exclusive grant"
+    if policy is SharePolicy.EXCLUSIVE and load.grants:
+        return f"shared by {load.grants} grant{'s' if load.grants > 1 else ''}"
     missing = []
     if load.grants >= gpu.slots:
         missing.append(f"all {gpu.slots} slots taken")

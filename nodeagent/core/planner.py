@@ -6,6 +6,10 @@ how long it is, and reads the same CLOCK_MONOTONIC. The planner therefore writes
 somebody becomes active or idle, or a limit changes. If it dies, the tenants keep their windows
 and their own caps.
 
+Priorities come in tiers: the highest active one divides the GPU among its members, what they
+cannot use flows down, and every lower grant keeps a small floor so that it is held back but never
+forgotten. A grant with several GPUs has its windows at the same time on all of them.
+
 Windows always fill the period, hard tenants included: a hard cap is kept by the tenant's own
 virtual clock (`share_ppm`), and a window with some slack is what lets it reach that cap despite
 the cost of handing over.
@@ -46,6 +50,9 @@ class PlanRules:
     longest_period_ns: Nanoseconds
     smallest_quantum_ns: Nanoseconds
     active_hold_ns: Nanoseconds
+    floor_ppm: Ppm
+    """What each grant keeps while others of higher priority want everything; a fifth of the GPU
+    for all of them at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,11 @@ class Tenant:
     share_ppm: Ppm
     hard: bool
     paused: bool = False
+    priority: int = 0
+
+    @property
+    def cap_ppm(self) -> int:
+        return int(self.share_ppm) if self.hard else WHOLE_PPM
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,33 @@ def divide(claims: Sequence[Claim], whole: int = WHOLE_PPM) -> list[int]:
             given[i] = claims[i].cap_ppm
             left -= given[i]
         open_ = [i for i in open_ if i not in clipped]
+    return given
+
+
+def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
+    """Share of each active tenant: tier by tier, every lower one's floor kept back, the rest
+    handed on."""
+    given = [0] * len(active)
+    left = WHOLE_PPM
+
+    def hand_out(members: Sequence[int], whole: int) -> int:
+        claims = [Claim(active[i].share_ppm, active[i].cap_ppm - given[i]) for i in members]
+        parts = divide(claims, whole)
+        for i, part in zip(members, parts, strict=True):
+            given[i] += part
+        return sum(parts)
+
+    tiers = [
+        [i for i, tenant in enumerate(active) if tenant.priority == priority]
+        for priority in sorted({tenant.priority for tenant in active}, reverse=True)
+    ]
+    below = len(active)
+    for members in tiers:
+        below -= len(members)
+        kept = min(floor_ppm * below, WHOLE_PPM // 5)
+        left -= hand_out(members, max(left - kept, 0))
+    for members in tiers:  # what the lowest could not use
+        left -= hand_out(members, left)
     return given
 
 
@@ -170,6 +209,65 @@ def windows(
         for i, extra in zip(long, over, strict=True):
             quanta[i] = floor + extra
     return period, quanta
+
+
+def aligned_windows(
+    active: Mapping[GpuUuid, Sequence[Tenant]], rules: PlanRules
+) -> tuple[int, dict[tuple[GrantId, GpuUuid], tuple[int, int]]]:
+    """(period, (offset, quantum) per grant and GPU) for GPUs that grants with several of them tie
+    together.
+
+    Such a grant runs on all its GPUs at the same time or on none: a rank that waits for another's
+    turn would spin through its own. It gets the smallest share it has on any of them. What is
+    left between their windows goes to the grants of one GPU; a gap no local grant can use stays
+    empty.
+    """
+    shares = {
+        (tenant.grant, gpu): share
+        for gpu, here in active.items()
+        for tenant, share in zip(here, divide_by_priority(here, rules.floor_ppm), strict=True)
+    }
+    gangs: dict[GrantId, list[GpuUuid]] = {}
+    for gpu, here in active.items():
+        for tenant in here:
+            if len(tenant.gpus) > 1:
+                gangs.setdefault(tenant.grant, []).append(gpu)
+    part = {grant: min(shares[grant, gpu] for gpu in on) for grant, on in gangs.items()}
+    smallest = max(1, min(min(part.values()), min(shares.values())))
+    period = max(int(rules.period_ns), -(-rules.smallest_quantum_ns * WHOLE_PPM // smallest))
+    period = min(period, int(rules.longest_period_ns))
+
+    taken: dict[GpuUuid, list[tuple[int, int]]] = {gpu: [] for gpu in active}
+    out: dict[tuple[GrantId, GpuUuid], tuple[int, int]] = {}
+    for grant in sorted(gangs, key=lambda g: (-len(gangs[g]), -part[g], g)):
+        busy = sorted(window for gpu in gangs[grant] for window in taken[gpu])
+        offset, room = _widest_gap(busy, period, period * part[grant] // WHOLE_PPM)
+        quantum = min(room, period * part[grant] // WHOLE_PPM)
+        for gpu in gangs[grant]:
+            taken[gpu].append((offset, offset + quantum))
+            out[grant, gpu] = (offset, quantum)
+    for gpu, here in active.items():
+        local = [tenant for tenant in here if tenant.grant not in gangs]
+        if not local:
+            continue
+        offset, room = _widest_gap(sorted(taken[gpu]), period, period)
+        claims = [Claim(max(1, shares[tenant.grant, gpu]), room) for tenant in local]
+        for tenant, quantum in zip(local, divide(claims, room), strict=True):
+            out[tenant.grant, gpu] = (offset, quantum)
+            offset += quantum
+    return period, out
+
+
+def _widest_gap(busy: Sequence[tuple[int, int]], period: int, want: int) -> tuple[int, int]:
+    """(start, length) of the first gap of at least `want`, else of the widest."""
+    gaps = []
+    at = 0
+    for start, end in busy:
+        if start > at:
+            gaps.append((at, start - at))
+        at = max(at, end)
+    gaps.append((at, max(0, period - at)))
+    return next((gap for gap in gaps if gap[1] >= want), max(gaps, key=lambda gap: gap[1]))
 
 
 @dataclass(slots=True)
@@ -247,7 +345,8 @@ class TurnPlanner:
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
             lengths = self._launches_ns(gpu, active[gpu])
-            known = tuple(here), tuple(t.grant for t in active[gpu]), lengths
+            tied = _tied(gpu, active)
+            known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
             changed = self._planned.get(gpu) != known
             contended = self._contended(gpu, active[gpu], now_ns)
             # Windows that move overlap the old ones for a moment.
@@ -259,8 +358,7 @@ class TurnPlanner:
             if contended or entering:
                 self._epochs[gpu] += 1
             self._planned[gpu] = known
-            gangs = {t.grant for t in here if len(t.gpus) > 1}
-            for tenant, turn in self._turns_on(gpu, here, active[gpu], gangs, now_ns):
+            for tenant, turn in self._turns_on(gpu, here, active, tied, now_ns):
                 key = (tenant.grant, gpu)
                 before = self._turns.get(key)
                 if before != turn:
@@ -324,11 +422,12 @@ class TurnPlanner:
         self,
         gpu: GpuUuid,
         here: Sequence[Tenant],
-        active: Sequence[Tenant],
-        gangs: set[GrantId],
+        everywhere: Mapping[GpuUuid, Sequence[Tenant]],
+        tied: Sequence[GpuUuid],
         now_ns: int,
     ) -> list[tuple[Tenant, DeviceTurn]]:
         epoch = self._epochs[gpu]
+        active = everywhere[gpu]
         out: list[tuple[Tenant, DeviceTurn]] = []
         for tenant in here:
             if tenant in active:
@@ -338,7 +437,9 @@ class TurnPlanner:
             plan = tenant.share_ppm if mode is TurnMode.CAP else 0
             turn = DeviceTurn(mode, Ppm(plan), len(active), contention_epoch=epoch)
             out.append((tenant, turn))
-        if len(active) == 1:
+        if len(tied) > 1 and any(len(everywhere[g]) > 1 for g in tied):
+            out += self._aligned(gpu, {g: everywhere[g] for g in tied}, epoch)
+        elif len(active) == 1:
             (only,) = active
             turn = DeviceTurn(
                 TurnMode.CAP if only.hard else TurnMode.OFF,
@@ -348,45 +449,68 @@ class TurnPlanner:
             )
             out.append((only, turn))
         elif active:
-            out += self._leases(gpu, active, gangs, epoch, now_ns)
+            out += self._leases(gpu, active, epoch, now_ns)
         return out
 
     def _leases(
-        self,
-        gpu: GpuUuid,
-        active: Sequence[Tenant],
-        gangs: set[GrantId],
-        epoch: int,
-        now_ns: int,
+        self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
     ) -> list[tuple[Tenant, DeviceTurn]]:
-        shares = divide([Claim(t.share_ppm, t.share_ppm if t.hard else WHOLE_PPM) for t in active])
-        count = len(active)
-        if any(t.grant in gangs for t in active):
-            # A grant with several GPUs must hold all its windows together or none: a rank that
-            # waits for another's
-            # turn would spin for ever. Windows of different GPUs are not aligned yet, so
-            # everybody here keeps
-            # to its planned share by its own clock, and the hardware slices.
-            return [
-                (t, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
-                for t, share in zip(active, shares, strict=True)
-            ]
+        shares = divide_by_priority(active, self._rules.floor_ppm)
         period, quanta = windows(shares, self._rules, self._launches_ns(gpu, active))
         start = now_ns // period * period
         out = []
         for tenant, share, quantum in zip(active, shares, quanta, strict=True):
-            turn = DeviceTurn(
-                TurnMode.LEASE,
-                Ppm(share),
-                count,
-                Nanoseconds(start),
-                Nanoseconds(period),
-                Nanoseconds(quantum),
-                epoch,
-            )
-            out.append((tenant, turn))
+            out.append((tenant, _lease(share, len(active), start, period, quantum, epoch)))
             start += quantum
         return out
+
+    def _aligned(
+        self, gpu: GpuUuid, tied: Mapping[GpuUuid, Sequence[Tenant]], epoch: int
+    ) -> list[tuple[Tenant, DeviceTurn]]:
+        """Windows at multiples of the period since the clock's start, so that GPUs planned at
+        different times still agree."""
+        period, layout = aligned_windows(tied, self._rules)
+        active = tied[gpu]
+        count = len(active)
+        if min(quantum for _, quantum in layout.values()) * 4 < self._rules.smallest_quantum_ns:
+            # Too many to give each a window: own clocks only, and the hardware slices.
+            shares = divide_by_priority(active, self._rules.floor_ppm)
+            return [
+                (tenant, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
+                for tenant, share in zip(active, shares, strict=True)
+            ]
+        out = []
+        for tenant in active:
+            offset, quantum = layout[tenant.grant, gpu]
+            share = quantum * WHOLE_PPM // period
+            out.append((tenant, _lease(share, count, offset, period, quantum, epoch)))
+        return out
+
+
+def _lease(
+    share: int, count: int, origin_ns: int, period_ns: int, quantum_ns: int, epoch: int
+) -> DeviceTurn:
+    return DeviceTurn(
+        TurnMode.LEASE,
+        Ppm(share),
+        count,
+        Nanoseconds(origin_ns),
+        Nanoseconds(period_ns),
+        Nanoseconds(quantum_ns),
+        epoch,
+    )
+
+
+def _tied(gpu: GpuUuid, active: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[GpuUuid, ...]:
+    """The GPUs that active grants tie to this one, itself included."""
+    tied = {gpu}
+    fresh = [gpu]
+    while fresh:
+        for tenant in active.get(fresh.pop(), ()):
+            new = [g for g in tenant.gpus if g in active and g not in tied]
+            tied.update(new)
+            fresh += new
+    return tuple(sorted(tied))
 
 
 def _schedule(turn: DeviceTurn) -> tuple[object, ...]:

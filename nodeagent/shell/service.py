@@ -37,7 +37,15 @@ from nodeagent.ports import (
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Answer, Keeper, Open
 from nodeagent.shell.turns import Turns
-from nodeagent.units import NS_PER_S, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, RequestId
+from nodeagent.units import (
+    NS_PER_S,
+    WHOLE_PPM,
+    GpuUuid,
+    GrantId,
+    Nanoseconds,
+    RequestId,
+    SharePolicy,
+)
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,62}")
 SMALLEST_SHARE_PPM: Final = WHOLE_PPM // 100
@@ -87,6 +95,7 @@ class Service:
     ) -> AsyncGenerator[Granted | Waiting, None]:
         """Progress until the grant. Raises Refused; ends the request when the caller goes away."""
         check_ask(ask, self._settings.max_wait_s)
+        self._check_priority(peer, ask.priority)
         request = RequestId(next(self._requests))
         grant = GrantId(str(uuid.uuid4()))
         event = ev.Asked(
@@ -134,8 +143,11 @@ class Service:
 
     def resize_grant(self, peer: Peer, grant: str, ask: ResizeAsk) -> GrantView:
         found = self._find(peer, grant)
-        if ask.memory is None and ask.share_ppm is None and ask.policy is None:
-            raise Refused(RefusalKind.INVALID, "nothing to change: give memory, cores or policy")
+        if ask == ResizeAsk():
+            raise Refused(
+                RefusalKind.INVALID, "nothing to change: give memory, cores, policy or priority"
+            )
+        self._check_priority(peer, ask.priority)
         if ask.memory is not None:
             _check_memory(ask.memory)
         if ask.share_ppm is not None:
@@ -262,9 +274,19 @@ class Service:
             tamper_events_total=sum(opened.account.tampers.values()) if opened else 0,
             directory=opened.region.directory if opened else "",
             devices=tuple(devices),
+            priority=record.priority,
         )
 
     # --- who may what ---
+
+    def _check_priority(self, peer: Peer, priority: int | None) -> None:
+        highest = self._settings.max_user_priority
+        if priority is not None and priority > highest and peer.uid not in self.operator_uids:
+            raise Refused(
+                RefusalKind.INVALID,
+                f"priority {priority}: uid {peer.uid} may ask for {highest} at most"
+                " (grants.max_user_priority)",
+            )
 
     def _visible(self, peer: Peer) -> list[Held]:
         grants = self._keeper.book.grants.values()
@@ -318,6 +340,8 @@ def check_ask(ask: GrantAsk, max_wait_s: float) -> None:
         problems.append(
             f"a command line is shown in at most {LONGEST_COMMAND} printable characters"
         )
+    if ask.policy is SharePolicy.EXCLUSIVE and ask.share_ppm != WHOLE_PPM:
+        problems.append("an exclusive grant has all of the GPU's time: leave --cores out")
     if problems:
         raise Refused(RefusalKind.INVALID, "; ".join(problems))
     _check_memory(ask.memory)

@@ -8,7 +8,7 @@ from nodeagent.core.planner import PlanRules, Tenant, TurnPlanner
 from nodeagent.core.usage import Activity
 from nodeagent.ports import Clock, GrantState
 from nodeagent.shell.keeper import Keeper
-from nodeagent.units import NS_PER_MS, GpuUuid, GrantId, Nanoseconds, SharePolicy
+from nodeagent.units import NS_PER_MS, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy
 
 HEARTBEAT_NS = 100 * NS_PER_MS
 """Tenants call the daemon silent after 2 s."""
@@ -26,6 +26,7 @@ class Turns:
                 longest_period_ns=_ns(settings.longest_period_ms),
                 smallest_quantum_ns=_ns(settings.smallest_quantum_ms),
                 active_hold_ns=_ns(settings.active_hold_ms),
+                floor_ppm=Ppm(int(settings.priority_floor_percent * 10_000)),
             )
         )
 
@@ -50,6 +51,7 @@ class Turns:
                     record.devices[0].share_ppm,
                     record.policy is SharePolicy.HARD,
                     record.paused,
+                    record.priority,
                 )
             )
         for change in self.planner.plan(tenants, looks, now_ns):
