@@ -12,8 +12,10 @@ import asyncio
 import fcntl
 import logging
 import os
+import pwd
 import resource
 import signal
+import socket
 import sys
 import time
 import tomllib
@@ -29,6 +31,7 @@ from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
+from nodeagent.adapters.queue_client import GrpcQueueLink
 from nodeagent.adapters.region import RegionLibrary, TmpfsRegions, can_mount
 from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
@@ -36,9 +39,11 @@ from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, Settings, parse, split_address
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, Nvml
+from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
+from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.service import Service
 from nodeagent.shell.turns import Turns
 
@@ -159,7 +164,22 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
     def doctor() -> list[Finding]:
         return host_findings(files, environment, runtime, settings.nvml.library)
 
-    endpoints: list[Endpoint] = [LocalApi(runtime, wire, service, clock, doctor)]
+    endpoints: list[Endpoint] = []
+    if settings.queue.server:
+        node_name = settings.queue.node_name or socket.gethostname()
+        service.queue = QueueDesk(
+            settings.queue,
+            GrpcQueueLink(settings.queue, node_name, boot, native.version(), wire),
+            ledger,
+            keeper,
+            CapacityReader(settings.queue, node_name, keeper, gpus, clock.monotonic_ns),
+            boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            unix_s=clock.unix_s,
+            user_name=user_name,
+            fatal=lambda error: nodes[0].fatal(error),
+        )
+        endpoints.append(service.queue)
+    endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
     if settings.metrics.enabled:
         host, port = split_address(settings.metrics.listen)
         endpoints.append(MetricsServer(host, port, lambda: service.node_view(None), clock.unix_s))
@@ -180,6 +200,13 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
         doorman.close_listeners()
         ledger.close()
         lock.close()
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def make_nvml(settings: Settings, clock: Clock) -> Nvml:

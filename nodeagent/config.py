@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 
 def _number(default: float, low: float, high: float) -> Any:
@@ -140,6 +140,46 @@ class PathSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """[queue]: the queue controller this node takes work from."""
+
+    server: str = ""
+    """ADDRESS:PORT of `sluice-queue serve`. Empty: no queue, `sluice run --queue` is refused."""
+    node_name: str = ""
+    """Default: the host name. With mutual TLS the certificate must carry it."""
+    namespace: str = "default"
+    """Where `sluice run --queue NAME` looks for the LocalQueue when it names no namespace."""
+    ca: str = _absolute_path()
+    """PEM of the controller's authority. Empty: no TLS, for loopback only."""
+    certificate: str = _absolute_path()
+    """PEM of this node's own certificate, for mutual TLS."""
+    key: str = _absolute_path()
+    """PEM of its key."""
+    server_name: str = ""
+    """The name in the controller's certificate, where that is not the address."""
+    labels: str = ""
+    """Node labels for flavors and selectors: `name=value, name=value`."""
+    taints: str = ""
+    """Node taints: `name=value:NoSchedule, …`."""
+    unschedulable: bool = False
+    """Take no new work from the queue; what runs goes on."""
+
+    def label_map(self) -> dict[str, str]:
+        pairs = [one.strip().partition("=") for one in self.labels.split(",") if one.strip()]
+        return {name: value for name, _, value in pairs}
+
+    def taint_list(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, value, effect."""
+        found = []
+        for one in self.taints.split(","):
+            text, _, effect = one.strip().rpartition(":")
+            name, _, value = text.partition("=")
+            if name:
+                found.append((name, value, effect))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration file."""
 
@@ -149,6 +189,7 @@ class Settings:
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     nvml: NvmlSettings = field(default_factory=NvmlSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
     paths: PathSettings = field(default_factory=PathSettings)
 
 
@@ -167,6 +208,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "planner": PlannerSettings,
     "nvml": NvmlSettings,
     "metrics": MetricsSettings,
+    "queue": QueueSettings,
     "paths": PathSettings,
 }
 
@@ -267,6 +309,36 @@ def _check_together(settings: Settings) -> list[str]:
         split_address(settings.metrics.listen)
     except ValueError as error:
         problems.append(f"metrics.listen: {error}")
+    return problems + _check_queue(settings.queue)
+
+
+_TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _check_queue(queue: QueueSettings) -> list[str]:
+    problems = []
+    if queue.server:
+        try:
+            host, _ = split_address(queue.server)
+        except ValueError as error:
+            problems.append(f"queue.server: {error}")
+        else:
+            if not queue.ca and host not in ("localhost", "127.0.0.1", "::1"):
+                problems.append(
+                    f"queue.server: {queue.server} is not loopback, so it needs TLS: set queue.ca"
+                    " (and queue.certificate and queue.key, if the controller asks for them)"
+                )
+    if bool(queue.certificate) != bool(queue.key):
+        lacking = "key" if queue.certificate else "certificate"
+        problems.append(f"queue.{lacking}: is missing; certificate and key belong together")
+    for one in queue.labels.split(","):
+        if one.strip() and "=" not in one:
+            problems.append(f"queue.labels: {one.strip()!r} is not name=value")
+    for one in queue.taints.split(","):
+        text, _, effect = one.strip().rpartition(":")
+        if one.strip() and (not text or effect not in _TAINT_EFFECTS):
+            known = ", ".join(_TAINT_EFFECTS)
+            problems.append(f"queue.taints: {one.strip()!r} is not name=value:EFFECT ({known})")
     return problems
 
 

@@ -63,7 +63,9 @@ class Client:
         """Raises Refused, Unreachable."""
         request = self._wire.write_grant_request(ask)
         with self._errors():
-            for update in self._method("CreateGrant")(request, timeout=ask.wait_s + DEADLINE_S):
+            endless = ask.queue is not None and ask.wait_s == 0
+            timeout = None if endless else ask.wait_s + DEADLINE_S
+            for update in self._method("CreateGrant")(request, timeout=timeout):
                 if update.HasField("granted"):
                     yield Granted(self._wire.read_grant(update.granted))
                     return

@@ -137,6 +137,32 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="wait this long for a free share (default: fail at once)",
     )
+    run.add_argument(
+        "--queue",
+        metavar="NAME",
+        help="wait for quota in this LocalQueue, NAME or NAMESPACE/NAME, as long as it takes"
+        " or --wait says; Ctrl-C withdraws",
+    )
+    run.add_argument(
+        "--priority-class",
+        default="",
+        metavar="NAME",
+        help="with --queue: a WorkloadPriorityClass",
+    )
+    run.add_argument(
+        "--preempted",
+        choices=["stop", "pause"],
+        default="",
+        help="with --queue: what becomes of it when it has to make way (default: as the queue"
+        " says, else stop)",
+    )
+    run.add_argument(
+        "--max-time",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="with --queue: stop it after this long (default: never)",
+    )
     run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
 

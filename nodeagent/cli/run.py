@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -22,10 +23,11 @@ from nodeagent.adapters.host import DRIVER, NVML, find_library
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect
 from nodeagent.native import NativeFiles
-from nodeagent.ports import GrantAsk, Granted, GrantView, Waiting
+from nodeagent.ports import GrantAsk, Granted, GrantView, QueueAsk, Waiting
 from nodeagent.units import GpuUuid
 
 EXIT_NOT_STARTED = 125
+EXIT_INTERRUPTED = 130
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 SHOWN_COMMAND = 256
@@ -54,6 +56,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             name=options.name,
             gpu_uuids=tuple(GpuUuid(uuid) for uuid in options.gpu_uuid),
             wait_s=options.wait,
+            queue=_queue_ask(options),
             driver_path=driver,
             nvml_path=nvml,
             command=_printable(command),
@@ -62,7 +65,8 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         grant = _await_grant(options, environment, ask)
     except Failed as failed:
         complain(str(failed))
-        return failed.status if failed.status == EXIT_USAGE else EXIT_NOT_STARTED
+        own = failed.status in (EXIT_USAGE, EXIT_INTERRUPTED)
+        return failed.status if own else EXIT_NOT_STARTED
     return become(command, tenant_environment(environment, grant, files), inherited)
 
 
@@ -124,6 +128,7 @@ def _await_grant(
     started_s = time.monotonic()
     live = sys.stderr.isatty() and not options.quiet
     told = None
+    width = shutil.get_terminal_size().columns if live else 0
     try:
         with connect(options, environment) as client:
             for step in client.create_grant(ask):
@@ -131,22 +136,60 @@ def _await_grant(
                     return step.view
                 if step != told and not options.quiet:
                     told = step
-                    _show_wait(step, time.monotonic() - started_s, ask.wait_s, live)
+                    _show_wait(step, time.monotonic() - started_s, ask.wait_s, width)
+    except KeyboardInterrupt:
+        if ask.queue is None:
+            raise
+        raise Failed(EXIT_INTERRUPTED, "withdrawn from the queue") from None
     finally:
         if live and told is not None:
             print(file=sys.stderr)
     raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
 
 
-def _show_wait(step: Waiting, waited_s: float, most_s: float, live: bool) -> None:
-    text = (
-        f"sluice: waiting, number {step.position} in line, {waited_s:.0f} of {most_s:g} s:"
-        f" {step.reason}"
-    )
-    if live:
+def _show_wait(step: Waiting, waited_s: float, most_s: float, width: int) -> None:
+    """`width` 0: no terminal, a line for each piece of news."""
+    text = wait_line(step, waited_s, most_s)
+    if width:
+        text = text if len(text) < width else text[: width - 2] + "…"
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
     else:
         print(text, file=sys.stderr, flush=True)
+
+
+def wait_line(step: Waiting, waited_s: float, most_s: float) -> str:
+    """Where the wait stands, in one line."""
+    parts = ["sluice: waiting"]
+    if step.position:
+        line = f" of {step.waiting}" if step.waiting else ""
+        parts.append(f"number {step.position} in line{line}")
+    parts.append(f"{waited_s:.0f} of {most_s:g} s" if most_s else f"{waited_s:.0f} s")
+    if step.estimate_s is not None:
+        parts.append(f"about {step.estimate_s:.0f} s to go")
+    if step.workload:
+        parts.append(step.workload)
+    reason = "".join(c if c.isprintable() else "?" for c in step.reason)
+    return f"{', '.join(parts)}: {reason}"
+
+
+def _queue_ask(options: argparse.Namespace) -> QueueAsk | None:
+    """Raises Failed for options that go together with --queue only."""
+    if options.queue is None:
+        for name in ("priority_class", "preempted", "max_time"):
+            if getattr(options, name):
+                flag = name.replace("_", "-")
+                raise Failed(EXIT_USAGE, f"run: --{flag} needs --queue")
+        return None
+    namespace, _, name = options.queue.rpartition("/")
+    if not name:
+        raise Failed(EXIT_USAGE, f"run: --queue {options.queue!r} is not NAME or NAMESPACE/NAME")
+    return QueueAsk(
+        queue=name,
+        namespace=namespace,
+        priority_class=options.priority_class,
+        preempted=options.preempted,
+        max_execution_s=options.max_time,
+    )
 
 
 def _printable(command: list[str]) -> str:

@@ -7,6 +7,7 @@ Implements the NodeService port; peers come with their identity from the kernel.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import re
 import uuid
@@ -36,6 +37,7 @@ from nodeagent.ports import (
 )
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Answer, Keeper, Open
+from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.turns import Turns
 from nodeagent.units import (
     NS_PER_S,
@@ -85,6 +87,8 @@ class Service:
         self.loops: dict[str, float] = {}
         """Name of each loop and when it last completed, Unix seconds."""
         self.operator_uids: frozenset[int] = frozenset({0})
+        self.queue: QueueDesk | None = None
+        """Set where the node takes work from a queue controller."""
         self.counters: Callable[[], dict[str, float]] = dict
         self.nvml_restarts: Callable[[], int] = lambda: 0
 
@@ -95,6 +99,11 @@ class Service:
     ) -> AsyncGenerator[Granted | Waiting, None]:
         """Progress until the grant. Raises Refused; ends the request when the caller goes away."""
         check_ask(ask, self._settings.max_wait_s)
+        if ask.queue is not None:
+            async with contextlib.aclosing(self._through_queue(peer, ask)) as progress:
+                async for step in progress:
+                    yield step
+            return
         self._check_priority(peer, ask.priority)
         request = RequestId(next(self._requests))
         grant = GrantId(str(uuid.uuid4()))
@@ -125,6 +134,33 @@ class Service:
                 return
         finally:
             self._keeper.withdraw(request, grant)
+
+    async def _through_queue(
+        self, peer: Peer, ask: GrantAsk
+    ) -> AsyncGenerator[Granted | Waiting, None]:
+        """The same by way of the queue controller; a wait of 0 has no end."""
+        if self.queue is None:
+            raise Refused(
+                RefusalKind.UNAVAILABLE,
+                "this node takes no work from a queue: set queue.server in the daemon's"
+                " configuration",
+            )
+        reason = "no answer"
+        try:
+            async with (
+                asyncio.timeout(ask.wait_s or None),
+                contextlib.aclosing(self.queue.wait(peer, ask)) as progress,
+            ):
+                async for step in progress:
+                    if not isinstance(step, Waiting):
+                        yield Granted(self._view(self._held(step)))
+                        return
+                    reason = step.reason
+                    yield step
+        except TimeoutError:
+            raise Refused(
+                RefusalKind.EXHAUSTED, f"waited {ask.wait_s:g} s in vain: {reason}"
+            ) from None
 
     async def _next_answer(self, answers: asyncio.Queue[Answer], end_ns: int) -> Answer | None:
         """None when there is none in time. Without a wait the answer is in the queue already."""
@@ -157,6 +193,8 @@ class Service:
 
     def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView:
         found = self._find(peer, grant)
+        if not paused and self.queue is not None:
+            self.queue.check_resume(found)
         self._keeper.apply(ev.PauseSet(found, paused))
         return self._view(self._held(found))
 
@@ -273,6 +311,7 @@ class Service:
             processes=len(held.slots),
             tamper_events_total=sum(opened.account.tampers.values()) if opened else 0,
             directory=opened.region.directory if opened else "",
+            workload=self.queue.workload_of(record.grant) if self.queue else "",
             devices=tuple(devices),
             priority=record.priority,
         )

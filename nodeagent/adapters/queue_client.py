@@ -1,0 +1,245 @@
+"""The queue controller over gRPC: the QueueLink port.
+
+Each connection makes its channel anew, so that renewed certificates are taken and a controller
+that moved is found. Every call has a deadline; the stream of decisions has a sign of life each
+second, so silence means that the way is cut even where TCP does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from nodeagent.adapters.queue_wire import (
+    read_decision,
+    read_status,
+    read_welcome,
+    write_capacity,
+    write_held,
+    write_outcome,
+    write_submission,
+    write_usage,
+)
+from nodeagent.adapters.wire import Wire
+from nodeagent.config import QueueSettings
+from nodeagent.queue_ports import (
+    OVER,
+    Capacity,
+    Decision,
+    Fence,
+    LinkLost,
+    QueueRefused,
+    QueueStatus,
+    Submission,
+    Usage,
+    Welcome,
+    Work,
+    WorkState,
+)
+
+NODES: Final = "sluice.v1.QueueNodes"
+QUEUES: Final = "sluice.v1.Queues"
+DEADLINE_S: Final = 5.0
+CONNECT_DEADLINE_S: Final = 10.0
+"""Tells everything the node holds, and the controller answers with everything it wants."""
+SILENCE_S: Final = 10.0
+LARGEST_ANSWER: Final = 16 << 20
+
+_GONE: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+
+class GrpcQueueLink:
+    def __init__(
+        self, settings: QueueSettings, node: str, boot_id: str, version: str, wire: Wire
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._boot_id = boot_id
+        self._version = version
+        self._wire = wire
+        self._channel: Any = None
+        self._methods = {
+            **{f"/{NODES}/{n}": m for n, m in wire.methods(NODES).items()},
+            **{f"/{QUEUES}/{n}": m for n, m in wire.methods(QUEUES).items()},
+        }
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    async def connect(
+        self, fence: Fence, held: Sequence[Work], waiting: Sequence[str], capacity: Capacity
+    ) -> Welcome:
+        await self.close()
+        self._channel = self._open()
+        hello = self._wire.message("NodeHello")(
+            node=self._node,
+            boot_id=self._boot_id,
+            version=self._version,
+            cluster_id=fence.cluster_id,
+            seen_term=fence.term,
+            seen_revision=fence.revision,
+            epoch=fence.epoch,
+            held=[write_held(self._wire, work) for work in held],
+            waiting=list(waiting),
+            capacity=write_capacity(self._wire, capacity),
+        )
+        answer = await self._call(f"/{NODES}/Connect", hello, CONNECT_DEADLINE_S)
+        return read_welcome(answer)
+
+    def _open(self) -> Any:
+        settings = self._settings
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", LARGEST_ANSWER),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+        ]
+        if not settings.ca:
+            options.append(("grpc.enable_http_proxy", 0))
+            return grpc.aio.insecure_channel(settings.server, options=options)
+        try:
+            credentials = grpc.ssl_channel_credentials(
+                Path(settings.ca).read_bytes(),
+                Path(settings.key).read_bytes() if settings.key else None,
+                Path(settings.certificate).read_bytes() if settings.certificate else None,
+            )
+        except OSError as error:
+            raise LinkLost(f"{error.filename}: {error.strerror}") from error
+        if settings.server_name:
+            options.append(("grpc.ssl_target_name_override", settings.server_name))
+        return grpc.aio.secure_channel(settings.server, credentials, options=options)
+
+    async def report(
+        self, fence: Fence, sequence: int, capacity: Capacity, usage: Sequence[Usage]
+    ) -> Welcome:
+        message = self._wire.message("NodeReport")(
+            node=self._node,
+            epoch=fence.epoch,
+            term=fence.term,
+            sequence=sequence,
+            capacity=write_capacity(self._wire, capacity),
+            usage=[write_usage(self._wire, one) for one in usage],
+        )
+        ack = await self._call(f"/{NODES}/Report", message)
+        return Welcome(fence.cluster_id, ack.term, ack.epoch, ack.revision, ack.lease_seconds, 0.0)
+
+    async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None]]:
+        request = self._wire.message("WatchDecisionsRequest")(
+            node=self._node,
+            epoch=fence.epoch,
+            term=fence.term,
+            after_revision=fence.revision,
+        )
+        async for update in self._stream(f"/{NODES}/WatchDecisions", request, SILENCE_S):
+            decision = read_decision(update.decision) if update.HasField("decision") else None
+            yield update.term, update.revision, decision
+
+    async def tell(self, fence: Fence, work: Work) -> bool:
+        decision = work.decision
+        about = {
+            "node": self._node,
+            "epoch": fence.epoch,
+            "term": fence.term,
+            "workload": decision.workload,
+            "pod": decision.pod,
+            "uid": decision.uid,
+            "attempt": decision.attempt,
+            "reason": work.reason,
+        }
+        if work.state in OVER and work.state is not WorkState.REFUSED:
+            notice = self._wire.message("ReleaseNotice")(
+                **about, finished=work.state is WorkState.FINISHED, started=work.started
+            )
+            ack = await self._call(f"/{NODES}/Release", notice)
+        else:
+            confirmation = write_outcome(self._wire, about, work)
+            ack = await self._call(f"/{NODES}/Confirm", confirmation)
+        return bool(ack.known)
+
+    # --- for processes that wait here ---------------------------------------------------------
+
+    async def submit(self, ask: Submission) -> QueueStatus:
+        message = write_submission(self._wire, ask, self._node)
+        return read_status(await self._call(f"/{QUEUES}/Submit", message))
+
+    async def follow(self, workload: str, uid: str) -> AsyncIterator[QueueStatus]:
+        async for status in self._stream(f"/{QUEUES}/Follow", self._ref(workload, uid), None):
+            yield read_status(status)
+
+    async def withdraw(self, workload: str, uid: str) -> None:
+        try:
+            await self._call(f"/{QUEUES}/Delete", self._ref(workload, uid))
+        except QueueRefused as refused:
+            if refused.kind != "NOT_FOUND":
+                raise
+
+    def _ref(self, workload: str, uid: str) -> Any:
+        namespace, _, name = workload.partition("/")
+        return self._wire.message("ObjectRef")(
+            kind="Workload", namespace=namespace, name=name, uid=uid
+        )
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def _call(self, path: str, request: Any, deadline_s: float = DEADLINE_S) -> Any:
+        if self._channel is None:
+            raise LinkLost("not connected")
+        ask, answer, _ = self._methods[path]
+        call = self._channel.unary_unary(
+            path,
+            request_serializer=ask.SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        with self._errors():
+            return await call(request, timeout=deadline_s)
+
+    async def _stream(self, path: str, request: Any, silence_s: float | None) -> AsyncIterator[Any]:
+        if self._channel is None:
+            raise LinkLost("not connected")
+        ask, answer, _ = self._methods[path]
+        call = self._channel.unary_stream(
+            path,
+            request_serializer=ask.SerializeToString,
+            response_deserializer=answer.FromString,
+        )(request)
+        try:
+            while True:
+                with self._errors():
+                    message = await asyncio.wait_for(call.read(), silence_s)
+                if message is grpc.aio.EOF:
+                    return
+                yield message
+        finally:
+            call.cancel()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise LinkLost(f"{self._settings.server} is silent") from None
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            raise LinkLost(str(error)) from None
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+            if code in _GONE:
+                raise LinkLost(f"{self._settings.server}: {details}") from None
+            raise QueueRefused(code.name, details or code.name) from None
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()

@@ -1,0 +1,459 @@
+"""The node's desk at the queue: keeps a session with the controller, carries out what the reducer
+decides, and lets processes under `sluice run --queue` wait for their turn.
+
+It runs in the daemon's one thread. A session that breaks is made anew after a pause that grows;
+what was not told meanwhile is told when connecting, since that tells everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import signal
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from nodeagent.config import QueueSettings
+from nodeagent.core import events as ev
+from nodeagent.core import queue_decisions as qd
+from nodeagent.ports import (
+    GrantAsk,
+    LedgerFull,
+    MemoryAsk,
+    Peer,
+    RefusalKind,
+    Refused,
+    Waiting,
+)
+from nodeagent.queue_ports import (
+    LinkLost,
+    QueueLedger,
+    QueueLink,
+    QueueRefused,
+    QueueStatus,
+    Submission,
+    Work,
+    WorkState,
+)
+from nodeagent.shell.capacity import CapacityReader
+from nodeagent.shell.keeper import Keeper
+from nodeagent.units import GrantId, RequestId
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 10.0
+FIRST_REQUEST: Final = 1 << 32
+"""Far from the numbers of the local API."""
+
+_REFUSALS: Final = {
+    "INVALID_ARGUMENT": RefusalKind.INVALID,
+    "NOT_FOUND": RefusalKind.INVALID,
+    "PERMISSION_DENIED": RefusalKind.DENIED,
+}
+
+Step = Waiting | Refused | GrantId
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A process that waits for its workload to start."""
+
+    peer: Peer
+    ask: GrantAsk
+    steps: asyncio.Queue[Step] = field(default_factory=asyncio.Queue)
+    workload: str = ""
+    uid: str = ""
+    granted: bool = False
+
+
+class QueueDesk:
+    def __init__(
+        self,
+        settings: QueueSettings,
+        link: QueueLink,
+        ledger: QueueLedger,
+        keeper: Keeper,
+        capacity: CapacityReader,
+        boot_ns: Callable[[], int],
+        unix_s: Callable[[], float],
+        user_name: Callable[[int], str],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`boot_ns` is CLOCK_BOOTTIME."""
+        self._settings = settings
+        self._link = link
+        self._ledger = ledger
+        self._keeper = keeper
+        self._capacity = capacity
+        self._boot_ns = boot_ns
+        self._unix_s = unix_s
+        self._user_name = user_name
+        self._fatal = fatal
+        self.book = qd.QueueBook(*ledger.load_queue())
+        self.trouble = "not connected yet"
+        """Why there is no session; empty while there is one."""
+        self._events: deque[qd.Event] = deque()
+        self._busy = False
+        self._outbox: asyncio.Queue[Work] = asyncio.Queue()
+        self._broken = asyncio.Event()
+        self._waiters: dict[str, Waiter] = {}
+        self._withdrawing: dict[str, str] = {}
+        """UIDs by workload: given up here, not yet known there."""
+        self._requests = itertools.count(FIRST_REQUEST)
+        self._kills: dict[GrantId, asyncio.TimerHandle] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._effects: Mapping[type[Any], Callable[[Any], None]] = {
+            qd.StoreFence: lambda do: self._ledger.store_fence(do.fence),
+            qd.StoreWork: lambda do: self._ledger.store_work(do.work),
+            qd.DropWork: lambda do: self._ledger.drop_work(do.key, do.done),
+            qd.Start: self._start_work,
+            qd.SetPaused: self._set_paused,
+            qd.Stop: self._stop_work,
+            qd.Tell: lambda do: self._outbox.put_nowait(do.work),
+            qd.Reconnect: self._reconnect,
+        }
+
+    # --- an Endpoint of the daemon ------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._keeper.on_ended = self._grant_ended
+        live = self._keeper.book.grants
+        for work in list(self.book.works.values()):
+            if work.grant is not None and work.grant not in live:
+                self._apply(qd.GrantEnded(work.grant))
+            elif work.state is WorkState.STOPPING and work.grant is not None:
+                self._stop_work(qd.Stop(work.grant, work.decision.grace_s, work.reason))
+        for make in (self._sessions, self._ticks):
+            task = asyncio.create_task(make())
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        for handle in self._kills.values():
+            handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    # --- events in, instructions out ----------------------------------------------------------
+
+    def _apply(self, event: qd.Event) -> None:
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                for do in self.book.handle(self._events.popleft(), self._boot_ns()):
+                    self._carry_out(do)
+        finally:
+            self._busy = False
+
+    def _carry_out(self, do: qd.Instruction) -> None:
+        try:
+            self._effects[type(do)](do)
+        except LedgerFull as error:
+            # The row that is missing is older than the truth; the controller tells it again.
+            log.error("the ledger is full: %s", error)
+
+    def _reconnect(self, do: qd.Reconnect) -> None:
+        log.warning("queue: connecting again: %s", do.reason)
+        self.trouble = do.reason
+        self._broken.set()
+
+    # --- grants -------------------------------------------------------------------------------
+
+    def _start_work(self, do: qd.Start) -> None:
+        work = do.work
+        waiter = self._waiters.get(work.decision.workload)
+        if waiter is None:
+            self._events.append(qd.GrantRefused(work.key, "nobody waits for it here"))
+            return
+        request, grant = RequestId(next(self._requests)), GrantId(str(uuid.uuid4()))
+        asked = ev.Asked(
+            request, grant, _ask_for(work, waiter.ask), waiter.peer.handle.process, self._unix_s()
+        )
+        answers = self._keeper.ask(asked, waiter.peer.handle.duplicate())
+        answer: Any = answers.get_nowait() if not answers.empty() else None
+        if isinstance(answer, str):
+            waiter.granted = True
+            waiter.steps.put_nowait(GrantId(answer))
+            self._events.append(qd.GrantMade(work.key, GrantId(answer)))
+        else:
+            reason = str(answer) if isinstance(answer, Refused) else "the grant was not made"
+            log.warning("queue: %s could not start: %s", work.decision.workload, reason)
+            self._events.append(qd.GrantRefused(work.key, reason))
+        self._keeper.withdraw(request, grant)
+
+    def _set_paused(self, do: qd.SetPaused) -> None:
+        log.info("queue: grant %s %s", do.grant, "paused" if do.paused else "goes on")
+        try:
+            self._keeper.apply(ev.PauseSet(do.grant, do.paused))
+        except Refused as refused:  # it is ending; GrantEnded follows
+            log.info("queue: grant %s: %s", do.grant, refused)
+
+    def _stop_work(self, do: qd.Stop) -> None:
+        reached = self._keeper.signal(do.grant, signal.SIGTERM)
+        log.info(
+            "queue: stopping grant %s (%d processes, %g s to end): %s",
+            do.grant,
+            reached,
+            do.grace_s,
+            do.reason,
+        )
+        loop = asyncio.get_running_loop()
+        self._kills[do.grant] = loop.call_later(do.grace_s, self._kill, do.grant)
+
+    def _kill(self, grant: GrantId) -> None:
+        self._kills.pop(grant, None)
+        if grant not in self._keeper.book.grants:
+            return
+        with contextlib.suppress(Refused):
+            self._keeper.apply(ev.Released(grant))  # no new process may come in now
+        if self._keeper.signal(grant, signal.SIGKILL):
+            log.warning("queue: grant %s did not end in time: killed", grant)
+        # A process in the middle of fork may have escaped: look again until it is over.
+        self._kills[grant] = asyncio.get_running_loop().call_later(TICK_S, self._kill, grant)
+
+    def _grant_ended(self, grant: GrantId) -> None:
+        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        handle = self._kills.pop(grant, None)
+        if handle is not None:
+            handle.cancel()
+        asyncio.get_running_loop().call_soon(self._apply, qd.GrantEnded(grant))
+
+    def workload_of(self, grant: GrantId) -> str:
+        work = self.book.work_of(grant)
+        return work.decision.workload if work is not None else ""
+
+    def queue_grants(self) -> frozenset[GrantId]:
+        return frozenset(work.grant for work in self.book.works.values() if work.grant)
+
+    def check_resume(self, grant: GrantId) -> None:
+        """Raises Refused for a grant that the queue has paused."""
+        if self.book.is_paused_by_queue(grant):
+            raise Refused(
+                RefusalKind.UNAVAILABLE,
+                f"grant {grant[:8]} is paused by the queue until {self.workload_of(grant)} is"
+                " admitted again; see `sluice queue explain`",
+            )
+
+    # --- the session --------------------------------------------------------------------------
+
+    async def _sessions(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                if await self._connect():
+                    pause_s = FIRST_PAUSE_S
+                    await self._session()
+            except LinkLost as error:
+                self._lost(str(error))
+            except QueueRefused as refused:
+                self._lost(f"the controller refuses this node: {refused}")
+            self._apply(qd.Disconnected())
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+    def _lost(self, why: str) -> None:
+        if not self.trouble:
+            log.warning("queue: the session is over: %s", why)
+        elif self.trouble != why:
+            log.info("queue: no session: %s", why)
+        self.trouble = why
+
+    async def _connect(self) -> bool:
+        self._outbox = asyncio.Queue()  # connecting tells everything
+        self._broken = asyncio.Event()
+        told = tuple(self.book.works.values())
+        sent_ns = self._boot_ns()
+        waiting = [name for name, one in self._waiters.items() if not one.granted]
+        self._capacity.queue_grants = self.queue_grants()
+        welcome = await self._link.connect(
+            self.book.fence, told, waiting, self._capacity.capacity()
+        )
+        self._apply(qd.Welcomed(welcome, sent_ns, told))
+        if not self.book.connected:
+            return False
+        self.trouble = ""
+        self._report_s = welcome.report_s or 5.0
+        log.info(
+            "queue: connected to %s, term %d, epoch %d",
+            self._settings.server,
+            welcome.term,
+            welcome.epoch,
+        )
+        return True
+
+    async def _session(self) -> None:
+        """Until it breaks. Raises LinkLost, QueueRefused."""
+        parts = [
+            asyncio.create_task(part)
+            for part in (self._watch(), self._report(), self._send(), self._broken.wait())
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in parts:
+                task.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        async for term, revision, decision in self._link.watch(self.book.fence):
+            self._apply(qd.Decided(term, revision, decision))
+        raise LinkLost("the stream of decisions has ended")
+
+    async def _report(self) -> None:
+        for sequence in itertools.count(1):
+            await asyncio.sleep(self._report_s)
+            sent_ns = self._boot_ns()
+            self._capacity.queue_grants = self.queue_grants()
+            ack = await self._link.report(
+                self.book.fence,
+                sequence,
+                self._capacity.capacity(),
+                self._capacity.usage(self.book.works.values()),
+            )
+            self._apply(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns))
+
+    async def _send(self) -> None:
+        while True:
+            work = await self._outbox.get()
+            known = await self._link.tell(self.book.fence, work)
+            decision = work.decision
+            self._apply(
+                qd.Acknowledged(work.key, decision.uid, decision.attempt, work.state, known)
+            )
+
+    async def _ticks(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._apply(qd.Ticked())
+            if self.book.connected:
+                await self._withdraw_given_up()
+
+    async def _withdraw_given_up(self) -> None:
+        for workload, uid in list(self._withdrawing.items()):
+            try:
+                await self._link.withdraw(workload, uid)
+            except LinkLost:
+                return
+            except QueueRefused as refused:
+                log.warning("queue: %s could not be withdrawn: %s", workload, refused)
+            self._withdrawing.pop(workload, None)
+
+    # --- processes that wait ------------------------------------------------------------------
+
+    async def wait(self, peer: Peer, ask: GrantAsk) -> AsyncGenerator[Waiting | GrantId, None]:
+        """Progress until the grant. Raises Refused. Leaving early withdraws the workload."""
+        waiter = Waiter(peer, ask)
+        task = asyncio.create_task(self._pursue(waiter))
+        try:
+            while True:
+                step = await waiter.steps.get()
+                if isinstance(step, Refused):
+                    raise step
+                yield step
+                if not isinstance(step, Waiting):
+                    return
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._leave(waiter)
+
+    def _leave(self, waiter: Waiter) -> None:
+        if self._waiters.get(waiter.workload) is waiter:
+            del self._waiters[waiter.workload]
+            self._apply(qd.WaiterLeft(waiter.workload))
+        if waiter.workload and not waiter.granted:
+            self._withdrawing[waiter.workload] = waiter.uid
+            task = asyncio.create_task(self._withdraw_given_up())
+            self._tasks = [one for one in self._tasks if not one.done()] + [task]
+
+    async def _pursue(self, waiter: Waiter) -> None:
+        """Submits, then reports every step of the workload's way."""
+        submission = self._submission(waiter)
+        while True:
+            try:
+                status = await self._link.submit(submission)
+                break
+            except LinkLost as error:
+                waiter.steps.put_nowait(Waiting(0, f"the queue does not answer ({error})"))
+                await asyncio.sleep(TICK_S)
+            except QueueRefused as refused:
+                kind = _REFUSALS.get(refused.kind, RefusalKind.UNAVAILABLE)
+                waiter.steps.put_nowait(Refused(kind, f"the queue: {refused}"))
+                return
+        waiter.workload, waiter.uid = status.workload, status.uid
+        self._waiters[waiter.workload] = waiter
+        self._apply(qd.WaiterCame(waiter.workload))
+        while True:
+            try:
+                async for status in self._link.follow(waiter.workload, waiter.uid):
+                    if waiter.granted:
+                        return
+                    waiter.steps.put_nowait(_step(status))
+                    if status.is_over:
+                        return
+            except LinkLost as error:
+                text = f"the queue does not answer; the place in line is kept ({error})"
+                waiter.steps.put_nowait(Waiting(0, text, workload=waiter.workload))
+            except QueueRefused as refused:
+                waiter.steps.put_nowait(Refused(RefusalKind.UNAVAILABLE, f"the queue: {refused}"))
+                return
+            await asyncio.sleep(TICK_S)
+
+    def _submission(self, waiter: Waiter) -> Submission:
+        queue = waiter.ask.queue
+        assert queue is not None
+        return Submission(
+            namespace=queue.namespace or self._settings.namespace,
+            queue=queue.queue,
+            ask=waiter.ask,
+            user=self._user_name(waiter.peer.uid),
+            token=str(uuid.uuid4()),
+            priority_class=queue.priority_class,
+            preempted=queue.preempted,
+            max_execution_s=queue.max_execution_s,
+        )
+
+
+def _ask_for(work: Work, asked: GrantAsk) -> GrantAsk:
+    """The local ask for what was decided: exactly these GPUs, now."""
+    gpus = work.decision.gpus
+    if not gpus:
+        return replace(asked, queue=None, wait_s=0.0)
+    return replace(
+        asked,
+        gpus=len(gpus),
+        gpu_uuids=tuple(one.gpu for one in gpus),
+        memory=MemoryAsk(amount_bytes=gpus[0].memory_bytes),
+        share_ppm=gpus[0].share_ppm,
+        queue=None,
+        wait_s=0.0,
+    )
+
+
+def _step(status: QueueStatus) -> Waiting | Refused:
+    if status.is_over:
+        text = status.message or f"the workload is {status.phase.lower()}"
+        return Refused(RefusalKind.UNAVAILABLE, f"the queue: {status.workload}: {text}")
+    reason = f"{status.phase}: {status.message or status.reason}"
+    return Waiting(status.position, reason, status.estimate_s, status.waiting, status.workload)
