@@ -266,6 +266,8 @@ class GrantRecord:
     boot_id: str
     state: GrantState = GrantState.PREPARING
     paused: bool = False
+    lent: bool = False
+    """Paused, and its share of the time given to others meanwhile; its memory is not."""
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""

@@ -96,6 +96,7 @@ def write_outcome(wire: Wire, about: Mapping[str, Any], work: Work) -> Any:
         state=_STATES[work.state],
         gpus=[_share(wire, one) for one in work.decision.gpus],
         grant=work.grant or "",
+        refused=work.state is WorkState.PAUSED and work.decision.desired is Desired.RUN,
     )
 
 

@@ -114,6 +114,8 @@ class Resized:
 class PauseSet:
     grant: GrantId
     paused: bool
+    lends: bool = False
+    """Others may have its share of the time until it goes on, which may then be refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,10 +360,26 @@ class GrantBook:
 
     def _pause_set(self, event: ev.PauseSet) -> list[ev.Instruction]:
         held = self._live(event.grant)
-        if held.record.paused == event.paused:
+        record = held.record
+        lent = event.paused and (event.lends or record.lent)
+        if (record.paused, record.lent) == (event.paused, lent):
             return []
-        held.record = replace(held.record, paused=event.paused)
-        return self._republish(held)
+        if record.lent and not event.paused:
+            self._check_share_is_back(record)
+        held.record = replace(record, paused=event.paused, lent=lent)
+        return [*self._republish(held), *(self._serve_queue() if lent else [])]
+
+    def _check_share_is_back(self, record: GrantRecord) -> None:
+        """Raises Refused while others have the share it lent."""
+        if record.policy is not SharePolicy.HARD:
+            return
+        others = load_of([h.record for h in self.grants.values() if h.record.grant != record.grant])
+        for device in record.devices:
+            if others.get(device.gpu, Load()).hard_ppm + device.share_ppm > WHOLE_PPM:
+                raise Refused(
+                    RefusalKind.EXHAUSTED,
+                    f"the time it lent on {device.gpu} while paused is still taken",
+                )
 
     def _released(self, event: ev.Released) -> list[ev.Instruction]:
         held = self.grants.get(event.grant)

@@ -63,8 +63,8 @@ def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
             was = loads.get(device.gpu, Load())
             loads[device.gpu] = Load(
                 memory_bytes=was.memory_bytes + device.memory_bytes,
-                hard_ppm=was.hard_ppm + (device.share_ppm if hard else 0),
-                share_ppm=was.share_ppm + device.share_ppm,
+                hard_ppm=was.hard_ppm + (device.share_ppm if hard and not record.lent else 0),
+                share_ppm=was.share_ppm + (0 if record.lent else device.share_ppm),
                 grants=was.grants + 1,
                 exclusive=was.exclusive or record.policy is SharePolicy.EXCLUSIVE,
             )

@@ -90,6 +90,14 @@ class GrantRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeRefused:
+    """A paused grant cannot go on: others have the share it lent."""
+
+    grant: GrantId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GrantEnded:
     grant: GrantId
 
@@ -119,6 +127,7 @@ Event = (
     | WaiterLeft
     | GrantMade
     | GrantRefused
+    | ResumeRefused
     | GrantEnded
     | Acknowledged
     | Ticked
@@ -154,8 +163,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SetPaused:
+    """Answered by ResumeRefused where it cannot go on."""
+
     grant: GrantId
     paused: bool
+    lends: bool = False
+    """Others get its share of the time meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +218,7 @@ class QueueBook:
             WaiterLeft: self._waiter_left,
             GrantMade: self._grant_made,
             GrantRefused: self._grant_refused,
+            ResumeRefused: self._resume_refused,
             GrantEnded: self._grant_ended,
             Acknowledged: self._acknowledged,
             Ticked: self._ticked,
@@ -360,7 +374,7 @@ class QueueBook:
         paused = replace(work, state=WorkState.PAUSED)
         self.works[work.key] = paused
         self._self_paused.discard(work.grant)
-        return [StoreWork(paused), SetPaused(work.grant, True), Tell(paused)]
+        return [StoreWork(paused), SetPaused(work.grant, True, lends=True), Tell(paused)]
 
     def _stop(self, work: Work) -> list[Instruction]:
         if work.grant is None:
@@ -428,6 +442,14 @@ class QueueBook:
         wanted = work.decision.desired is Desired.RUN
         state = WorkState.REFUSED if wanted else WorkState.STOPPED
         return self._end(work, state, event.reason)
+
+    def _resume_refused(self, event: ResumeRefused, now_ns: int) -> list[Instruction]:
+        work = self.work_of(event.grant)
+        if work is None or work.state is not WorkState.RUNNING:
+            return []
+        paused = replace(work, state=WorkState.PAUSED, reason=event.reason)
+        self.works[work.key] = paused
+        return [StoreWork(paused), Tell(paused)]
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 import signal
 import uuid
 from collections import deque
@@ -52,6 +53,8 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 FIRST_REQUEST: Final = 1 << 32
 """Far from the numbers of the local API."""
+
+_PART: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 _REFUSALS: Final = {
     "INVALID_ARGUMENT": RefusalKind.INVALID,
@@ -202,9 +205,11 @@ class QueueDesk:
     def _set_paused(self, do: qd.SetPaused) -> None:
         log.info("queue: grant %s %s", do.grant, "paused" if do.paused else "goes on")
         try:
-            self._keeper.apply(ev.PauseSet(do.grant, do.paused))
-        except Refused as refused:  # it is ending; GrantEnded follows
-            log.info("queue: grant %s: %s", do.grant, refused)
+            self._keeper.apply(ev.PauseSet(do.grant, do.paused, do.lends))
+        except Refused as refused:
+            log.warning("queue: grant %s: %s", do.grant, refused)
+            if refused.kind is RefusalKind.EXHAUSTED:  # otherwise it is ending: GrantEnded follows
+                self._events.append(qd.ResumeRefused(do.grant, str(refused)))
 
     def _stop_work(self, do: qd.Stop) -> None:
         reached = self._keeper.signal(do.grant, signal.SIGTERM)
@@ -423,12 +428,16 @@ class QueueDesk:
     def _submission(self, waiter: Waiter) -> Submission:
         queue = waiter.ask.queue
         assert queue is not None
+        token = str(uuid.uuid4())
+        # The name people gave it, made unique, where it can be part of a Kubernetes name.
+        name = f"{waiter.ask.name}-{token[:8]}" if _PART.fullmatch(waiter.ask.name) else ""
         return Submission(
+            name=name,
             namespace=queue.namespace or self._settings.namespace,
             queue=queue.queue,
             ask=waiter.ask,
             user=self._user_name(waiter.peer.uid),
-            token=str(uuid.uuid4()),
+            token=token,
             priority_class=queue.priority_class,
             preempted=queue.preempted,
             max_execution_s=queue.max_execution_s,

@@ -103,6 +103,8 @@ class NodesApi:
 
         if state is None:
             known = self._shell.step("refuse", lambda book, now: book.desk.refuse(said, now))
+        elif request.refused:
+            known = self._shell.step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
         else:
             live: PodState = state
             known = self._shell.step(

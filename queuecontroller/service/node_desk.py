@@ -171,6 +171,16 @@ class NodeDesk:
         self._running(one, said.attempt, state, gpus, now_ns)
         return True
 
+    def refuse_resume(self, said: Said, now_ns: int) -> bool:
+        """It stays paused: others have its share of the time. It queues again."""
+        one = self._find(said)
+        if one is None:
+            return False
+        if one.desired is Desired.RUN and said.attempt == one.attempt:
+            one = self._nodes.note_state(one, PodState.PAUSED, (), now_ns)
+            self._workloads.refused(one.workload, one.node, said.reason, now_ns, Desired.PAUSE)
+        return True
+
     def refuse(self, said: Said, now_ns: int) -> bool:
         one = self._find(said)
         if one is None:

@@ -480,13 +480,21 @@ class Workloads:
         else:
             self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns)
 
-    def refused(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
+    def refused(
+        self,
+        key: WorkloadKey,
+        node: str,
+        message: str,
+        now_ns: int,
+        desired: Desired = Desired.STOP,
+    ) -> None:
         """The node could not start a pod; the workload stops everywhere and waits its turn."""
-        self._avoid[key, node] = now_ns + AVOID_NS
         record = self.records[key]
+        if not record.node:
+            self._avoid[key, node] = now_ns + AVOID_NS
         attempt = record.workload.requeue_state.count + 1
         again = RequeueState(attempt, now_ns + backoff_ns(attempt, key, BACKOFF))
-        self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, requeue=again)
+        self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, desired, again)
 
     # -- time and changes -------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.demo.queue import the_queue
 from tests.node import Node, running, soon_ns, until
 from tests.places import BUILD
 
@@ -341,6 +342,9 @@ def main() -> int:
         except BaseException:
             print((directory / "daemon.log").read_text()[-4000:], file=sys.stderr)
             raise
+    heading("The queue in front of a node: two teams, four half GPUs")
+    with workplace() as directory:
+        the_queue(directory, report)
     (BUILD / "demo.json").write_text(json.dumps(report.facts, indent=1) + "\n")
     print(
         f"\n{'Everything held.' if report.held else 'NOT everything held.'} Figures: build/demo.json"
