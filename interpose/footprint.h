@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much device memory an array takes, for the drivers that do not tell: pure arithmetic, saturating.
+ * How much device memory an allocation takes, for the drivers do not tell: pure arithmetic, saturating.
  *
- * The driver reports sizes of deferred-mapping arrays only. Ours: bytes per element from the format, rows padded to 64
- * bytes (one line of a block-linear tile), times height, depth or layers, over all levels of a mipmap.
+ * Above 1 MiB a driver gives whole granules of 2 MiB; below, blocks share them in size classes. The driver reports sizes
+ * of deferred-mapping arrays only. Ours of the others: bytes per element from the format, rows padded to 512 bytes, times
+ * height, depth or layers, over all levels of a mipmap.
  */
 #ifndef SLUICE_FOOTPRINT_H
 #define SLUICE_FOOTPRINT_H
@@ -23,6 +24,16 @@ static inline uint64_t footprint_times(uint64_t a, uint64_t b)
 static inline uint64_t footprint_up(uint64_t value, uint64_t step)
 {
 	return value > UINT64_MAX - step ? UINT64_MAX : (value + step - 1) / step * step;
+}
+
+#define FOOTPRINT_GRANULE (UINT64_C(2) << 20)
+
+/* Charging what was asked for would let a program of 1.1 MiB blocks hold nearly twice its grant. */
+static inline uint64_t footprint_block(uint64_t bytes)
+{
+	if (bytes > FOOTPRINT_GRANULE / 2)
+		return footprint_up(bytes, FOOTPRINT_GRANULE);
+	return bytes <= 512 ? 512 : UINT64_C(1) << (64 - __builtin_clzll(bytes - 1));
 }
 
 /* What drivers have padded rows to since Fermi; only a first guess, the real pitch is charged afterwards. */
@@ -108,7 +119,7 @@ static inline uint64_t footprint_array(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsi
 	if (footprint_is_deferred(desc))
 		return 0;
 	for (unsigned int level = 0; level < levels && level < 32; level++) {
-		uint64_t row = footprint_up((footprint_times(width, bits) + 7) / 8, 64);
+		uint64_t row = footprint_up((footprint_times(width, bits) + 7) / 8, 512);
 		uint64_t bytes = footprint_times(footprint_times(row, height), depth);
 
 		total = total + bytes < total ? UINT64_MAX : total + bytes;
@@ -117,7 +128,7 @@ static inline uint64_t footprint_array(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsi
 		if (!layered)
 			depth = depth > 1 ? depth / 2 : 1;
 	}
-	return total;
+	return footprint_block(total);
 }
 
 #endif

@@ -25,6 +25,7 @@ static bool note(enum ptrmap_kind kind, uint64_t key, uint64_t bytes, int device
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 {
+	uint64_t held = footprint_block(bytes);
 	CUresult r;
 	int device;
 
@@ -34,16 +35,16 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 		return driver.cuMemAlloc_v2(dptr, bytes);
 	r = charge_device(&device);
 	if (r == CUDA_SUCCESS)
-		r = charge_take(device, bytes);
+		r = charge_take(device, held);
 	if (r == CUDA_SUCCESS) {
 		r = driver.cuMemAlloc_v2(dptr, bytes);
-		if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, bytes, device)) {
+		if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, held, device)) {
 			if (driver.cuMemFree_v2)
 				driver.cuMemFree_v2(*dptr);
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 		if (r != CUDA_SUCCESS)
-			charge_return(device, bytes);
+			charge_return(device, held);
 	}
 	guest_leave();
 	return r;
@@ -53,6 +54,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
  * neighbours'. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 {
+	uint64_t held = footprint_block(bytes);
 	CUresult r;
 	int device;
 
@@ -62,16 +64,16 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 		return driver.cuMemAllocManaged(dptr, bytes, flags);
 	r = charge_device(&device);
 	if (r == CUDA_SUCCESS)
-		r = charge_take(device, bytes);
+		r = charge_take(device, held);
 	if (r == CUDA_SUCCESS) {
 		r = driver.cuMemAllocManaged(dptr, bytes, flags);
-		if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, bytes, device)) {
+		if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, held, device)) {
 			if (driver.cuMemFree_v2)
 				driver.cuMemFree_v2(*dptr);
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 		if (r != CUDA_SUCCESS)
-			charge_return(device, bytes);
+			charge_return(device, held);
 	}
 	guest_leave();
 	return r;
@@ -89,14 +91,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 		return CUDA_ERROR_NOT_FOUND;
 	if (!dptr || !pitch || width_bytes == 0 || height == 0 || !guest_enter())
 		return driver.cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
-	held = footprint_pitched(footprint_pitch(width_bytes), height);
+	held = footprint_block(footprint_pitched(footprint_pitch(width_bytes), height));
 	r = charge_device(&device);
 	if (r == CUDA_SUCCESS)
 		r = charge_take(device, held);
 	if (r == CUDA_SUCCESS) {
 		r = driver.cuMemAllocPitch_v2(dptr, pitch, width_bytes, height, element_bytes);
 		if (r == CUDA_SUCCESS) {
-			uint64_t real = footprint_pitched(*pitch, height);
+			uint64_t real = footprint_block(footprint_pitched(*pitch, height));
 
 			r = charge_resize(device, held, real);
 			if (r == CUDA_SUCCESS)

@@ -33,7 +33,8 @@ struct sim_range {
 	uint64_t base;
 	uint64_t pages;
 	uint64_t bytes;   /* asked for */
-	uint64_t charged; /* of the device's memory */
+	uint64_t charged; /* of the device's memory, whole pages */
+	uint64_t shared;  /* or its part of pages that small ranges of its context share */
 	enum sim_range_kind kind;
 	int device;
 	struct CUctx_st *context;
@@ -83,6 +84,8 @@ bool sim_charge_hard(struct sim_device *device, uint64_t bytes);
 /* A charged range; NULL = no memory. `context` NULL = belongs to the process. */
 struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
                                     uint64_t charged);
+/* The same for `taken` bytes in whole pages, or in pages shared with other small ranges of the context. */
+struct sim_range *sim_range_packed(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes, uint64_t taken);
 void sim_range_drop(struct sim_range *range);
 /* host.c: is this host memory that the driver allocated or registered, and what is it? */
 bool sim_host_covers(uint64_t address, uint64_t bytes);

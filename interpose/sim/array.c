@@ -72,11 +72,6 @@ static uint64_t padded_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
 	       slices_of(shape);
 }
 
-static uint64_t in_pages(uint64_t bytes)
-{
-	return (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
-}
-
 static bool format_known(CUarray_format format)
 {
 	switch (format) {
@@ -213,8 +208,7 @@ static CUresult create(struct CUctx_st *context, CUarray *array, const CUDA_ARRA
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	sim_memory_lock();
 	if (!(shape->Flags & DEFERRED)) {
-		range = sim_range_charged(context->device, context, SIM_RANGE_ARRAY, packed_bytes(shape),
-		                          in_pages(padded_bytes(shape)));
+		range = sim_range_packed(context, SIM_RANGE_ARRAY, packed_bytes(shape), padded_bytes(shape));
 		if (!range)
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -373,8 +367,7 @@ static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const C
 		m->padded_bytes += padded_bytes(&s);
 	}
 	if (whole && !(shape->Flags & DEFERRED)) {
-		m->range =
-			sim_range_charged(context->device, context, SIM_RANGE_ARRAY, offset, in_pages(m->padded_bytes));
+		m->range = sim_range_packed(context, SIM_RANGE_ARRAY, offset, m->padded_bytes);
 		whole = m->range != NULL;
 	}
 	if (!whole) {

@@ -58,39 +58,79 @@ bool sim_charge_hard(struct sim_device *device, uint64_t bytes)
 	return sim_charge(device, bytes);
 }
 
+static uint64_t in_pages(uint64_t bytes)
+{
+	return (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+}
+
+static unsigned class_of(uint64_t bytes)
+{
+	unsigned class = 0;
+
+	while ((UINT64_C(512) << class) < bytes)
+		class ++;
+	return class;
+}
+
+static struct sim_range *range_charged(struct sim_range like, uint64_t pages_charged)
+{
+	struct sim_device *d = sim_device_get(like.device);
+
+	if (!sim_charge_hard(d, pages_charged))
+		return NULL;
+	struct sim_range *r = sim_range_make(like.bytes, SIM_PAGE);
+
+	if (!r) {
+		sim_uncharge(d, pages_charged);
+		return NULL;
+	}
+	r->kind = like.kind;
+	r->bytes = like.bytes;
+	r->charged = like.charged;
+	r->shared = like.shared;
+	r->device = like.device;
+	r->context = like.context;
+	return r;
+}
+
 struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
                                     uint64_t charged)
 {
-	struct sim_device *d = sim_device_get(device);
+	struct sim_range like = {
+		.device = device, .context = context, .kind = kind, .bytes = bytes, .charged = charged
+	};
 
-	if (!sim_charge_hard(d, charged))
-		return NULL;
-	struct sim_range *r = sim_range_make(bytes, SIM_PAGE);
+	return range_charged(like, charged);
+}
 
-	if (!r) {
-		sim_uncharge(d, charged);
+struct sim_range *sim_range_packed(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes, uint64_t taken)
+{
+	struct sim_range like = { .device = context->device, .context = context, .kind = kind, .bytes = bytes };
+
+	if (taken > UINT64_MAX - SIM_PAGE)
 		return NULL;
-	}
-	r->kind = kind;
-	r->bytes = bytes;
-	r->charged = charged;
-	r->device = device;
-	r->context = context;
+	if (taken > SIM_PAGE / 2)
+		return sim_range_charged(context->device, context, kind, bytes, in_pages(taken));
+	like.shared = UINT64_C(512) << class_of(taken);
+	struct sim_range *r =
+		range_charged(like, in_pages(context->shared_bytes + like.shared) - in_pages(context->shared_bytes));
+
+	if (r)
+		context->shared_bytes += like.shared;
 	return r;
 }
 
 void sim_range_drop(struct sim_range *range)
 {
-	sim_uncharge(sim_device_get(range->device), range->charged);
-	sim_range_free(range);
-}
+	uint64_t charged = range->charged;
 
-/* In whole pages. */
-static struct sim_range *range_charged(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes)
-{
-	if (bytes > UINT64_MAX - SIM_PAGE)
-		return NULL;
-	return sim_range_charged(context->device, context, kind, bytes, (bytes + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE);
+	if (range->shared) {
+		charged = in_pages(range->context->shared_bytes);
+		range->context->shared_bytes -= range->shared;
+		charged -= in_pages(range->context->shared_bytes);
+	}
+	sim_uncharge(sim_device_get(range->device), charged);
+	sim_range_free(range);
 }
 
 static void slab_link(struct sim_range *r, unsigned class)
@@ -114,15 +154,6 @@ static void slab_unlink(struct sim_range *r, unsigned class)
 		r->next->previous = r->previous;
 }
 
-static unsigned class_of(uint64_t bytes)
-{
-	unsigned class = 0;
-
-	while ((UINT64_C(512) << class) < bytes)
-		class ++;
-	return class;
-}
-
 static uint64_t slab_alloc(struct CUctx_st *context, uint64_t bytes)
 {
 	unsigned class = class_of(bytes);
@@ -131,7 +162,7 @@ static uint64_t slab_alloc(struct CUctx_st *context, uint64_t bytes)
 	while (r && r->context != context)
 		r = r->next;
 	if (!r) {
-		r = range_charged(context, SIM_RANGE_SLAB, SIM_PAGE);
+		r = sim_range_charged(context->device, context, SIM_RANGE_SLAB, SIM_PAGE, SIM_PAGE);
 		if (!r)
 			return 0;
 		r->object_bytes = 512u << class;
@@ -164,7 +195,7 @@ static uint64_t allocate(struct CUctx_st *context, uint64_t bytes, enum sim_rang
 	if (kind == SIM_RANGE_PLAIN && bytes <= SIM_PAGE / 2) {
 		address = slab_alloc(context, bytes);
 	} else {
-		struct sim_range *r = range_charged(context, kind, bytes);
+		struct sim_range *r = sim_range_packed(context, kind, bytes, bytes);
 
 		address = r ? r->base : 0;
 	}
@@ -213,7 +244,7 @@ void sim_context_memory_gone(struct CUctx_st *context)
 	sim_pools_context_gone(context);
 	sim_imports_context_gone(context);
 	while ((r = sim_range_after(&cursor))) {
-		if (r->context != context || r->charged == 0)
+		if (r->context != context || (r->charged == 0 && r->shared == 0))
 			continue;
 		if (r->kind == SIM_RANGE_SLAB && r->used < SIM_PAGE / r->object_bytes)
 			slab_unlink(r, class_of(r->object_bytes));

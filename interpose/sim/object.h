@@ -63,6 +63,7 @@ struct CUctx_st {
 	uint32_t references;
 	int submit_lock; /* spin: several threads may launch into one context */
 	uint64_t overhead_bytes;
+	uint64_t shared_bytes; /* of small ranges that share pages, under memory's lock */
 	struct CUstream_st legacy;
 	struct CUstream_st *streams; /* under stream.c's lock */
 	struct CUctx_st *next;

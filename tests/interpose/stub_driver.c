@@ -354,6 +354,18 @@ API CUresult cuCtxGetDevice(CUdevice *dev)
 }
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
+/* As drivers do: whole granules above 1 MiB, powers of two below. */
+static uint64_t taken(uint64_t bytes)
+{
+	uint64_t size = 512, granule = 2u << 20;
+
+	if (bytes > granule / 2)
+		return bytes > UINT64_MAX - granule ? UINT64_MAX : (bytes + granule - 1) / granule * granule;
+	while (size < bytes)
+		size *= 2;
+	return size;
+}
+
 static CUresult plain(enum kind kind, uint64_t bytes, uint64_t *ret)
 {
 	struct object *o;
@@ -362,7 +374,7 @@ static CUresult plain(enum kind kind, uint64_t bytes, uint64_t *ret)
 	if (r == CUDA_SUCCESS && bytes == 0)
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		r = allocate(kind, current()->dev, bytes, (uint64_t)current(), &o);
+		r = allocate(kind, current()->dev, taken(bytes), (uint64_t)current(), &o);
 	if (r == CUDA_SUCCESS)
 		*ret = address_of(o);
 	return r;

@@ -193,11 +193,11 @@ def test_what_a_context_itself_takes_is_charged_by_nvmls_figure(tmp_path: Path, 
             return stub().stub_used(0), info()[1] - info()[0]
         init()
         seen = [now()]
-        assert alloc(5 << 20)[0] == 0
+        assert alloc(6 << 20)[0] == 0
         seen.append(now())
         context = ctypes.c_void_p()
         assert cuda.cuCtxCreate_v2(byref(context), 0, 0) == 0
-        assert alloc(7 << 20)[0] == 0
+        assert alloc(8 << 20)[0] == 0
         seen.append(now())
         assert cuda.cuCtxDestroy_v2(context) == 0
         seen.append(now())
@@ -209,7 +209,7 @@ def test_what_a_context_itself_takes_is_charged_by_nvmls_figure(tmp_path: Path, 
         STUB_DRIVER=str(regions.STUB),
     )
     context = 16 * MIB
-    used = [context, context + 5 * MIB, 2 * context + 12 * MIB, context + 5 * MIB, context]
+    used = [context, context + 6 * MIB, 2 * context + 14 * MIB, context + 6 * MIB, context]
     assert [driver for driver, _ in got["seen"]] == used
     assert [charged for _, charged in got["seen"]] == used
 
