@@ -396,6 +396,11 @@ class QueueDesk:
         """Submits, then reports every step of the workload's way."""
         submission = self._submission(waiter)
         while True:
+            # Only within a session: one that begins withdraws what nobody is known to wait for.
+            if self.trouble:
+                waiter.steps.put_nowait(Waiting(0, f"not connected to the queue: {self.trouble}"))
+                await asyncio.sleep(FIRST_PAUSE_S)
+                continue
             try:
                 status = await self._link.submit(submission)
                 break

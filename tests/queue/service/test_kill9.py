@@ -1,0 +1,153 @@
+"""kill -9 of the controller at every step of an admission: nothing is lost, nothing is started twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pond import Pond
+
+from .puppet import Puppet, until
+from .world import TEAMS
+
+FAILING = (sys.executable, "-m", "tests.queue.service.failing_serve")
+STEPS = [
+    f"{label}:{when}"
+    for label in ("connect", "submit", "cycle", "confirm", "release")
+    for when in ("before", "after")
+]
+
+
+@pytest.fixture
+def pond(tmp_path: Path) -> Pond:
+    settings = ["nodes.lease_s=4", "nodes.report_s=0.3", "server.log_level=warning"]
+    made = Pond(tmp_path, settings=settings, program=FAILING)
+    yield made  # type: ignore[misc]
+    made.stop()
+
+
+async def keep_alive(pond: Pond, deaths: list[int]) -> None:
+    """What systemd does: starts it again, without the failpoint."""
+    while True:
+        assert pond.process is not None
+        status = pond.process.poll()
+        if status is not None:
+            deaths.append(status)
+            pond.launch()
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at(step: str, pond: Pond) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+    pond.stop()
+    pond.launch(SLUICE_QUEUE_FAILPOINT=step)
+    deaths: list[int] = []
+
+    async def scene() -> None:
+        alive = asyncio.create_task(keep_alive(pond, deaths))
+        try:
+            async with Puppet(pond.address) as node:
+                grant = await asyncio.wait_for(node.wait("job"), 40)
+                await until("it is known to run", lambda: not node.desk.trouble)
+                node.keeper.end(grant)
+                await until("nothing is left to tell", lambda: not node.ledger.works, 40)
+                assert node.keeper.started == ["job"], "started exactly once"
+                assert [one.attempt for one in node.ledger.done] == [1]
+        finally:
+            alive.cancel()
+
+    asyncio.run(scene())
+    assert deaths == [-signal.SIGKILL], f"the failpoint {step} was reached once: {pond.log}"
+    (only,) = pond.workloads()
+    assert only["status"]["phase"] == "Finished"
+    assert only["status"]["attempt"] == 1
+    assert pond.get("cq", "a")["status"]["reservingWorkloads"] == 0
+
+
+def test_nothing_starts_after_the_lease_and_running_work_goes_on(pond: Pond) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            grant = await asyncio.wait_for(node.wait("first"), 30)
+            pond.kill()
+            late = asyncio.create_task(node.wait("late"))
+            await until(
+                "the lease has ended", lambda: not node.desk.book.may_start(node.desk._boot_ns())
+            )
+            assert grant in node.keeper.book.grants
+            assert node.keeper.started == ["first"]
+            assert node.keeper.signals == []
+            assert not late.done()
+            pond.start()
+            await asyncio.wait_for(late, 30)
+            assert node.keeper.started == ["first", "late"]
+            assert grant in node.keeper.book.grants
+
+    asyncio.run(scene())
+
+
+def test_a_job_that_ends_while_the_controller_is_away_is_told_later(pond: Pond) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            grant = await asyncio.wait_for(node.wait("job"), 30)
+            pond.kill()
+            node.keeper.end(grant)
+            await until(
+                "it is remembered as over",
+                lambda: [w.state for w in node.ledger.works.values()] == ["finished"],
+            )
+            pond.start()
+            await until("it is told", lambda: not node.ledger.works)
+
+    asyncio.run(scene())
+    assert [one["status"]["phase"] for one in pond.workloads()] == ["Finished"]
+
+
+def test_a_daemon_that_restarts_meanwhile_keeps_what_it_was_told(pond: Pond) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            grant = await asyncio.wait_for(node.wait("job"), 30)
+        again = Puppet(pond.address, ledger=node.ledger)
+        again.keeper.book.grants[grant] = "from the ledger of grants"
+        async with again:
+            await until("connected again", lambda: not again.desk.trouble)
+            assert again.keeper.started == []
+            assert [work.state for work in again.ledger.works.values()] == ["running"]
+            again.keeper.end(grant)
+            await until("it is told", lambda: not again.ledger.works)
+
+    asyncio.run(scene())
+    assert [one["status"]["phase"] for one in pond.workloads()] == ["Finished"]
+
+
+def test_a_withdrawn_wait_leaves_the_line(pond: Pond) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+    pond.cli("hold", "cq", "a")
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            steps: list[object] = []
+            waiting = asyncio.create_task(node.wait("job", steps))  # type: ignore[arg-type]
+            await until(
+                "it is told why", lambda: any("is stopped (Hold)" in s.reason for s in steps)
+            )  # type: ignore[attr-defined]
+            assert len(pond.workloads()) == 1
+            waiting.cancel()
+            await until("it is gone", lambda: pond.workloads() == [])
+
+    asyncio.run(scene())
