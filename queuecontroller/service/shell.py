@@ -38,6 +38,10 @@ EXIT_SUPERSEDED: Final = 76
 """Another controller has taken over: do not start again by yourself."""
 
 
+_WORTH_A_LINE: Final = frozenset({"Restored", "Adopted", "NotAdopted", "Lost"})
+"""Kinds of events that somebody should see without asking for them."""
+
+
 class Clock(Protocol):
     def now_ns(self) -> int:
         """Unix time that never runs backwards while the process lives."""
@@ -117,6 +121,9 @@ class Shell:
                 self.stop(EXIT_STORE_LOST, str(error))
                 raise
             self.commit_s.observe(perf_counter() - began)
+            for event in change.events:
+                if event.kind in _WORTH_A_LINE:
+                    log.warning("%s %s: %s", event.kind, event.subject, event.text)
         self._publish(touched, told)
 
     def _publish(self, touched: set[ObjectId], told: set[str]) -> None:
