@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full lint bench soak gpu-check clean
+.PHONY: help demo build test test-full lint bench fuzz soak gpu-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,9 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, cla
 
 bench: build ## ratios measured in one run: with and without us; writes build/bench.json
 	$(BIN)/python -m tests.bench
+
+fuzz: build ## ten minutes of libFuzzer over what the interposer reads; needs clang
+	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_S:-600}
 
 soak: build ## the node under random load and kills for SOAK_S seconds (default 1800)
 	$(BIN)/python -m tests.soak --seconds $${SOAK_S:-1800}

@@ -6,6 +6,7 @@
 #include "interpose/door.h"
 #include "interpose/driver.h"
 #include "interpose/guest.h"
+#include "interpose/pool.h"
 #include "interpose/throttle.h"
 
 #define SHAPE(gx, gy, gz, bx, by, bz, bytes) { .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = bytes }
@@ -199,13 +200,20 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 /* --- waiting for work: a good moment to settle accounts --------------------------------------------------------- */
 
+/* The application waited for its work: counters, records and pools are brought up to date. */
+static void waited(bool whole_context)
+{
+	throttle_settle(whole_context);
+	pool_synchronised();
+}
+
 CUresult cuStreamSynchronize(CUstream stream)
 {
 	if (!driver.cuStreamSynchronize)
 		return CUDA_ERROR_NOT_FOUND;
 	CUresult result = driver.cuStreamSynchronize(stream);
 
-	throttle_settle(false);
+	waited(false);
 	return result;
 }
 
@@ -215,7 +223,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 		return CUDA_ERROR_NOT_FOUND;
 	CUresult result = driver.cuStreamSynchronize_ptsz(stream);
 
-	throttle_settle(false);
+	waited(false);
 	return result;
 }
 
@@ -225,7 +233,7 @@ CUresult cuEventSynchronize(CUevent event)
 		return CUDA_ERROR_NOT_FOUND;
 	CUresult result = driver.cuEventSynchronize(event);
 
-	throttle_settle(false);
+	waited(false);
 	return result;
 }
 
@@ -235,7 +243,7 @@ CUresult cuCtxSynchronize(void)
 		return CUDA_ERROR_NOT_FOUND;
 	CUresult result = driver.cuCtxSynchronize();
 
-	throttle_settle(result == CUDA_SUCCESS);
+	waited(result == CUDA_SUCCESS);
 	return result;
 }
 
@@ -250,7 +258,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 	bool own = driver.cuCtxGetCurrent && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
 	           (!context || context == current);
 
-	throttle_settle(result == CUDA_SUCCESS && own);
+	waited(result == CUDA_SUCCESS && own);
 	return result;
 }
 

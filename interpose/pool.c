@@ -352,6 +352,7 @@ void pool_freed(const struct ptrmap_entry *entry)
 	uint64_t live = __atomic_sub_fetch(&p->live_bytes, entry->bytes, __ATOMIC_RELAXED), gone = 0;
 	struct pool_table *t;
 
+	__atomic_store_n(&guest_page->pools.freed, 1, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) == POOL_LIVE) {
 		enter(p);
 		leave(p);
@@ -496,6 +497,17 @@ void pool_refresh(int device)
 		enter(p);
 		leave(p);
 	}
+}
+
+void pool_synchronised(void)
+{
+	if (!guest_enter())
+		return;
+	if (__atomic_load_n(&guest_page->pools.freed, __ATOMIC_RELAXED) &&
+	    __atomic_exchange_n(&guest_page->pools.freed, 0, __ATOMIC_ACQ_REL))
+		for (int device = 0; device < SLUICE_MAX_DEVICES; device++)
+			pool_refresh(device);
+	guest_leave();
 }
 
 bool pool_give_back(int device)

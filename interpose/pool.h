@@ -28,8 +28,9 @@ struct pool {
 
 struct pool_table {
 	uint32_t lock;
-	uint32_t high; /* pools used so far lie below this index */
-	uint64_t padding[7];
+	uint32_t high;  /* pools used so far lie below this index */
+	uint32_t freed; /* since the last synchronisation, at which pools may shrink */
+	uint32_t padding[13];
 	struct pool pool[POOL_MAX];
 };
 
@@ -37,6 +38,8 @@ struct pool_table {
 void pool_freed(const struct ptrmap_entry *entry);
 /* Let our pools on a device return unused memory; true if any charge went. */
 bool pool_give_back(int device);
+/* The application has waited for the device: what it freed before may be gone now. */
+void pool_synchronised(void);
 /* Bring the charge of our pools on a device up to date with what the driver says. */
 void pool_refresh(int device);
 /* Add what our pools have charged to `held`, per device. */

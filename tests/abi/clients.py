@@ -104,7 +104,7 @@ _cuda: Cuda | None = None
 def _start(environment: dict[str, str]) -> None:
     global _cuda
     os.environ.update(environment)
-    _cuda = Cuda(SIM / "libcuda.so.1")
+    _cuda = Cuda(Path(environment.get("TEST_CUDA", SIM / "libcuda.so.1")))
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
