@@ -218,7 +218,9 @@ class GrpcQueueLink:
         try:
             while True:
                 with self._errors():
-                    message = await asyncio.wait_for(call.read(), silence_s)
+                    # Not wait_for: before Python 3.12 it may swallow a cancellation.
+                    async with asyncio.timeout(silence_s):
+                        message = await call.read()
                 if message is grpc.aio.EOF:
                     return
                 yield message

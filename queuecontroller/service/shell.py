@@ -51,6 +51,14 @@ class TooFarBehind(Exception):
     """The watcher did not read for too long; it has to list again."""
 
 
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Until the event, but not for longer. Not wait_for: before Python 3.12 it may swallow a
+    cancellation."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 class Subscription:
     def __init__(self, queue: asyncio.Queue[ObjectId], close: Callable[[], None]) -> None:
         self._queue = queue
@@ -179,8 +187,7 @@ class Shell:
             await asyncio.sleep(0)  # others' turn
             due_ns = self.book.engine.next_wake_ns()
             left_s = TICK_S if due_ns is None else (due_ns - self.now_ns()) / SECOND_NS
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.001, min(left_s, TICK_S)))
+            await _within(max(0.001, min(left_s, TICK_S)), self._wake)
 
     def _cycle(self) -> bool:
         """One cycle; True when another may decide something at once."""
@@ -221,8 +228,7 @@ class Shell:
                     yield status
                 if status.is_over:
                     return
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), TICK_S)
+                await _within(TICK_S, event)
                 await asyncio.sleep(0.05)  # several changes at once are one piece of news
         finally:
             self._followers.discard(event)
@@ -243,7 +249,6 @@ class Shell:
                     sent = one.revision
                     yield one
                 yield None
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), TICK_S)
+                await _within(TICK_S, event)
         finally:
             self._node_news[node].discard(event)
