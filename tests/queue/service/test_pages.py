@@ -1,0 +1,164 @@
+"""docs/queue.md and docs/queue-metrics.md say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from queuecontroller import metrics
+from queuecontroller.adapters.metrics import render
+from queuecontroller.config import SECTIONS, ConfigError, Settings, is_loopback, parse
+from queuecontroller.service.shell import Shell
+from tests.golden import check
+from tests.places import REPO
+
+from .world import World
+
+
+def documented_settings() -> str:
+    lines: list[str] = []
+    for section, kind in SECTIONS.items():
+        about = inspect.getdoc(kind) or ""
+        lines += [f"### `[{section}]`", "", about.partition(": ")[2].capitalize(), ""]
+        lines += ["| Key | Default | Allowed | Meaning |", "|---|---|---|---|"]
+        texts = _texts(kind)
+        for one in fields(kind):
+            default = str(one.default).lower() if isinstance(one.default, bool) else one.default
+            shown = (
+                f"`{default:g}`"
+                if isinstance(default, float)
+                else f"`{default}`"
+                if default != ""
+                else ""
+            )
+            lines.append(
+                f"| `{one.name}` | {shown} | {_allowed(dict(one.metadata))} | {texts[one.name]} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _allowed(limits: dict[str, Any]) -> str:
+    if "low" in limits:
+        return f"{limits['low']:g} to {limits['high']:g}"
+    if "allowed" in limits:
+        return ", ".join(f"`{one}`" for one in limits["allowed"])
+    return "absolute path" if limits.get("absolute") else ""
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """The text under each field."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {one.name: "" for one in fields(kind)}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(text.value, ast.Constant)
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def documented_metrics() -> str:
+    lines = [
+        "# Metrics of the queue controller",
+        "",
+        "`GET /metrics` on `127.0.0.1:9466` (`server.metrics_listen`). Where a figure means what Kueue's means it has Kueue's name and",
+        "labels, so that dashboards go on working; what is ours starts with `sluice_queue_`. A scrape reads memory only. Nothing is",
+        "labelled by workload, and at most 2,000 ClusterQueues are shown one by one.",
+        "",
+        "| Metric | Type | Labels | Meaning |",
+        "|---|---|---|---|",
+    ]
+    for one in metrics.CATALOGUE:
+        name = one.name + ("_total" if one.kind is metrics.Kind.COUNTER else "")
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(f"| `{name}` | {one.kind} | {labels} | {one.help} |")
+    return "\n".join([*lines, ""])
+
+
+def test_the_settings_on_the_page() -> None:
+    path = REPO / "docs" / "queue.md"
+    head = path.read_text().partition("### `[server]`")[0]
+    check(path, head.rstrip() + "\n\n" + documented_settings())
+
+
+def test_the_metrics_on_the_page() -> None:
+    check(REPO / "docs" / "queue-metrics.md", documented_metrics())
+
+
+def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:
+    world = World()
+    world.connect()
+    one = world.submit()
+    world.confirm(one)
+    for _ in range(4):
+        world.submit("b")
+    text = render(Shell(world.book, world.store, _Clock(world)), "1.2.3").decode()
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    assert families.keys() == {one.name for one in metrics.CATALOGUE}
+    for declared in metrics.CATALOGUE:
+        for sample in families[declared.name].samples:
+            labels = set(sample.labels) - {"le"}
+            assert labels == set(declared.labels), sample
+    usage = {
+        s.labels["cluster_queue"]: s.value
+        for s in families["kueue_cluster_queue_resource_usage"].samples
+    }
+    assert usage == {"a": 1.0, "b": 3.0}
+    pending = sum(s.value for s in families["kueue_pending_workloads"].samples)
+    assert pending == 1
+
+
+class _Clock:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ns(self) -> int:
+        return self._world.now_ns
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    document = {
+        "server": {"listen": "0.0.0.0:1", "log_level": "loud", "max_message_kib": 1},
+        "tls": {"key": "/k", "admins": "me"},
+        "nodes": {"lease_s": 2, "report_s": 5, "lost_polic": "keep"},
+        "engin": {},
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse(document)
+    text = "\n".join(caught.value.problems)
+    for named in (
+        "server.listen: 0.0.0.0:1 is not loopback, so it needs TLS",
+        "server.log_level: must be one of debug, info, warning, error, not 'loud'",
+        "server.max_message_kib: must be between 64 and 65536, not 1",
+        "tls.certificate: is missing",
+        "tls.admins: needs tls.client_ca",
+        "nodes.lost_polic: no such key (did you mean 'lost_policy'?)",
+        "nodes.report_s: 5 leaves no room",
+        "[engin]: no such section (did you mean 'engine'?)",
+    ):
+        assert named in text
+
+
+def test_nothing_said_means_the_defaults() -> None:
+    assert parse({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("queue", False),
+    ],
+)
+def test_loopback(host: str, answer: bool) -> None:
+    assert is_loopback(host) is answer
