@@ -25,6 +25,7 @@
 
 #include "interpose/oldglibc.h"
 
+#include "interpose/clock.h"
 #include "interpose/settings.h"
 #include "proto/register.h"
 
@@ -39,10 +40,7 @@ static ino_t kept_ino;
 
 static uint64_t now_ms(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+	return clock_ns() / 1000000;
 }
 
 /* 0 and the 16 bytes, or -ENOENT where /proc does not tell (then the check is skipped). */

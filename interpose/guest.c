@@ -6,6 +6,7 @@
  * made, so a child is nobody until its own cuInit. What belongs to the grant (the mappings) is shared with children.
  * No lock: attaching is a small state machine, and the loser of a race waits for the winner.
  */
+#include "interpose/clock.h"
 #include "interpose/guest.h"
 
 #include <errno.h>
@@ -62,14 +63,6 @@ static struct guest_page *page_get(void)
 	return page;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
 static uint64_t all_hooks(void)
 {
 	uint64_t mask = 0;
@@ -99,7 +92,7 @@ static void introduce(const struct attach_region *region, const struct attach_sl
 
 	__atomic_store_n(&s->ns_pid, ns_pid, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->hook_mask, all_hooks(), __ATOMIC_RELAXED);
-	__atomic_store_n(&s->heartbeat_ns, now_ns(), __ATOMIC_RELAXED);
+	__atomic_store_n(&s->heartbeat_ns, clock_ns(), __ATOMIC_RELAXED);
 	__atomic_store_n(&s->generation_seen, slot->generation, __ATOMIC_RELEASE);
 }
 

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock, and arithmetic on words that other threads and processes change at the same time. */
+/* Arithmetic on words that other threads and processes change at the same time. */
 #ifndef SLUICE_WORDS_H
 #define SLUICE_WORDS_H
 
 #include <stdint.h>
-#include <time.h>
 
+#include "interpose/clock.h"
 #include "interpose/gate.h"
 #include "interpose/guest.h"
-
-static inline uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
 
 static inline void add64(uint64_t *word, uint64_t value)
 {

@@ -13,6 +13,7 @@ command -v clang >/dev/null || need+=(clang)
 if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,address - -o /dev/null 2>/dev/null; then
 	need+=(libclang-rt-dev)
 fi
+[ -n "$(ls /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2 2>/dev/null)" ] || need+=(libjemalloc2)
 if [ ${#need[@]} -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 		echo "setup: installing ${need[*]}"
