@@ -303,6 +303,8 @@ class QueueBook:
     # --- decisions ----------------------------------------------------------------------------
 
     def _decided(self, event: Decided, now_ns: int) -> list[Instruction]:
+        if not self.connected:
+            return []  # of a session that is over; the next one tells everything
         if event.term < self.fence.term:
             return [Reconnect(f"a decision of term {event.term}, {self.fence.term} was obeyed")]
         if event.decision is None:

@@ -135,19 +135,25 @@ def printable(text: str) -> str:
 # -- manifests ------------------------------------------------------------------------------------
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # same interface
-    """Refuses aliases: a few of them make a document of 300 bytes expand without end."""
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None,
-                None,
-                f"aliases (*{event.anchor}) are not taken; write it out",
-                event.start_mark,
-            )
-        return super().compose_node(parent, index)
+
+def _load(text: str) -> list[Any]:
+    """Every document. Raises YAMLError, for aliases too: a few of them make a document of 300
+    bytes expand without end."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            what = f"aliases (*{event.anchor}) are not taken; write it out"
+            raise yaml.composer.ComposerError(None, None, what, event.start_mark)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                what = f"nested deeper than {DEEPEST}"
+                raise yaml.composer.ComposerError(None, None, what, event.start_mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return list(yaml.load_all(text, Loader=_LOADER))
 
 
 def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
@@ -157,10 +163,9 @@ def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
     documents: list[dict[str, Any]] = []
     for name, text in _texts(paths, problems):
         try:
-            found = list(yaml.load_all(text, Loader=_Loader))
-        except (yaml.YAMLError, RecursionError) as error:
-            what = "nested too deep" if isinstance(error, RecursionError) else str(error)
-            problems.append(f"{name}: {what}")
+            found = _load(text)
+        except yaml.YAMLError as error:
+            problems.append(f"{name}: {error}")
             continue
         for number, one in enumerate(found, 1):
             if one is None:

@@ -24,7 +24,7 @@ def documented_settings() -> str:
     lines: list[str] = []
     for section, kind in SECTIONS.items():
         about = inspect.getdoc(kind) or ""
-        lines += [f"### `[{section}]`", "", about.partition(": ")[2].capitalize(), ""]
+        lines += [f"### `[{section}]`", "", _sentence(about.partition(": ")[2]), ""]
         lines += ["| Key | Default | Allowed | Meaning |", "|---|---|---|---|"]
         texts = _texts(kind)
         for one in fields(kind):
@@ -41,6 +41,10 @@ def documented_settings() -> str:
             )
         lines.append("")
     return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _allowed(limits: dict[str, Any]) -> str:
