@@ -157,11 +157,14 @@ def test_holders_are_found_by_any_resource_they_hold_and_once() -> None:
 
 
 @pytest.mark.parametrize("fair", [False, True])
-def test_a_queue_that_borrows_within_its_cohorts_own_quota_is_left_alone(fair: bool) -> None:
+@pytest.mark.parametrize(("policy", "gone"), [("Any", {"far0": RECLAIM}), ("LowerPriority", {})])
+def test_a_queue_that_borrows_within_its_cohorts_own_quota_is_left_alone(
+    fair: bool, policy: str, gone: dict[str, str]
+) -> None:
     """`near` uses more than its own, but its cohort does not; `far` does."""
     made = scheduler(
         cluster_queue(
-            "own", group(default=quota(4)), cohort="top", preemption=preempting(reclaim="Any")
+            "own", group(default=quota(4)), cohort="top", preemption=preempting(reclaim=policy)
         ),
         cluster_queue("near", group(default=quota(0)), cohort="side"),
         cluster_queue("far", group(default=quota(0)), cohort="top"),
@@ -169,7 +172,7 @@ def test_a_queue_that_borrows_within_its_cohorts_own_quota_is_left_alone(fair: b
         settings=EngineSettings(fair_sharing=fair),
     )
     run(made, [("far0", "far", 4, 9), ("near0", "near", 4, -9)])
-    assert targets(made, 4, 0) == {"far0": RECLAIM}
+    assert targets(made, 4, 0) == gone
 
 
 @pytest.mark.parametrize("fair", [False, True])

@@ -1,0 +1,241 @@
+"""Kueue's scalability scenarios through our engine, in virtual time: how fast it decides.
+
+    python -m queuecontroller.testing.baseline [--large] [--fair] [--requeue-delay-s 1]
+
+Measured like the recorded run of Kueue's own engine: arrivals and run times pass in virtual time,
+only the time inside the engine counts, freed quota is collected for 1 s before those set aside are
+looked at again, and whoever is preempted stops at once. Decisions do not depend on the machine;
+the speed does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import heapq
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter_ns
+
+from queuecontroller.engine.decisions import CycleResult
+from queuecontroller.engine.model import (
+    ClusterQueue,
+    ClusterQueuePreemption,
+    FlavorQuotas,
+    LocalQueue,
+    PodSet,
+    PreemptionPolicy,
+    ResourceFlavor,
+    ResourceGroup,
+    ResourceQuota,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.engine.selectors import LabelSelector
+from queuecontroller.engine.settings import EngineSettings
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadClass:
+    """Equal workloads of every queue: `count` of them, one each `every_ms`, from then on."""
+
+    name: str
+    count: int
+    request: int
+    priority: int
+    runs_ms: int
+    every_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    cohorts: int
+    queues: int
+    classes: tuple[WorkloadClass, ...]
+    nominal: int = 20
+    borrowing_limit: int = 100
+
+
+# The classes of Kueue's test/performance/scheduler configurations.
+BASELINE = Scenario(5, 6, (
+    WorkloadClass("small", 350, 1, 50, 200, 100),
+    WorkloadClass("medium", 100, 5, 100, 500, 500),
+    WorkloadClass("large", 50, 20, 200, 1000, 1200),
+))  # fmt: skip
+LARGE_SCALE = Scenario(10, 100, (
+    WorkloadClass("small", 35, 1, 50, 150, 60),
+    WorkloadClass("medium", 11, 5, 100, 350, 300),
+    WorkloadClass("large", 4, 20, 200, 700, 700),
+))  # fmt: skip
+
+
+@dataclass(slots=True)
+class Figures:
+    workloads: int = 0
+    admissions: int = 0
+    preemptions: int = 0
+    cycles: int = 0
+    heads: int = 0
+    engine_ns: int = 0
+    worst_cycle_ns: int = 0
+    makespan_ms: int = 0
+    waits_ms: dict[str, list[int]] = field(default_factory=dict)
+    """Time to first admission, by class."""
+
+    def as_dict(self) -> dict[str, object]:
+        seconds = self.engine_ns / 1e9
+        return {
+            "workloads": self.workloads,
+            "admissions": self.admissions,
+            "preemptions": self.preemptions,
+            "cycles": self.cycles,
+            "heads": self.heads,
+            "engine_s": round(seconds, 3),
+            "admissions_per_s": round(self.admissions / seconds) if seconds else 0,
+            "worst_cycle_ms": round(self.worst_cycle_ns / 1e6, 1),
+            "makespan_ms": self.makespan_ms,
+            "mean_wait_ms": {
+                name: round(sum(waits) / len(waits)) for name, waits in self.waits_ms.items()
+            },
+        }
+
+
+class VirtualRun:
+    """Plays one scenario. Events are (time, order, action)."""
+
+    def __init__(self, scenario: Scenario, settings: EngineSettings) -> None:
+        self.figures = Figures()
+        self._scheduler = Scheduler(settings)
+        self._classes: dict[WorkloadKey, tuple[WorkloadClass, int]] = {}
+        self._attempt: dict[WorkloadKey, int] = {}
+        """Number of the current admission; an end of an earlier one means nothing."""
+        self._waited: set[WorkloadKey] = set()
+        self._events: list[tuple[int, int, Callable[[int], None]]] = []
+        self._count = 0
+        self._prepare(scenario)
+
+    def _at(self, time_ns: int, action: Callable[[int], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (time_ns, self._count, action))
+
+    def _prepare(self, scenario: Scenario) -> None:
+        made = self._scheduler
+        made.put_namespace("ns", {})
+        made.cache.put_flavor(ResourceFlavor("default"))
+        limits = ResourceQuota("cpu", scenario.nominal * 1000, scenario.borrowing_limit * 1000)
+        group = ResourceGroup(("cpu",), (FlavorQuotas("default", (limits,)),))
+        policy = ClusterQueuePreemption(PreemptionPolicy.LOWER_PRIORITY, PreemptionPolicy.ANY)
+        for cohort in range(scenario.cohorts):
+            for number in range(scenario.queues):
+                name = f"cohort-{cohort}-queue-{number}"
+                made.cache.put_cluster_queue(
+                    ClusterQueue(
+                        name,
+                        f"cohort-{cohort}",
+                        (group,),
+                        namespace_selector=LabelSelector(),
+                        preemption=policy,
+                    )
+                )
+                made.put_local_queue(LocalQueue("ns", name, name))
+                for kind in scenario.classes:
+                    self._arrivals(name, kind)
+        made.settle()
+
+    def _arrivals(self, queue: str, kind: WorkloadClass) -> None:
+        for number in range(kind.count):
+            time_ns = (number + 1) * kind.every_ms * MS
+            workload = Workload(
+                "ns",
+                f"{queue}-{kind.name}-{number}",
+                (PodSet("main", 1, {"cpu": kind.request * 1000}),),
+                queue_name=queue,
+                priority=kind.priority,
+                uid=str(self.figures.workloads),
+                created_ns=time_ns,
+            )
+            self.figures.workloads += 1
+            self._classes[workload.key] = (kind, time_ns)
+            self._at(time_ns, partial(self._scheduler.submit, workload))
+
+    def run(self) -> Figures:
+        events, figures = self._events, self.figures
+        while events:
+            now_ns = events[0][0]
+            begin = perf_counter_ns()
+            while events and events[0][0] == now_ns:
+                heapq.heappop(events)[2](now_ns)
+            figures.engine_ns += perf_counter_ns() - begin
+            self._decide(now_ns)
+            wake_ns = self._scheduler.next_wake_ns()
+            if wake_ns is not None and (not events or wake_ns < events[0][0]):
+                self._at(wake_ns, _nothing)
+        return figures
+
+    def _decide(self, now_ns: int) -> None:
+        """Cycles until one has no heads: everyone left is set aside."""
+        while True:
+            begin = perf_counter_ns()
+            result = self._scheduler.cycle(now_ns)
+            spent = perf_counter_ns() - begin
+            self.figures.engine_ns += spent
+            self.figures.worst_cycle_ns = max(self.figures.worst_cycle_ns, spent)
+            self.figures.cycles += 1
+            self.figures.heads += result.heads
+            self._carry_out(result, now_ns)
+            if not result.heads and not result.more:
+                return
+
+    def _carry_out(self, result: CycleResult, now_ns: int) -> None:
+        figures = self.figures
+        for one in result.reserved:
+            key = one.info.key
+            kind, arrived_ns = self._classes[key]
+            figures.admissions += 1
+            if key not in self._waited:
+                self._waited.add(key)
+                figures.waits_ms.setdefault(kind.name, []).append((now_ns - arrived_ns) // MS)
+            attempt = self._attempt[key] = self._attempt.get(key, 0) + 1
+            self._at(now_ns + kind.runs_ms * MS, partial(self._end, key, attempt))
+        begin = perf_counter_ns()
+        for gone in result.preempted:
+            figures.preemptions += 1
+            self._attempt[gone.target.key] += 1
+            self._scheduler.release(gone.target.key, now_ns)
+            self._scheduler.submit(gone.target.workload, now_ns)
+        figures.engine_ns += perf_counter_ns() - begin
+
+    def _end(self, key: WorkloadKey, attempt: int, now_ns: int) -> None:
+        if self._attempt[key] == attempt:
+            self._scheduler.delete(key, now_ns)
+            self.figures.makespan_ms = now_ns // MS
+
+
+def _nothing(now_ns: int) -> None:
+    """A moment at which only a cycle is due."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m queuecontroller.testing.baseline")
+    parser.add_argument("--large", action="store_true", help="50,000 workloads, 1,000 queues")
+    parser.add_argument("--fair", action="store_true", help="with fair sharing")
+    parser.add_argument("--requeue-delay-s", type=float, default=1.0)
+    options = parser.parse_args(arguments)
+    settings = EngineSettings(
+        fair_sharing=options.fair, requeue_delay_ns=round(options.requeue_delay_s * 1e9)
+    )
+    run = VirtualRun(LARGE_SCALE if options.large else BASELINE, settings)
+    # The objects above live to the end: looking at them again and again is no part of deciding.
+    gc.freeze()
+    print(json.dumps(run.run().as_dict(), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
