@@ -143,16 +143,17 @@ def _load(text: str) -> list[Any]:
     bytes expand without end."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        wrong = ""
         if isinstance(event, yaml.AliasEvent):
-            what = f"aliases (*{event.anchor}) are not taken; write it out"
-            raise yaml.composer.ComposerError(None, None, what, event.start_mark)
-        if isinstance(event, yaml.CollectionStartEvent):
+            wrong = f"aliases (*{event.anchor}) are not taken; write it out"
+        elif isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > DEEPEST:
-                what = f"nested deeper than {DEEPEST}"
-                raise yaml.composer.ComposerError(None, None, what, event.start_mark)
+            wrong = f"nested deeper than {DEEPEST}" if depth > DEEPEST else ""
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        if wrong:
+            mark: Any = event.start_mark
+            raise yaml.composer.ComposerError(None, None, wrong, mark)
     return list(yaml.load_all(text, Loader=_LOADER))
 
 

@@ -42,13 +42,11 @@ from .catalogue import Catalogue
 from .figures import Figures, Histogram
 from .journal import Journal
 from .nodes import Nodes
-from .placing import Placed, Placer, Unplaced, Wanted
+from .placements import Placements, rests
+from .placing import Placed, Placer, Unplaced
 
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
-AVOID_NS: Final = 30_000_000_000
-"""How long a node that refused a workload is not asked again for it, ns: longer than a report
-takes to show why."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """After a refusal by a node: a GPU that was just taken is often free soon."""
 
@@ -78,7 +76,7 @@ class Workloads:
         self._catalogue = catalogue
         self.engine = engine
         self._nodes = nodes
-        self._placer = placer
+        self._placements = Placements(catalogue, nodes, placer)
         self._pods_ready = pods_ready
         self.grace_s = grace_s
         self.records: dict[WorkloadKey, WorkloadRecord] = {}
@@ -88,7 +86,6 @@ class Workloads:
         """Quota reserved, no placement yet; oldest first."""
         self._timed: set[WorkloadKey] = set()
         """Who may have to stop when time passes."""
-        self._avoid: dict[tuple[WorkloadKey, str], int] = {}
 
     @property
     def unplaced(self) -> int:
@@ -237,7 +234,7 @@ class Workloads:
         if late:
             self._hold_up(key, "AdmissionCheck", f"waits for {', '.join(late)}")
             return False
-        placed = self._place(record, now_ns)
+        placed = self._placements.place(record, now_ns)
         if isinstance(placed, Unplaced):
             self._unplaced[key] = None
             self._hold_up(key, "Placement", placed.reason)
@@ -283,91 +280,6 @@ class Workloads:
             ),
             now_ns,
         )
-
-    def _place(self, record: WorkloadRecord, now_ns: int) -> list[Placed] | Unplaced:
-        if self._placer is None:
-            return []
-        wanted = self._wanted(record, now_ns)
-        if not wanted:
-            return []
-        paused = self._nodes.of_workload(record.key)
-        ready = self._nodes.each_ready(now_ns)
-        taken = [a for a in self._nodes.assignments.values() if a.workload != record.key]
-        if paused:
-            return self._back_to_its_place(wanted, paused, ready, taken)
-        found = self._placer.place(wanted, ready, taken)
-        if isinstance(found, Unplaced):
-            self._free_from_paused(record, wanted, taken, now_ns)
-        return found
-
-    def _back_to_its_place(
-        self,
-        wanted: list[Wanted],
-        paused: dict[str, Assignment],
-        ready: Iterable[object],
-        taken: list[Assignment],
-    ) -> list[Placed] | Unplaced:
-        """Paused pods go on where their memory is, on the same GPUs."""
-        names = {getattr(node, "name", "") for node in ready}
-        placed: list[Placed] = []
-        for one in wanted:
-            held = paused.get(one.pod)
-            if held is None or held.desired is Desired.STOP:
-                return Unplaced("what ran before has not stopped yet")
-            if held.node not in names:
-                return Unplaced(f"it is paused on node {held.node}, which is not connected")
-            for share in held.gpus:
-                used = sum(
-                    s.share_ppm
-                    for a in taken
-                    for s in a.gpus
-                    if s.uuid == share.uuid and a.ask.policy == "hard" and not _rests(a)
-                )
-                if one.ask.policy == "hard" and used + share.share_ppm > 1_000_000:
-                    return Unplaced(f"it is paused on GPU {share.uuid}, whose time is taken")
-            placed.append(Placed(one.pod, held.node, held.gpus))
-        return placed
-
-    def _free_from_paused(
-        self, record: WorkloadRecord, wanted: list[Wanted], taken: list[Assignment], now_ns: int
-    ) -> None:
-        """Stops paused work of a lower priority when its memory is all that is in the way."""
-        assert self._placer is not None
-        resting = [a for a in taken if _rests(a) and a.priority < record.workload.priority]
-        if not resting:
-            return
-        kept = [a for a in taken if a not in resting]
-        found = self._placer.place(wanted, self._nodes.each_ready(now_ns), kept)
-        if isinstance(found, Unplaced):
-            return
-        gpus = {share.uuid for one in found for share in one.gpus}
-        for one in resting:
-            if any(share.uuid in gpus for share in one.gpus):
-                reason = f"its memory is needed by {record.key}, of a higher priority"
-                self._nodes.tell(one, Desired.STOP, reason, now_ns)
-
-    def _wanted(self, record: WorkloadRecord, now_ns: int) -> list[Wanted]:
-        admission = record.workload.admission
-        assert admission is not None
-        wanted = []
-        pod_sets = {one.name: one for one in record.workload.pod_sets}
-        total = sum(one.count for one in admission.pod_sets if one.name in record.asks)
-        avoid = frozenset(
-            node
-            for (key, node), until_ns in self._avoid.items()
-            if key == record.key and until_ns > now_ns
-        )
-        for given in admission.pod_sets:
-            ask = record.asks.get(given.name)
-            if ask is None:
-                continue
-            names = dict.fromkeys(given.flavors.values())
-            flavors = [f for f in map(self._catalogue.flavor, names) if f is not None]
-            for index in range(given.count):
-                pod = "" if total == 1 else f"{given.name}-{index}"
-                pod_set = pod_sets[given.name]
-                wanted.append(Wanted(pod, ask, pod_set, record.node, tuple(flavors), avoid))
-        return wanted
 
     def place_waiting(self, now_ns: int) -> None:
         """Tries all that wait for a placement again: something was freed, or reported."""
@@ -437,7 +349,7 @@ class Workloads:
             if record.deleting and not self._nodes.of_workload(key):
                 self.remove(key, "deleted", now_ns)
             return
-        if any(not _rests(one) for one in self._nodes.of_workload(key).values()):
+        if any(not rests(one) for one in self._nodes.of_workload(key).values()):
             return
         self.engine.release(key, now_ns)
         evicted = record.workload.condition(EVICTED)
@@ -491,7 +403,7 @@ class Workloads:
         """The node could not start a pod; the workload stops everywhere and waits its turn."""
         record = self.records[key]
         if not record.node:
-            self._avoid[key, node] = now_ns + AVOID_NS
+            self._placements.avoid(key, node, now_ns)
         attempt = record.workload.requeue_state.count + 1
         again = RequeueState(attempt, now_ns + backoff_ns(attempt, key, BACKOFF))
         self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, desired, again)
@@ -531,10 +443,7 @@ class Workloads:
 
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)
-        over = [pair for pair, until_ns in self._avoid.items() if until_ns <= now_ns]
-        for pair in over:
-            del self._avoid[pair]
-        if over:
+        if self._placements.forgive(now_ns):
             self.place_waiting(now_ns)
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
@@ -560,10 +469,6 @@ class Workloads:
                 workload, PODS_READY, True, "Started", text, now_ns
             )
             self._save(replace(record, workload=workload), now_ns)
-
-
-def _rests(one: Assignment) -> bool:
-    return one.state is PodState.PAUSED and one.desired is Desired.PAUSE
 
 
 def _subject(key: WorkloadKey) -> str:
