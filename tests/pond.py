@@ -33,7 +33,7 @@ class Pond:
     environment: dict[str, str] = field(default_factory=dict)
     client_flags: Sequence[str] = ()
     prefix: Sequence[str] = ()
-    """Put before every command: `ip netns exec NAME`."""
+    """Put before every command: `nsenter …`."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
