@@ -49,5 +49,14 @@ class SharePolicy(StrEnum):
     """No company: the GPU takes no other grant."""
 
 
+class Injection(StrEnum):
+    """How a program comes to use our libcuda in the place of the driver's."""
+
+    AUTO = "auto"
+    """By mount where possible."""
+    MOUNT = "mount"
+    ENVIRONMENT = "environment"
+
+
 MAX_PRIORITY: Final = 1000
 """Priorities lie between minus and plus this."""

@@ -32,22 +32,26 @@ def find_library(
 ) -> Path | None:
     """Where the dynamic loader would find `name`: LD_LIBRARY_PATH, its cache, its default
     directories."""
-    directories = [d for d in environment.get("LD_LIBRARY_PATH", "").split(":") if d]
-    found = _first(directories, name, not_in)
-    if found is not None:
-        return found
+    return _first(library_directories(environment, name), name, not_in)
+
+
+def library_directories(environment: Mapping[str, str], name: str = "") -> list[str]:
+    """Where the dynamic loader looks, in its order; of its cache only the places of `name`, or
+    of all GPU libraries."""
+    given = [d for d in environment.get("LD_LIBRARY_PATH", "").split(":") if d]
     try:
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         listing = ""
+    wanted = (name,) if name else (DRIVER, NVML)
     cached = [
         os.path.dirname(line.rpartition(" => ")[2])
         for line in listing.splitlines()
-        if line.split(" ", 1)[0].strip() == name
+        if line.strip().startswith(wanted)
     ]
-    return _first([*cached, *_DEFAULT_DIRS], name, not_in)
+    return list(dict.fromkeys([*given, *cached, *_DEFAULT_DIRS]))
 
 
 def _first(directories: Sequence[str], name: str, not_in: Sequence[Path]) -> Path | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 
 from nodeagent import native
+from nodeagent.adapters import injection
 from nodeagent.adapters.host import host_findings
 from nodeagent.cli.session import Failed, connect, print_json
 from nodeagent.paths import client_socket
@@ -18,6 +19,7 @@ _MARKS = {"ok": "ok", "warning": "warn", "missing": "MISSING"}
 def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
     socket = client_socket(options.socket, environment)
     findings = host_findings(native.locate(), environment, socket.parent)
+    findings.append(injection.finding())
     try:
         with connect(options, environment) as client:
             client_findings = client.doctor()

@@ -18,7 +18,7 @@ from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
 from nodeagent.core.quantities import parse_cores as _parse_cores
 from nodeagent.core.quantities import parse_memory as _parse_memory
 from nodeagent.ports import MemoryAsk
-from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm, SharePolicy
+from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Injection, Ppm, SharePolicy
 
 PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
 EXIT_REFUSED = 1
@@ -162,6 +162,14 @@ def make_parser() -> argparse.ArgumentParser:
         default=0.0,
         metavar="SECONDS",
         help="with --queue: stop it after this long (default: never)",
+    )
+    run.add_argument(
+        "--inject",
+        type=Injection,
+        choices=list(Injection),
+        default=Injection.AUTO,
+        help="mount: our libcuda over the driver's in a mount namespace of the program's own (needs"
+        " root); environment: LD_LIBRARY_PATH and LD_PRELOAD; auto: mount where possible (default)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
     run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …")

@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodeagent import native
+from nodeagent.adapters import injection
 from nodeagent.adapters.host import DRIVER, NVML, find_library
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect
 from nodeagent.native import NativeFiles
 from nodeagent.ports import GrantAsk, Granted, GrantView, QueueAsk, Waiting
-from nodeagent.units import GpuUuid
+from nodeagent.units import GpuUuid, Injection
 
 EXIT_NOT_STARTED = 125
 EXIT_INTERRUPTED = 130
@@ -48,6 +49,8 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         return EXIT_NOT_STARTED
     try:
         driver, nvml = find_driver(environment, files)
+        covered = _covers(options, environment, driver, nvml, files)
+        kept = {cover.name: str(cover.kept) for cover in covered or ()}
         ask = GrantAsk(
             gpus=options.gpus,
             memory=options.gpumem,
@@ -57,8 +60,8 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             gpu_uuids=tuple(GpuUuid(uuid) for uuid in options.gpu_uuid),
             wait_s=options.wait,
             queue=_queue_ask(options),
-            driver_path=driver,
-            nvml_path=nvml,
+            driver_path=kept.get(DRIVER, driver),
+            nvml_path=kept.get(NVML, nvml),
             command=_printable(command),
             priority=options.priority,
         )
@@ -67,13 +70,39 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         complain(str(failed))
         own = failed.status in (EXIT_USAGE, EXIT_INTERRUPTED)
         return failed.status if own else EXIT_NOT_STARTED
+    if covered is not None:
+        try:
+            injection.inject(covered, Path(grant.directory))
+        except OSError as error:
+            complain(f"run: {error}; --inject environment does without mounts")
+            return EXIT_NOT_STARTED
     return become(command, tenant_environment(environment, grant, files), inherited)
+
+
+def _covers(
+    options: argparse.Namespace,
+    environment: Mapping[str, str],
+    driver: str,
+    nvml: str,
+    files: NativeFiles,
+) -> list[injection.Cover] | None:
+    """None: by environment."""
+    if options.inject is Injection.ENVIRONMENT:
+        return None
+    why = injection.possible()
+    if why is not None:
+        if options.inject is Injection.MOUNT:
+            raise Failed(EXIT_NOT_STARTED, f"run: --inject mount is not possible here: {why}")
+        return None
+    return injection.covers(environment, driver, nvml, files)
 
 
 def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
     """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty when the interposer should
     search itself."""
     given = environment.get("SLUICE_DRIVER")
+    if not given and (injection.DRIVER_DIR / DRIVER).is_file():  # we are in a grant ourselves
+        given = str(injection.DRIVER_DIR / DRIVER)
     if given:
         path = Path(given).absolute()
         driver: Path | None = path / DRIVER if path.is_dir() else path

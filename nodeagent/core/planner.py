@@ -132,11 +132,11 @@ def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
         [i for i, tenant in enumerate(active) if tenant.priority == priority]
         for priority in sorted({tenant.priority for tenant in active}, reverse=True)
     ]
-    below = len(active)
-    for members in tiers:
-        below -= len(members)
-        kept = min(floor_ppm * below, WHOLE_PPM // 5)
-        left -= hand_out(members, max(left - kept, 0))
+    below = len(active) - len(tiers[0])
+    floor = min(floor_ppm, WHOLE_PPM // 5 // below) if below else 0
+    for members, lower in zip(tiers, [*tiers[1:], []], strict=True):
+        left -= hand_out(members, left - floor * below)
+        below -= len(lower)
     for members in tiers:  # what the lowest could not use
         left -= hand_out(members, left)
     return given

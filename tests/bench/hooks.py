@@ -24,7 +24,7 @@ def samples(
         "/bin/sh",
         "-c",
         f"{script} & wait",
-        flags=("--gpumem", "40Gi", "--cores", "100"),
+        flags=("--gpumem", "40Gi", "--cores", "100", "--inject", "environment"),
         env={
             "SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"),
             "SLUICE_BENCH_DRIVER": str(SIM / "libcuda.so.1"),

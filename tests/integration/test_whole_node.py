@@ -189,7 +189,7 @@ def test_without_its_region_a_program_gets_no_cuda_rather_than_unlimited_cuda(no
         TENANT,
         "--launches",
         "1",
-        flags=("--gpumem", "1Gi", "--cores", "5"),
+        flags=("--gpumem", "1Gi", "--cores", "5", "--inject", "environment"),
     )
     out, _ = job.process.communicate(timeout=30)
     assert job.process.returncode in (3, 4), "cuInit is not found, or fails"
