@@ -194,6 +194,17 @@ def make_parser() -> argparse.ArgumentParser:
     ):
         command(name, "change", help_).add_argument("grant", metavar="GRANT")
 
+    selftest = command(
+        "selftest", "selftest", "Try the known ways around a part of us, and say what held."
+    )
+    selftest.add_argument("part", choices=["interposer"], help="what to test")
+    selftest.add_argument(
+        "--inject",
+        type=Injection,
+        choices=list(Injection),
+        default=Injection.AUTO,
+        help="as for `sluice run` (default: auto)",
+    )
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser
