@@ -102,7 +102,7 @@ class Cache:
         self.holders = Holders()
         for queue in self.queues.values():
             for info in queue.workloads.values():
-                self.holders.add(queue.node.root, info)
+                self.holders.add(queue.node, info)
         return True
 
     def _cohort_nodes(self) -> dict[str, QuotaNode]:
@@ -150,7 +150,7 @@ class Cache:
         queue = self.queues[info.cluster_queue]
         queue.workloads[info.key] = info
         queue.node.add_usage(info.usage)
-        self.holders.add(queue.node.root, info)
+        self.holders.add(queue.node, info)
         queue.node.root.generation += 1
 
     def remove_workload(self, info: WorkloadInfo) -> None:
@@ -160,17 +160,17 @@ class Cache:
             return
         queue.node.remove_usage(info.usage)
         root = queue.node.root
-        self.holders.remove(root, info)
+        self.holders.remove(queue.node, info)
         root.generation += 1
         root.freed += 1
 
     def mark_evicted(self, info: WorkloadInfo) -> None:
         """It holds its quota until it has stopped, but is the first to count as gone."""
-        root = self.queues[info.cluster_queue].node.root
-        self.holders.remove(root, info)
+        node = self.queues[info.cluster_queue].node
+        self.holders.remove(node, info)
         info.evicted = True
-        self.holders.add(root, info)
-        root.generation += 1
+        self.holders.add(node, info)
+        node.root.generation += 1
 
 
 def _total(queue: ClusterQueueState) -> Usage:

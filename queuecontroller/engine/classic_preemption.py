@@ -9,17 +9,17 @@ Candidates are looked at one by one, as the search goes on: most searches end af
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from heapq import heapify, heappop, heapreplace
 
-from .holders import Ranked, rank_of
+from .holders import Ranked
 from .model import PreemptionPolicy, PreemptionReason
 from .preemption import (
     PreemptionContext,
     fill_back,
     may_preempt_within_queue,
     may_reclaim,
-    uses_any,
 )
 from .quota_tree import Fr, QuotaNode
 from .settings import EngineSettings
@@ -64,7 +64,9 @@ def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool
     """Whether the workload may borrow, by attempt."""
     forbidden = not context.queue.spec.preemption.may_borrow_while_preempting
     node = context.queue.node
-    if forbidden and any(node.usage.get(fr, 0) >= node.nominal.get(fr, 0) for fr in context.frs):
+    if forbidden and any(node.used(fr) >= node.nominal.get(fr, 0) for fr in context.frs):
+        return (True,)
+    if not candidates.may_make_room_within_quota():
         return (True,)
     advantaged = candidates.has(advantaged=True)
     if not advantaged and not candidates.has(advantaged=False):
@@ -77,17 +79,39 @@ def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool
 class _Candidates:
     """Who may go, in order: the evicted of each kind first, then the others of each."""
 
-    __slots__ = ("_context", "_levels", "_own", "_ranked", "_split")
+    __slots__ = ("_context", "_kinds", "_own")
 
     def __init__(self, context: PreemptionContext) -> None:
         self._context = context
-        self._levels = _levels(context)
-        node = context.queue.node
-        self._ranked: Sequence[Ranked] = ()
-        if self._levels:
-            self._ranked = context.cache.holders.of(node.root, context.frs)
-        self._split = bisect_left(self._ranked, (True,), key=lambda entry: entry[0][:1])
         self._own = _own_candidates(context)
+        self._kinds: dict[bool, list[Sequence[Ranked]]] = {True: [], False: []}
+        """Holders of each borrowing queue, by whether the workload has the advantage over it."""
+        levels = _levels(context)
+        if not levels:
+            return
+        meetings = context.queue.meetings
+        node, holders = context.queue.node, context.cache.holders
+        for queue in node.root.borrowing(context.frs):
+            if queue is node:
+                continue
+            meeting = meetings.get(queue)
+            if meeting is None:
+                meeting = meetings[queue] = next(above for above in queue.path if above in levels)
+            if _borrows(queue, meeting, context.frs):
+                ranked = holders.of(queue, context.frs)
+                if ranked:
+                    self._kinds[levels[meeting]].append(ranked)
+
+    def may_make_room_within_quota(self) -> bool:
+        """Whether enough of the own queue's may go for the workload not to borrow at all. If not,
+        there is no point in counting what others could give back."""
+        context = self._context
+        node = context.queue.node
+        return all(
+            amount - sum(info.usage.get(fr, 0) for info in self._own)
+            <= node.subtree_quota.get(fr, 0) - node.used(fr)
+            for fr, amount in context.usage.items()
+        )
 
     def targets(self, may_borrow: bool) -> Iterator[Target]:
         """Each is checked when its turn comes: earlier ones may have ended the borrowing."""
@@ -105,30 +129,44 @@ class _Candidates:
         return any(True for evicted in (True, False) for _ in self._others(evicted, advantaged))
 
     def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[WorkloadInfo, Variant]]:
-        if not any(level is advantaged for level in self._levels.values()):
-            return
-        context, levels = self._context, self._levels
-        ranked, split = self._ranked, self._split
-        meetings, set_apart = context.queue.meetings, context.cache.set_apart
-        for i in range(split) if evicted else range(split, len(ranked)):
-            info = ranked[i][1]
-            name = info.cluster_queue
-            if name not in meetings:
-                meetings[name] = self._meeting(name)
-            met = meetings[name]
-            if met is None or levels[met[1]] is not advantaged or info.key in set_apart:
-                continue
-            if not _borrows(met[0], met[1], context.frs):
-                continue
-            variant = _variant(context, info, advantaged)
-            if variant is not None:
+        """Of all queues of one kind, by rank. A queue is dropped as soon as one of its holders may
+        not go: it borrows no longer, or its next ones have too high a priority as well."""
+        heap = list(_fronts(self._kinds[advantaged], evicted))
+        heapify(heap)
+        context = self._context
+        queues, meetings = context.cache.queues, context.queue.meetings
+        apart = context.cache.set_apart
+        while heap:
+            (_, info), at, end, ranked = heap[0]
+            queue = queues[info.cluster_queue].node
+            variant = None
+            if _borrows(queue, meetings[queue], context.frs):
+                variant = _variant(context, info, advantaged)
+            if variant is None or at + 1 == end:
+                heappop(heap)
+            else:
+                heapreplace(heap, (ranked[at + 1], at + 1, end, ranked))
+            if variant is not None and info.key not in apart:
                 yield info, variant
 
-    def _meeting(self, name: str) -> tuple[QuotaNode, QuotaNode] | None:
-        node = self._context.cache.queues[name].node
-        if node is self._context.queue.node:
-            return None
-        return node, next(above for above in node.path if above in self._levels)
+
+_Front = tuple[Ranked, int, int, Sequence[Ranked]]
+"""The next one, its index, where the part of the list ends, the list."""
+
+
+def _fronts(lists: Iterable[Sequence[Ranked]], evicted: bool) -> Iterator[_Front]:
+    for ranked in lists:
+        split = 0
+        if not _goes_on(ranked[0]):
+            split = bisect_left(ranked, True, key=_goes_on)
+        begin, end = (0, split) if evicted else (split, len(ranked))
+        if begin < end:
+            yield ranked[begin], begin, end, ranked
+
+
+def _goes_on(entry: Ranked) -> bool:
+    """The first part of a rank: not evicted yet."""
+    return entry[0][0]
 
 
 def _borrows(node: QuotaNode, meeting: QuotaNode, frs: frozenset[Fr]) -> bool:
@@ -144,15 +182,12 @@ def _borrows(node: QuotaNode, meeting: QuotaNode, frs: frozenset[Fr]) -> bool:
 def _own_candidates(context: PreemptionContext) -> list[WorkloadInfo]:
     if context.queue.spec.preemption.within_cluster_queue is PreemptionPolicy.NEVER:
         return []
-    found = [
+    apart = context.cache.set_apart
+    return [
         info
-        for info in context.queue.workloads.values()
-        if may_preempt_within_queue(context, info)
-        and uses_any(info, context.frs)
-        and info.key not in context.cache.set_apart
+        for _, info in context.cache.holders.of(context.queue.node, context.frs)
+        if may_preempt_within_queue(context, info) and info.key not in apart
     ]
-    found.sort(key=rank_of)
-    return found
 
 
 def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:

@@ -75,9 +75,9 @@ class ClusterQueueState:
             for resource in group.covered:
                 self.group_of.setdefault(resource, group)
         self.workloads: dict[WorkloadKey, WorkloadInfo] = {}
-        self.meetings: dict[str, tuple[QuotaNode, QuotaNode] | None] = {}
-        """By ClusterQueue of the tree: its node, and the lowest cohort over both; None for this
-        one. Filled as asked for, and good as long as the tree stands."""
+        self.meetings: dict[QuotaNode, QuotaNode] = {}
+        """By ClusterQueue of the tree: the lowest cohort over both. Filled as asked for, and good
+        as long as the tree stands."""
         every = [choice.flavor for group in self.groups for choice in group.flavors]
         self.only_topology = bool(every) and all(
             flavor is not None and flavor.topology_name is not None for flavor in every

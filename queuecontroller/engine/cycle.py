@@ -172,7 +172,7 @@ class Cycle:
         node = entry.queue.node
         kept: dict[Fr, int] = {}
         for fr, amount in entry.assignment.usage.items():
-            nominal, used = node.nominal.get(fr, 0), node.usage.get(fr, 0)
+            nominal, used = node.nominal.get(fr, 0), node.used(fr)
             if entry.assignment.borrowing == 0:
                 kept[fr] = max(0, min(amount, nominal - used))
                 continue

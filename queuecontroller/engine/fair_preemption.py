@@ -56,8 +56,8 @@ def _candidates(context: PreemptionContext) -> Iterator[WorkloadInfo]:
     reclaim = context.queue.spec.preemption.reclaim_within_cohort
     if node.parent is None or reclaim is PreemptionPolicy.NEVER:
         return
-    for other in node.root.cluster_queues():
-        if other is node or other.is_within_nominal(context.frs):
+    for other in node.root.borrowing(context.frs):
+        if other is node:
             continue
         for info in context.cache.queues[other.name].workloads.values():
             if uses_any(info, context.frs) and may_reclaim(context, info):

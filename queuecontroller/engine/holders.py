@@ -1,8 +1,9 @@
-"""Who holds quota of each (flavor, resource) in each cohort tree, in the order they would go.
+"""Who holds quota of each (flavor, resource) in each ClusterQueue, in the order they would go.
 
 Kept sorted as workloads come and go, so that a search for preemption targets reads the front of a
-list instead of collecting and sorting a whole cohort's workloads. The order is that of candidates
-of one kind: the already evicted first, the lowest priority, the most recently admitted, by UID.
+few lists instead of collecting and sorting a whole cohort's workloads. The order is that of
+candidates of one kind: the already evicted first, the lowest priority, the most recently admitted,
+by UID.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ class Holders:
     def __init__(self) -> None:
         self._lists: dict[QuotaNode, dict[Fr, list[Ranked]]] = {}
 
-    def add(self, root: QuotaNode, info: WorkloadInfo) -> None:
-        lists = self._lists.setdefault(root, {})
+    def add(self, queue: QuotaNode, info: WorkloadInfo) -> None:
+        lists = self._lists.setdefault(queue, {})
         entry = (rank_of(info), info)
         for fr in info.usage:
             insort(lists.setdefault(fr, []), entry, key=_by_rank)
 
-    def remove(self, root: QuotaNode, info: WorkloadInfo) -> None:
+    def remove(self, queue: QuotaNode, info: WorkloadInfo) -> None:
         """To be called before anything that makes the rank changes."""
-        lists = self._lists.get(root, {})
+        lists = self._lists.get(queue, {})
         rank = rank_of(info)
         for fr in info.usage:
             ranked = lists.get(fr, [])
@@ -53,9 +54,9 @@ class Holders:
             if at < len(ranked) and ranked[at][1] is info:
                 del ranked[at]
 
-    def of(self, root: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
-        """Everyone in the tree who holds any of these. Not to be changed, nor kept."""
-        lists = self._lists.get(root, {})
+    def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
+        """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
+        lists = self._lists.get(queue, {})
         found = [lists[fr] for fr in frs if lists.get(fr)]
         if len(found) == 1:
             return found[0]

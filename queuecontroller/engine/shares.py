@@ -65,9 +65,9 @@ def dominant_share(node: QuotaNode, numbers: FlavorResources) -> Share:
     if node.parent is None:
         return NO_SHARE
     borrowed: dict[str, int] = {}
-    usage = node.usage
+    cells = node.cells
     for fr, quota in node.subtree_quota.items():
-        above = usage.get(fr, 0) - quota
+        above = cells[fr].used - quota
         if above > 0:
             resource = numbers.resource(fr)
             borrowed[resource] = borrowed.get(resource, 0) + above

@@ -140,16 +140,19 @@ class Run:
     def check(self) -> None:
         cache = self.made.cache
         for root in {queue.node.root for queue in cache.queues.values()}:
-            holding = [
-                info
-                for node in root.cluster_queues()
-                for info in cache.queues[node.name].workloads.values()
-            ]
             for fr in root.subtree_quota:
-                listed = [info.key for _, info in cache.holders.of(root, [fr])]
-                assert listed == [
-                    info.key for info in sorted(holding, key=rank_of) if fr in info.usage
-                ], "holders are listed once, in order"
+                borrowing = {
+                    node
+                    for node in root.cluster_queues()
+                    if node is not root and node.used(fr) > node.subtree_quota.get(fr, 0)
+                }
+                assert set(root.borrowing([fr])) == borrowing, "who borrows is known"
+                for node in root.cluster_queues():
+                    holding = sorted(cache.queues[node.name].workloads.values(), key=rank_of)
+                    listed = [info.key for _, info in cache.holders.of(node, [fr])]
+                    assert listed == [info.key for info in holding if fr in info.usage], (
+                        "holders are listed once, in order"
+                    )
         for queue in self.made.cache.queues.values():
             node = queue.node
             total: dict[int, int] = {}
