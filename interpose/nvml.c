@@ -28,6 +28,32 @@ typedef struct {
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+typedef struct {
+	unsigned long long timestamp;
+	unsigned int pid, percent[6]; /* SM, memory, encoder, decoder, JPEG, optical flow */
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int version, count;
+	unsigned long long last_seen;
+	nvmlProcessUtilizationInfo_v1_t *rows;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
+	unsigned int pid;
+	unsigned long long used_bytes;
+	unsigned int gpu_instance, compute_instance;
+	unsigned long long protected_bytes;
+} nvmlProcessDetail_v1_t;
+
+typedef struct {
+	unsigned int version, mode, count;
+	nvmlProcessDetail_v1_t *rows;
+} nvmlProcessDetailList_v1_t;
+
+_Static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 0x18, "its version number says so");
+_Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 0x18, "its version number says so");
+
 enum {
 	NVML_SUCCESS = 0,
 	NVML_ERROR_INVALID_ARGUMENT = 2,
@@ -409,13 +435,15 @@ static bool is_our_pid(const struct attach_region *region, unsigned int pid)
 	return false;
 }
 
-/* Every record begins with the pid. Returns how many are ours, moved to the front. */
-static unsigned int keep_ours(const struct attach_region *region, char *records, unsigned int count, size_t bytes)
+/* `at` is where in a record the pid is. Returns how many are ours, moved to the front. */
+static unsigned int keep_ours(const struct attach_region *region, void *rows, unsigned int count, size_t bytes,
+                              size_t at)
 {
+	char *records = rows;
 	unsigned int kept = 0, pid;
 
 	for (unsigned int i = 0; i < count; i++) {
-		memcpy(&pid, records + i * bytes, sizeof(pid));
+		memcpy(&pid, records + i * bytes + at, sizeof(pid));
 		if (is_our_pid(region, pid))
 			memmove(records + bytes * kept++, records + i * bytes, bytes);
 	}
@@ -444,7 +472,7 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned int *count, void *in
 		return NVML_ERROR_MEMORY;
 	r = ask(device, &all, records);
 	if (r == NVML_SUCCESS) {
-		all = keep_ours(&region, records, all < MAX_PROCESSES ? all : MAX_PROCESSES, bytes);
+		all = keep_ours(&region, records, all < MAX_PROCESSES ? all : MAX_PROCESSES, bytes, 0);
 		if (all > *count)
 			r = NVML_ERROR_INSUFFICIENT_SIZE;
 		else if (all > 0 && infos)
@@ -485,9 +513,72 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples,
 	given = count ? *count : 0;
 	r = real.nvmlDeviceGetProcessUtilization(device, samples, count, since);
 	if (r == NVML_SUCCESS && samples && count && *count <= given && grant(&region)) {
-		*count = keep_ours(&region, samples, *count, SAMPLE_BYTES);
+		*count = keep_ours(&region, samples, *count, SAMPLE_BYTES, 0);
 		if (*count == 0)
 			r = NVML_ERROR_NOT_FOUND; /* what NVML says when there is nothing to say */
 	}
 	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info)
+{
+	struct attach_region region;
+	unsigned int room = info ? info->count : 0;
+	nvmlReturn_t r;
+
+	load();
+	if (!real.nvmlDeviceGetProcessesUtilizationInfo)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	r = real.nvmlDeviceGetProcessesUtilizationInfo(device, info);
+	if (r == NVML_SUCCESS && info && info->rows && info->count <= room && grant(&region)) {
+		info->count = keep_ours(&region, info->rows, info->count, sizeof(*info->rows),
+		                        offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+		if (info->count == 0)
+			r = NVML_ERROR_NOT_FOUND;
+	}
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
+{
+	struct attach_region region;
+	unsigned int room = list ? list->count : 0;
+	nvmlReturn_t r;
+
+	load();
+	if (!real.nvmlDeviceGetRunningProcessDetailList)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	r = real.nvmlDeviceGetRunningProcessDetailList(device, list);
+	if (r == NVML_SUCCESS && list && list->rows && list->count <= room && grant(&region))
+		list->count = keep_ours(&region, list->rows, list->count, sizeof(*list->rows),
+		                        offsetof(nvmlProcessDetail_v1_t, pid));
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+	struct attach_region region;
+	unsigned int room = count ? *count : 0;
+	nvmlReturn_t r;
+
+	load();
+	if (!real.nvmlDeviceGetAccountingPids)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	r = real.nvmlDeviceGetAccountingPids(device, count, pids);
+	if (r == NVML_SUCCESS && count && pids && *count <= room && grant(&region))
+		*count = keep_ours(&region, pids, *count, sizeof(*pids), 0);
+	return r;
+}
+
+/* Of a process that is not ours there is nothing to know, dead or alive. */
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, void *stats)
+{
+	struct attach_region region;
+
+	load();
+	if (!real.nvmlDeviceGetAccountingStats)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	if (grant(&region) && !is_our_pid(&region, pid))
+		return NVML_ERROR_NOT_FOUND;
+	return real.nvmlDeviceGetAccountingStats(device, pid, stats);
 }

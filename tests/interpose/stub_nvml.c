@@ -145,3 +145,66 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *c
 		to[i] = (struct process){ pids[i], (i + 1) * GIB, { 0, 0 } };
 	return 0;
 }
+
+static unsigned int own_pid(void)
+{
+	const char *own = getenv("STUB_PID");
+
+	return own ? (unsigned int)strtoul(own, NULL, 10) : 1;
+}
+
+API int nvmlDeviceGetProcessesUtilizationInfo(device_t device, unsigned int *info)
+{
+	struct row {
+		unsigned long long timestamp;
+		unsigned int pid, percent[6];
+	} *rows;
+
+	(void)device;
+	if (info[1] < 3) {
+		info[1] = 3;
+		return 7;
+	}
+	info[1] = 3;
+	memcpy(&rows, info + 4, sizeof(rows));
+	for (unsigned int i = 0; i < 3; i++)
+		rows[i] = (struct row){ i, i == 1 ? own_pid() : 4000000 + i, { 10 * i } };
+	return 0;
+}
+
+API int nvmlDeviceGetRunningProcessDetailList(device_t device, unsigned int *list)
+{
+	struct row {
+		unsigned int pid;
+		unsigned long long used;
+		unsigned int instances[2];
+		unsigned long long protected;
+	} *rows;
+
+	(void)device;
+	if (list[2] < 3) {
+		list[2] = 3;
+		return 7;
+	}
+	list[2] = 3;
+	memcpy(&rows, list + 4, sizeof(rows));
+	for (unsigned int i = 0; i < 3; i++)
+		rows[i] = (struct row){ i == 1 ? own_pid() : 4000000 + i, (i + 1) * GIB, { 0, 0 }, 0 };
+	return 0;
+}
+
+API int nvmlDeviceGetAccountingPids(device_t device, unsigned int *count, unsigned int *pids)
+{
+	(void)device;
+	for (unsigned int i = 0; i < 3 && i < *count; i++)
+		pids[i] = i == 1 ? own_pid() : 4000000 + i;
+	*count = 3;
+	return 0;
+}
+
+API int nvmlDeviceGetAccountingStats(device_t device, unsigned int pid, void *stats)
+{
+	(void)device;
+	memcpy(stats, &pid, sizeof(pid));
+	return 0;
+}

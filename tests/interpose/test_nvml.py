@@ -144,6 +144,49 @@ def test_processes_are_the_grants(region: Region) -> None:
     assert got["old"] == 13, "a function the real library does not have"
 
 
+def test_lists_of_newer_and_older_kinds_show_our_processes_only(region: Region) -> None:
+    slot = region.usage.slot[0]
+    slot.self_claim = os.getpid() << 32 | 1
+    region.usage.header.claim_high = 1
+    got = ask(
+        region,
+        """
+        class Use(ctypes.Structure):
+            _fields_ = [("time", u64), ("pid", u32), ("percent", u32 * 6)]
+        class Uses(ctypes.Structure):
+            _fields_ = [("version", u32), ("count", u32), ("since", u64),
+                        ("rows", ctypes.POINTER(Use))]
+        class Detail(ctypes.Structure):
+            _fields_ = [("pid", u32), ("bytes", u64), ("instances", u32 * 2), ("protected", u64)]
+        class Details(ctypes.Structure):
+            _fields_ = [("version", u32), ("mode", u32), ("count", u32),
+                        ("rows", ctypes.POINTER(Detail))]
+        _, device = handle(0)
+        uses, rows = Uses(0x1000018, 8, 0, (Use * 8)()), None
+        r = nvml.nvmlDeviceGetProcessesUtilizationInfo(device, byref(uses))
+        used = [r, [[uses.rows[i].pid, uses.rows[i].percent[0]] for i in range(uses.count)]]
+        details = Details(0x1000018, 0, 8, (Detail * 8)())
+        r = nvml.nvmlDeviceGetRunningProcessDetailList(device, byref(details))
+        listed = [r, [[details.rows[i].pid, details.rows[i].bytes] for i in range(details.count)]]
+        count, pids, stats = u32(8), (u32 * 8)(), (u32 * 64)()
+        r = nvml.nvmlDeviceGetAccountingPids(device, byref(count), pids)
+        accounted = [r, list(pids[:count.value])]
+        small = Uses(0x1000018, 0, 0, None)
+        answer(used=used, listed=listed, accounted=accounted,
+               own=nvml.nvmlDeviceGetAccountingStats(device, pids[0], stats),
+               other=nvml.nvmlDeviceGetAccountingStats(device, 4000000, stats),
+               small=[nvml.nvmlDeviceGetProcessesUtilizationInfo(device, byref(small)), small.count])
+        """,
+        STUB_DEVICES="4",
+        STUB_PID=str(os.getpid()),
+    )
+    assert got["used"] == [0, [[os.getpid(), 10]]]
+    assert got["listed"] == [0, [[os.getpid(), 2 * GIB]]]
+    assert got["accounted"] == [0, [os.getpid()]]
+    assert (got["own"], got["other"]) == (0, 6)
+    assert got["small"] == [7, 3], "how much room is wanted, as the real one says it"
+
+
 def test_without_a_grant_everything_is_handed_on(
     region: Region, tmp_path: Path, stub: Path
 ) -> None:
