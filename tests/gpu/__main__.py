@@ -6,15 +6,16 @@ launches without one. Prints what it saw and exits non-zero if a promise did not
 
 from __future__ import annotations
 
-import ctypes
 import json
 import statistics
 import subprocess
 import sys
 from datetime import UTC, datetime
 
+from nodeagent.adapters.host import DRIVER, find_library
 from tests.bench.hooks import HOOKBENCH
 from tests.demo.__main__ import Report, heading, workplace
+from tests.gpu import frameworks
 from tests.node import Node, running, soon_ns
 from tests.places import SHIM
 
@@ -109,7 +110,9 @@ def pair(node: Node, report: Report, iterations: int, alone: float) -> None:
 
 def hooks(node: Node) -> None:
     heading("What the hooks add, ns a call (median)")
-    driver = ctypes.CDLL("libcuda.so.1")._name
+    driver = find_library(DRIVER, {})
+    if driver is None:
+        raise SystemExit("libcuda.so.1 was not found")
     for mode, live in (("launch", 0), ("alloc", 0), ("alloc", 1000), ("info", 0)):
         job = node.run(
             f"hook-{mode}-{live}",
@@ -118,8 +121,11 @@ def hooks(node: Node) -> None:
             "100",
             "1",
             str(live),
-            flags=("--gpumem", "40Gi", "--cores", "100"),
-            env={"SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"), "SLUICE_BENCH_DRIVER": driver},
+            flags=("--gpumem", "40Gi", "--cores", "100", "--inject", "environment"),
+            env={
+                "SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"),
+                "SLUICE_BENCH_DRIVER": str(driver),
+            },
         )
         sample = job.result()
         before, after = statistics.median(sample["bare_ns"]), statistics.median(sample["hooked_ns"])
@@ -143,6 +149,7 @@ def main() -> int:
             lone(node, report, iterations, alone, what)
         pair(node, report, per_ms, bare(node, per_ms, 2000))
         hooks(node)
+        frameworks.run(node, report)
     print("\n" + json.dumps(report.facts))
     return 0 if report.held else 1
 
