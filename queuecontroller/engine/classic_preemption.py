@@ -9,55 +9,88 @@ Candidates are looked at one by one, as the search goes on: most searches end af
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
+from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
+from typing import Final
 
 from .holders import Ranked
 from .model import PreemptionPolicy, PreemptionReason
-from .preemption import (
-    PreemptionContext,
-    fill_back,
-    may_preempt_within_queue,
-    may_reclaim,
-)
+from .preemption import PreemptionContext, Removed, fill_back, may_preempt_within_queue
 from .quota_tree import Fr, QuotaNode
 from .settings import EngineSettings
 from .workload_info import Target, WorkloadInfo
 
-
-class Variant(Enum):
-    """Why a candidate of another queue may go, with the reason it is told."""
-
-    HIERARCHICAL_RECLAIM = PreemptionReason.IN_COHORT_RECLAMATION
-    RECLAIM_WITHOUT_BORROWING = "only while not borrowing"
-    RECLAIM_WHILE_BORROWING = PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
-
-    @property
-    def reason(self) -> PreemptionReason:
-        if self is Variant.RECLAIM_WITHOUT_BORROWING:
-            return PreemptionReason.IN_COHORT_RECLAMATION
-        return PreemptionReason(self.value)
+_NO_PRIORITY: Final = -(1 << 40)
+"""Below every priority, which has 32 bits."""
 
 
 def classic_targets(context: PreemptionContext, settings: EngineSettings) -> list[Target]:
     candidates = _Candidates(context)
     for may_borrow in _attempts(context, candidates):
-        targets: list[Target] = []
-        for target in candidates.targets(may_borrow):
-            context.remove(target.info)
-            targets.append(target)
-            if context.fits(may_borrow):
-                targets = fill_back(context, targets, may_borrow)
-                _restore(context, targets)
-                return targets
-        _restore(context, targets)
+        removed = [] if may_borrow else _own_first(context, candidates)
+        if not removed:
+            removed = _one_by_one(context, candidates.offers(may_borrow), may_borrow)
+        for one in removed:
+            one.node.add_usage(one.info.usage)
+        if removed:
+            return [Target(one.info, one.reason) for one in removed]
     return []
 
 
-def _restore(context: PreemptionContext, targets: list[Target]) -> None:
-    for target in targets:
-        context.put_back(target.info)
+def _one_by_one(
+    context: PreemptionContext, offers: Iterator[Removed], may_borrow: bool
+) -> list[Removed]:
+    """Who has to go, taken out of the tree; nobody when it takes more than there are."""
+    removed: list[Removed] = []
+    for one in offers:
+        one.node.remove_usage(one.info.usage)
+        removed.append(one)
+        if context.fits(may_borrow):
+            return fill_back(context, removed, may_borrow)
+    for one in removed:
+        one.node.add_usage(one.info.usage)
+    return []
+
+
+def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Removed]:
+    """What `_one_by_one` finds without borrowing, sooner; nobody where that is not certain.
+
+    While the workload is too large for what its queue has left of its own quota, no other queue's
+    workload helps: the search in order would take out all of them before the first own one, and
+    put most back. Who of the own queue has to go is up to the own quota alone, if the rest can be
+    had at all; and with them gone, those of others that the search in order would keep out are the
+    ones it finds from the front. (More room never makes it fit less, and whether others borrow
+    does not depend on the own queue.)
+    """
+    node = context.queue.node
+    if any(info.evicted for info in candidates.own):
+        return []  # they come before others' workloads
+    offers = candidates.own_offers(evicted=False)
+    own: list[Removed] = []
+    while context.borrows():
+        one = next(offers)  # that there are enough was looked at before
+        node.remove_usage(one.info.usage)
+        own.append(one)
+    if not own:
+        return []
+    for one in own[-2::-1]:
+        node.add_usage(one.info.usage)
+        if context.borrows():
+            node.remove_usage(one.info.usage)
+        else:
+            own.remove(one)
+    if context.fits(may_borrow=False):
+        return own
+    offers = chain.from_iterable(
+        candidates.others_offers(evicted, may_borrow=False) for evicted in (True, False)
+    )
+    others = _one_by_one(context, offers, may_borrow=False)
+    if others:
+        return others + own
+    for one in own:
+        node.add_usage(one.info.usage)
+    return []
 
 
 def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool, ...]:
@@ -76,92 +109,140 @@ def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool
     return (True, False)
 
 
+class _Source:
+    """Another queue that borrows, and those of its holders who may be asked, by rank."""
+
+    __slots__ = ("advantaged", "between", "node", "parts", "ranked")
+
+    def __init__(
+        self,
+        node: QuotaNode,
+        levels: Mapping[QuotaNode, bool],
+        context: PreemptionContext,
+        below: int | None,
+    ) -> None:
+        self.node = node
+        self.advantaged = False
+        """Whether the workload has the advantage over it, where they meet in the tree."""
+        self.between: list[QuotaNode] = []
+        """Cohorts over it, below the meeting."""
+        for above in node.path[1:]:
+            if above in levels:
+                self.advantaged = levels[above]
+                break
+            self.between.append(above)
+        ranked = self.ranked = context.cache.holders.of(node, context.frs)
+        split, size = 0, len(ranked)
+        if ranked and not ranked[0][0][0]:
+            split = bisect_left(ranked, True, key=_goes_on)
+        first, last = split, size
+        if below is not None:
+            first = bisect_left(ranked, below, 0, split, key=_priority)
+            last = bisect_left(ranked, below, split, size, key=_priority)
+        self.parts = ((split, last), (0, first))
+        """Begin and end in the list: of the others, then of the evicted."""
+
+
 class _Candidates:
     """Who may go, in order: the evicted of each kind first, then the others of each."""
 
-    __slots__ = ("_context", "_kinds", "_own")
+    __slots__ = ("_below", "_borrowers", "_context", "_kinds", "own")
 
     def __init__(self, context: PreemptionContext) -> None:
         self._context = context
-        self._own = _own_candidates(context)
-        self._kinds: dict[bool, list[Sequence[Ranked]]] = {True: [], False: []}
-        """Holders of each borrowing queue, by whether the workload has the advantage over it."""
+        self.own = _own_candidates(context)
+        self._kinds: dict[bool, list[_Source]] = {True: [], False: []}
+        """By whether the workload has the advantage over the queue."""
+        self._below = _goes_while_borrowing_below(context)
+        self._borrowers = context.queue.node.root.borrowers
         levels = _levels(context)
         if not levels:
             return
-        meetings = context.queue.meetings
-        node, holders = context.queue.node, context.cache.holders
-        for queue in node.root.borrowing(context.frs):
-            if queue is node:
+        lower_only = context.queue.spec.preemption.reclaim_within_cohort is not PreemptionPolicy.ANY
+        below = context.info.priority if lower_only else None
+        own = context.queue.node
+        for node in own.root.borrowing(context.frs):
+            if node is own:
                 continue
-            meeting = meetings.get(queue)
-            if meeting is None:
-                meeting = meetings[queue] = next(above for above in queue.path if above in levels)
-            if _borrows(queue, meeting, context.frs):
-                ranked = holders.of(queue, context.frs)
-                if ranked:
-                    self._kinds[levels[meeting]].append(ranked)
+            source = _Source(node, levels, context, below)
+            if not source.between or self._borrows(source):
+                self._kinds[source.advantaged].append(source)
+
+    def _borrows(self, source: _Source) -> bool:
+        """Whether the queue and every cohort between it and the meeting use more than their own of
+        something that is wanted."""
+        frs = self._context.frs
+        for fr in frs:
+            if source.node in self._borrowers.get(fr, ()):
+                break
+        else:
+            return False
+        between = source.between
+        return not between or not any(cohort.is_within_nominal(frs) for cohort in between)
 
     def may_make_room_within_quota(self) -> bool:
         """Whether enough of the own queue's may go for the workload not to borrow at all. If not,
         there is no point in counting what others could give back."""
-        context = self._context
-        node = context.queue.node
-        return all(
-            amount - sum(info.usage.get(fr, 0) for info in self._own)
-            <= node.subtree_quota.get(fr, 0) - node.used(fr)
-            for fr, amount in context.usage.items()
+        node = self._context.queue.node
+        return not any(
+            node.borrowing_with(fr, amount - sum(info.usage.get(fr, 0) for info in self.own))
+            for fr, amount in self._context.usage.items()
         )
 
-    def targets(self, may_borrow: bool) -> Iterator[Target]:
+    def has(self, *, advantaged: bool) -> bool:
+        apart = self._context.cache.set_apart
+        return any(
+            source.ranked[at][1].key not in apart
+            for source in self._kinds[advantaged]
+            for begin, end in source.parts
+            for at in range(begin, end)
+        )
+
+    def offers(self, may_borrow: bool) -> Iterator[Removed]:
         """Each is checked when its turn comes: earlier ones may have ended the borrowing."""
         for evicted in (True, False):
-            for advantaged in (True, False):
-                for info, variant in self._others(evicted, advantaged):
-                    if may_borrow and variant is Variant.RECLAIM_WITHOUT_BORROWING:
-                        continue
-                    yield Target(info, variant.reason)
-            for info in self._own:
-                if info.evicted is evicted:
-                    yield Target(info, PreemptionReason.IN_CLUSTER_QUEUE)
+            yield from self.others_offers(evicted, may_borrow)
+            yield from self.own_offers(evicted)
 
-    def has(self, *, advantaged: bool) -> bool:
-        return any(True for evicted in (True, False) for _ in self._others(evicted, advantaged))
+    def own_offers(self, evicted: bool) -> Iterator[Removed]:
+        node = self._context.queue.node
+        for info in self.own:
+            if info.evicted is evicted:
+                yield Removed(info, node, PreemptionReason.IN_CLUSTER_QUEUE)
 
-    def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[WorkloadInfo, Variant]]:
-        """Of all queues of one kind, by rank. A queue is dropped as soon as one of its holders may
-        not go: it borrows no longer, or its next ones have too high a priority as well."""
-        heap = list(_fronts(self._kinds[advantaged], evicted))
-        heapify(heap)
-        context = self._context
-        queues, meetings = context.cache.queues, context.queue.meetings
-        apart = context.cache.set_apart
-        while heap:
-            (_, info), at, end, ranked = heap[0]
-            queue = queues[info.cluster_queue].node
-            variant = None
-            if _borrows(queue, meetings[queue], context.frs):
-                variant = _variant(context, info, advantaged)
-            if variant is None or at + 1 == end:
-                heappop(heap)
+    def others_offers(self, evicted: bool, may_borrow: bool) -> Iterator[Removed]:
+        reclaimed = PreemptionReason.IN_COHORT_RECLAMATION
+        for node, info in self._others(evicted, advantaged=True):
+            yield Removed(info, node, reclaimed)
+        for node, info in self._others(evicted, advantaged=False):
+            if info.priority < self._below:
+                reason = PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
+                yield Removed(info, node, reason)
+            elif may_borrow:
+                return  # all others of this kind have this priority or a higher one
             else:
-                heapreplace(heap, (ranked[at + 1], at + 1, end, ranked))
-            if variant is not None and info.key not in apart:
-                yield info, variant
+                yield Removed(info, node, reclaimed)
 
-
-_Front = tuple[Ranked, int, int, Sequence[Ranked]]
-"""The next one, its index, where the part of the list ends, the list."""
-
-
-def _fronts(lists: Iterable[Sequence[Ranked]], evicted: bool) -> Iterator[_Front]:
-    for ranked in lists:
-        split = 0
-        if not _goes_on(ranked[0]):
-            split = bisect_left(ranked, True, key=_goes_on)
-        begin, end = (0, split) if evicted else (split, len(ranked))
-        if begin < end:
-            yield ranked[begin], begin, end, ranked
+    def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[QuotaNode, WorkloadInfo]]:
+        """Of all queues of one kind, by rank. A queue that borrows no longer is dropped: nothing
+        that a search does makes it borrow again."""
+        heap = []
+        for source in self._kinds[advantaged]:
+            begin, end = source.parts[evicted]
+            if begin < end:
+                heap.append((source.ranked[begin], begin, end, source))
+        heapify(heap)
+        apart = self._context.cache.set_apart
+        while heap:
+            (_, info), at, end, source = heap[0]
+            borrows = self._borrows(source)
+            at += 1
+            if borrows and at < end:
+                heapreplace(heap, (source.ranked[at], at, end, source))
+            else:
+                heappop(heap)
+            if borrows and info.key not in apart:
+                yield source.node, info
 
 
 def _goes_on(entry: Ranked) -> bool:
@@ -169,14 +250,8 @@ def _goes_on(entry: Ranked) -> bool:
     return entry[0][0]
 
 
-def _borrows(node: QuotaNode, meeting: QuotaNode, frs: frozenset[Fr]) -> bool:
-    """Whether the queue and every cohort between it and the meeting use more than their own."""
-    for above in node.path:
-        if above is meeting:
-            break
-        if above.is_within_nominal(frs):
-            return False
-    return True
+def _priority(entry: Ranked) -> int:
+    return entry[0][1]
 
 
 def _own_candidates(context: PreemptionContext) -> list[WorkloadInfo]:
@@ -213,16 +288,12 @@ def _fits_quota(node: QuotaNode, usage: Mapping[Fr, int]) -> tuple[bool, dict[Fr
     return fits, rest
 
 
-def _variant(context: PreemptionContext, info: WorkloadInfo, has_advantage: bool) -> Variant | None:
-    if not may_reclaim(context, info):
-        return None
-    if has_advantage:
-        return Variant.HIERARCHICAL_RECLAIM
-    borrow = context.queue.spec.preemption.borrow_within_cohort
-    if borrow.policy is PreemptionPolicy.NEVER:
-        return Variant.RECLAIM_WITHOUT_BORROWING
-    threshold = borrow.max_priority_threshold
-    above = threshold is not None and info.priority > threshold
-    if above or info.priority >= context.info.priority:
-        return Variant.RECLAIM_WITHOUT_BORROWING
-    return Variant.RECLAIM_WHILE_BORROWING
+def _goes_while_borrowing_below(context: PreemptionContext) -> int:
+    """The priority below which those without borrowed advantage go even while the workload
+    borrows; all others only make room for it within its own quota."""
+    policy = context.queue.spec.preemption.borrow_within_cohort
+    if policy.policy is PreemptionPolicy.NEVER:
+        return _NO_PRIORITY
+    if policy.max_priority_threshold is None:
+        return context.info.priority
+    return min(context.info.priority, policy.max_priority_threshold + 1)

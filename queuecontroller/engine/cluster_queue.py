@@ -48,7 +48,6 @@ class ClusterQueueState:
     __slots__ = (
         "group_of",
         "groups",
-        "meetings",
         "node",
         "only_topology",
         "spec",
@@ -75,9 +74,6 @@ class ClusterQueueState:
             for resource in group.covered:
                 self.group_of.setdefault(resource, group)
         self.workloads: dict[WorkloadKey, WorkloadInfo] = {}
-        self.meetings: dict[QuotaNode, QuotaNode] = {}
-        """By ClusterQueue of the tree: the lowest cohort over both. Filled as asked for, and good
-        as long as the tree stands."""
         every = [choice.flavor for group in self.groups for choice in group.flavors]
         self.only_topology = bool(every) and all(
             flavor is not None and flavor.topology_name is not None for flavor in every

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from .model import PreemptionPolicy, PreemptionReason
 from .preemption import (
     PreemptionContext,
+    Removed,
     fill_back,
     may_preempt_within_queue,
     may_reclaim,
@@ -40,12 +41,12 @@ def fair_targets(context: PreemptionContext, settings: EngineSettings) -> list[T
     if not fits and len(settings.fair_strategies) > 1:
         fits = search.second()
     context.queue.node.remove_usage(context.usage)
-    targets = search.targets
+    removed = search.removed
     if fits:
-        targets = fill_back(context, targets, may_borrow=True)
-    for target in targets:
-        context.put_back(target.info)
-    return targets if fits else []
+        removed = fill_back(context, removed, may_borrow=True)
+    for one in removed:
+        one.node.add_usage(one.info.usage)
+    return [Target(one.info, one.reason) for one in removed] if fits else []
 
 
 def _candidates(context: PreemptionContext) -> Iterator[WorkloadInfo]:
@@ -140,7 +141,7 @@ class _FairSearch:
         self._strategy = settings.fair_strategies[0]
         self._reclaims = settings.fair_reclaim_within_nominal
         self._retry: list[WorkloadInfo] = []
-        self.targets: list[Target] = []
+        self.removed: list[Removed] = []
 
     def first(self, candidates: Iterable[WorkloadInfo]) -> bool:
         """By the first strategy; what it spares is kept for the second."""
@@ -200,8 +201,9 @@ class _FairSearch:
     def _take(self, info: WorkloadInfo, reason: PreemptionReason) -> bool:
         """Removes the workload; whether the preemptor fits now."""
         context = self._context
-        context.remove(info)
-        self.targets.append(Target(info, reason))
+        node = context.cache.queues[info.cluster_queue].node
+        node.remove_usage(info.usage)
+        self.removed.append(Removed(info, node, reason))
         context.queue.node.remove_usage(context.usage)
         fits = context.fits(may_borrow=True)
         context.queue.node.add_usage(context.usage)

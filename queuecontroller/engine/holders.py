@@ -56,8 +56,10 @@ class Holders:
 
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
         """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
-        lists = self._lists.get(queue, {})
-        found = [lists[fr] for fr in frs if lists.get(fr)]
+        lists = self._lists.get(queue)
+        found = [lists[fr] for fr in frs if lists.get(fr)] if lists else ()
+        if not found:
+            return ()
         if len(found) == 1:
             return found[0]
         once: dict[str, Ranked] = {}

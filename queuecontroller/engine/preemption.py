@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from .assignment import Assignment, PreemptionMode
 from .cache import Cache
 from .cluster_queue import ClusterQueueState
-from .model import PreemptionPolicy
-from .quota_tree import Fr
+from .model import PreemptionPolicy, PreemptionReason
+from .quota_tree import Fr, QuotaNode
 from .settings import EngineSettings
 from .workload_info import Target, WorkloadInfo
 
@@ -37,6 +37,11 @@ class PreemptionContext:
 
     def put_back(self, info: WorkloadInfo) -> None:
         self.cache.queues[info.cluster_queue].node.add_usage(info.usage)
+
+    def borrows(self) -> bool:
+        """Whether the usage exceeds what the queue has left of its own quota."""
+        node = self.queue.node
+        return any(node.borrowing_with(fr, amount) for fr, amount in self.usage.items())
 
     def fits(self, may_borrow: bool) -> bool:
         node = self.queue.node
@@ -85,16 +90,30 @@ def may_reclaim(context: PreemptionContext, other: WorkloadInfo) -> bool:
     return policy is PreemptionPolicy.ANY or other.priority < context.info.priority
 
 
-def fill_back(context: PreemptionContext, targets: list[Target], may_borrow: bool) -> list[Target]:
-    """Puts back who need not go. The last target always has to: without it nothing fitted."""
-    for i in range(len(targets) - 2, -1, -1):
-        context.put_back(targets[i].info)
-        if context.fits(may_borrow):
-            targets[i] = targets[-1]
-            targets.pop()
-        else:
-            context.remove(targets[i].info)
-    return targets
+class Removed:
+    """A workload taken out of the tree to see whether the preemptor fits without it."""
+
+    __slots__ = ("info", "node", "reason")
+
+    def __init__(self, info: WorkloadInfo, node: QuotaNode, reason: PreemptionReason) -> None:
+        self.info = info
+        self.node = node
+        self.reason = reason
+
+
+def fill_back(
+    context: PreemptionContext, removed: Sequence[Removed], may_borrow: bool
+) -> list[Removed]:
+    """Puts back who need not go, from the end, and returns the others. The last one always has to
+    go: without it nothing fitted."""
+    kept = [removed[-1]]
+    for one in removed[-2::-1]:
+        one.node.add_usage(one.info.usage)
+        if not context.fits(may_borrow):
+            one.node.remove_usage(one.info.usage)
+            kept.append(one)
+    kept.reverse()
+    return kept
 
 
 Algorithm = Callable[[PreemptionContext, EngineSettings], Sequence[Target]]
