@@ -35,7 +35,7 @@ from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.records import Store, StoreLost
 from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.nodes import SECOND_NS
-from queuecontroller.service.placing import FirstFit
+from queuecontroller.service.placing import StockPlacer
 from queuecontroller.service.shell import EXIT_STORE_LOST, Shell
 from queuecontroller.version import version
 
@@ -142,7 +142,7 @@ def serve(
 async def _serve(
     settings: Settings, store: Store, wire: Wire, listening: Callable[[Bound], None] | None
 ) -> int:
-    placer = FirstFit() if settings.placement.mode == "nodes" else None
+    placer = StockPlacer() if settings.placement.mode == "nodes" else None
     book = Book(book_settings(settings), placer, lambda: str(uuid.uuid4()))
     shell = Shell(book, store, SystemClock())
     shell.start()

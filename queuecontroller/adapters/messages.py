@@ -19,7 +19,7 @@ from queuecontroller.records import (
     PodState,
     SharePolicy,
 )
-from queuecontroller.service.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, Hello
 from queuecontroller.service.status import Status

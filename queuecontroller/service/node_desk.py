@@ -12,6 +12,7 @@ from typing import Final
 
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.workload_info import FINISHED
+from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.plain import read_plain, write_plain
 from queuecontroller.records import (
     Assignment,
@@ -22,7 +23,6 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 
-from .capacity import NodeCapacity
 from .journal import Journal
 from .nodes import Held, Hello, Node, Nodes
 from .workloads import NODE_LOST, Workloads

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.placement.capacity import NOTHING, NodeCapacity
 from queuecontroller.records import (
     Assignment,
     Desired,
@@ -22,7 +23,6 @@ from queuecontroller.records import (
     PodState,
 )
 
-from .capacity import NOTHING, NodeCapacity
 from .journal import Journal
 
 REVISION_GAP: Final = 1_000_000

@@ -3,6 +3,7 @@ are, and gives up paused memory for who is more important."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Final
 
@@ -21,6 +22,17 @@ takes to show why."""
 def rests(one: Assignment) -> bool:
     """Paused, and meant to be."""
     return one.state is PodState.PAUSED and one.desired is Desired.PAUSE
+
+
+def pod_annotations(manifest: str) -> dict[str, str]:
+    """Annotations of the pod, or of the pods' template, in what the user submitted; a pod
+    template's own are the ones that count. Empty when there is no manifest."""
+    document = json.loads(manifest) if manifest else {}
+    spec = document.get("spec") or {}
+    template = spec.get("template") if isinstance(spec, dict) else None
+    described = template if isinstance(template, dict) else document
+    found = (described.get("metadata") or {}).get("annotations") or {}
+    return {str(name): str(value) for name, value in found.items()}
 
 
 class Placements:
@@ -110,6 +122,7 @@ class Placements:
         wanted = []
         pod_sets = {one.name: one for one in record.workload.pod_sets}
         total = sum(one.count for one in admission.pod_sets if one.name in record.asks)
+        annotations = pod_annotations(record.manifest)
         avoid = frozenset(
             node
             for (key, node), until_ns in self._avoid.items()
@@ -124,5 +137,7 @@ class Placements:
             for index in range(given.count):
                 pod = "" if total == 1 else f"{given.name}-{index}"
                 pod_set = pod_sets[given.name]
-                wanted.append(Wanted(pod, ask, pod_set, record.node, tuple(flavors), avoid))
+                wanted.append(
+                    Wanted(pod, ask, pod_set, record.node, tuple(flavors), avoid, annotations)
+                )
         return wanted

@@ -1,22 +1,20 @@
-"""Which GPUs of which node a pod gets: the port, and the plain first-fit behind it.
-
-First fit on the fullest GPU that has room (whole GPUs stay free), nodes by name. A paused pod keeps
-its memory and its slot but no share of the time; it can only go on where it is.
-"""
+"""Which GPUs of which node a pod gets: the port, and the placement model behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from queuecontroller.engine.model import PodSet, ResourceFlavor
-from queuecontroller.records import Assignment, Desired, GpuAsk, GpuShare, PodState
+from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.placement.choose import NoPlace, PodToPlace, Topology, place
+from queuecontroller.placement.request import WHOLE_PPM, GpuRequest, annotated
+from queuecontroller.placement.stock import Share, Stock
+from queuecontroller.records import Assignment, Desired, GpuAsk, GpuShare, PodKey, PodState
 
-from .capacity import TAKES_WORK, GpuCapacity
 from .nodes import Node
 
-WHOLE_PPM: Final = 1_000_000
 MIB: Final = 1 << 20
 GPU: Final = "nvidia.com/gpu"
 GPU_MEMORY: Final = "nvidia.com/gpumem"
@@ -39,6 +37,8 @@ class Wanted:
     """What the admission gave: a node must carry their labels."""
     avoid: frozenset[str] = frozenset()
     """Nodes that refused it a moment ago."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod: HAMi's wishes about GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,134 +60,94 @@ class Placer(Protocol):
         """All pods or none. `taken` are the assignments that still hold something."""
 
 
-@dataclass(slots=True)
-class _Free:
-    gpu: GpuCapacity
-    memory_bytes: int
-    share_ppm: int
-    slots: int
+class StockPlacer:
+    """The placement model behind the port: what is free is kept from call to call, and brought up
+    to date by what has changed."""
 
+    def __init__(self) -> None:
+        self._stock = Stock()
+        self._capacities: dict[str, NodeCapacity] = {}
+        self._taken: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
 
-@dataclass(slots=True)
-class _Room:
-    node: Node
-    gpus: dict[str, _Free] = field(default_factory=dict)
-
-
-class FirstFit:
     def place(
         self, wanted: Sequence[Wanted], nodes: Sequence[Node], taken: Iterable[Assignment]
     ) -> list[Placed] | Unplaced:
-        if not nodes:
-            return Unplaced("no node is connected")
-        rooms = _rooms(nodes, taken)
-        placed: list[Placed] = []
-        for one in wanted:
-            found = _fit(one, rooms)
-            if isinstance(found, Unplaced):
-                return found
-            placed.append(found)
-        return placed
-
-
-def _rooms(nodes: Sequence[Node], taken: Iterable[Assignment]) -> list[_Room]:
-    rooms = {node.name: _Room(node) for node in sorted(nodes, key=lambda one: one.name)}
-    for room in rooms.values():
-        for gpu in room.node.capacity.gpus:
-            room.gpus[gpu.uuid] = _Free(
-                gpu,
-                gpu.memory_bytes - gpu.outside_memory_bytes,
-                gpu.share_ppm - gpu.outside_share_ppm,
-                gpu.slots - gpu.outside_slots,
+        self._follow(nodes, taken)
+        found = place(self._stock, [_pod(one) for one in wanted], _topology(wanted))
+        if isinstance(found, NoPlace):
+            return Unplaced(found.reason)
+        asks = {one.pod: one.ask for one in wanted}
+        return [
+            Placed(
+                one.pod,
+                one.node,
+                tuple(
+                    GpuShare(share.uuid, share.memory_bytes, asks[one.pod].share_ppm)
+                    for share in one.shares
+                ),
             )
-    for one in taken:
-        held = rooms.get(one.node)
-        for share in one.gpus if held is not None else ():
-            free = held.gpus.get(share.uuid) if held is not None else None
-            if free is None:
-                continue
-            free.memory_bytes -= share.memory_bytes
-            free.slots -= 1
-            resting = one.state is PodState.PAUSED and one.desired is Desired.PAUSE
-            if one.ask.policy == "hard" and not resting:
-                free.share_ppm -= share.share_ppm
-    return list(rooms.values())
+            for one in found
+        ]
+
+    def _follow(self, nodes: Sequence[Node], taken: Iterable[Assignment]) -> None:
+        reported = {node.name: node.capacity for node in nodes}
+        for name in self._capacities.keys() - reported.keys():
+            self._stock.forget(name)
+        for name, capacity in reported.items():
+            if self._capacities.get(name) is not capacity:
+                self._stock.report(name, capacity)
+        self._capacities = reported
+        holds = {one.key: (one.node, _shares(one)) for one in taken if one.gpus}
+        for key, before in self._taken.items():
+            if holds.get(key) != before:
+                self._stock.release(key)
+        for key, now in holds.items():
+            if self._taken.get(key) != now:
+                self._stock.hold(key, *now)
+        self._taken = holds
 
 
-def _fit(one: Wanted, rooms: Sequence[_Room]) -> Placed | Unplaced:
-    reasons: list[str] = []
-    for room in rooms:
-        why = _unfit_node(one, room.node)
-        if why is not None:
-            reasons.append(f"{room.node.name}: {why}")
-            continue
-        fitting: list[tuple[int, int, _Free, int]] = []
-        obstacles: list[str] = []
-        for free in room.gpus.values():
-            if one.ask.gpu_uuids and free.gpu.uuid not in one.ask.gpu_uuids:
-                continue
-            need = memory_on(one.ask, free.gpu)
-            obstacle = _obstacle(one.ask, free, need)
-            if obstacle is None:
-                fitting.append((free.memory_bytes, free.gpu.index, free, need))
-            else:
-                obstacles.append(f"GPU {free.gpu.index} {obstacle}")
-        count = len(one.ask.gpu_uuids) or one.ask.gpus
-        if len(fitting) < count:
-            reasons.append(f"{room.node.name}: {'; '.join(obstacles) or 'too few GPUs'}")
-            continue
-        shares = []
-        for _, _, free, need in sorted(fitting, key=lambda found: found[:2])[:count]:
-            free.memory_bytes -= need
-            free.slots -= 1
-            if one.ask.policy == "hard":
-                free.share_ppm -= one.ask.share_ppm
-            shares.append(GpuShare(free.gpu.uuid, need, one.ask.share_ppm))
-        return Placed(one.pod, room.node.name, tuple(shares))
-    if one.node and not reasons:
-        return Unplaced(f"node {one.node} is not connected")
-    return Unplaced(f"{describe(one.ask)} for pod {one.pod or 'main'}: {'; '.join(reasons)}")
+def _shares(one: Assignment) -> tuple[Share, ...]:
+    """A paused pod keeps its memory and its slot, but no share of the time."""
+    resting = one.state is PodState.PAUSED and one.desired is Desired.PAUSE
+    promised = one.ask.policy == "hard" and not resting
+    return tuple(
+        Share(share.uuid, share.memory_bytes, share.share_ppm if promised else 0)
+        for share in one.gpus
+    )
 
 
-def _unfit_node(one: Wanted, node: Node) -> str | None:
-    if one.node and node.name != one.node:
-        return f"the process waits on {one.node}"
-    if node.name in one.avoid:
-        return "refused it a moment ago"
-    if node.capacity.unschedulable:
-        return "takes no new work"
-    labels = node.capacity.labels
-    for flavor in one.flavors:
-        for name, value in flavor.node_labels.items():
-            if labels.get(name) != value:
-                return f"lacks the label {name}={value} of flavor {flavor.name}"
-    for name, value in one.pod_set.node_selector.items():
-        if labels.get(name) != value:
-            return f"lacks the label {name}={value}"
+def _pod(one: Wanted) -> PodToPlace:
+    ask = one.ask
+    request = GpuRequest(
+        gpus=ask.gpus,
+        memory_bytes=ask.memory_bytes,
+        memory_ppm=ask.memory_ppm,
+        share_ppm=ask.share_ppm,
+        hard=ask.policy == "hard",
+        gpu_uuids=ask.gpu_uuids,
+    )
+    labels = {k: v for flavor in one.flavors for k, v in flavor.node_labels.items()}
     tolerations = (*one.pod_set.tolerations, *(t for f in one.flavors for t in f.tolerations))
-    for taint in node.capacity.taints:
-        if taint.effect != "PreferNoSchedule" and not any(t.tolerates(taint) for t in tolerations):
-            return f"has the taint {taint.key}={taint.value}"
-    return None
+    return PodToPlace(
+        one.pod,
+        replace(request, **annotated(one.annotations)),  # type: ignore[arg-type]
+        one.node,
+        tuple({**one.pod_set.node_selector, **labels}.items()),
+        tolerations,
+        one.avoid,
+    )
 
 
-def _obstacle(ask: GpuAsk, free: _Free, need_bytes: int) -> str | None:
-    if free.gpu.health not in TAKES_WORK:
-        return f"is {free.gpu.health}"
-    if free.slots < 1:
-        return "has no slot left"
-    if need_bytes > free.memory_bytes:
-        return f"has {max(0, free.memory_bytes) // MIB} of {need_bytes // MIB} MiB free"
-    if ask.policy == "hard" and ask.share_ppm > free.share_ppm:
-        return f"has {max(0, free.share_ppm) // 10_000} of {ask.share_ppm // 10_000} % free"
-    return None
-
-
-def memory_on(ask: GpuAsk, gpu: GpuCapacity) -> int:
-    if ask.memory_bytes is not None:
-        return ask.memory_bytes
-    part = WHOLE_PPM if ask.memory_ppm is None else ask.memory_ppm
-    return gpu.memory_bytes * part // WHOLE_PPM
+def _topology(wanted: Sequence[Wanted]) -> Topology:
+    """Pods of one workload stay together as their pod sets say."""
+    for one in wanted:
+        if one.pod_set.required_topology:
+            return Topology(required=one.pod_set.required_topology)
+    preferred = dict.fromkeys(
+        one.pod_set.preferred_topology for one in wanted if one.pod_set.preferred_topology
+    )
+    return Topology(preferred=tuple(name for name in preferred if name))
 
 
 def describe(ask: GpuAsk) -> str:

@@ -64,7 +64,7 @@ class Cell:
 
 
 def rows(quick: bool) -> list[tuple[tuple[int, ...], bool, str]]:
-    kernels = [(ns,) for ns in (KERNELS_NS[:3] if quick else KERNELS_NS)] + [CHANGING_NS]
+    kernels: list[tuple[int, ...]] = [(ns,) for ns in (KERNELS_NS[:3] if quick else KERNELS_NS)] + [CHANGING_NS]
     grid = [(kernel, sync, "plain") for kernel, sync in itertools.product(kernels, (False, True))]
     return grid + [((1_000_000,), False, door) for door in DOORS[1:]]
 
@@ -87,7 +87,7 @@ def run(node: Node, uuids: list[str], quick: bool) -> list[Entry]:
                 Cell(lengths_ns, sync, door, limit, uuids[i % SIDE_BY_SIDE])
                 for i, limit in enumerate(LIMITS_PERCENT)
             ]
-            got = []
+            got: list[tuple[float, list[float]]] = []
             for i in range(0, len(cells), SIDE_BY_SIDE):
                 got += pool.map(lambda cell: cell.measure(node), cells[i : i + SIDE_BY_SIDE])
             for limit, (share, seconds) in zip(LIMITS_PERCENT, got, strict=True):

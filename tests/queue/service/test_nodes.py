@@ -86,7 +86,7 @@ def test_reports_out_of_order_are_ignored() -> None:
     world = World()
     world.connect(gpus=())
     epoch = world.epochs["n1"]
-    from queuecontroller.service.capacity import NodeCapacity
+    from queuecontroller.placement.capacity import NodeCapacity
 
     new, old = NodeCapacity((gpu(0), gpu(1))), NodeCapacity(())
     for number, capacity in ((5, new), (3, old), (5, old)):

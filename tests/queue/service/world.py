@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.records import (
     Assignment,
     Change,
@@ -26,10 +27,9 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 from queuecontroller.service.book import Applied, Book, BookSettings
-from queuecontroller.service.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, Hello
-from queuecontroller.service.placing import FirstFit, Placer
+from queuecontroller.service.placing import Placer, StockPlacer
 from queuecontroller.service.status import Status, Views
 from queuecontroller.service.submission import Submission
 
@@ -141,7 +141,7 @@ class World:
         placer: Placer | None = None,
     ) -> None:
         self.settings = settings or BookSettings(lease_s=15, lost_after_s=60)
-        self.placer = placer or FirstFit()
+        self.placer = placer or StockPlacer()
         self.store = MemoryStore()
         self.now_ns = 1_000 * SECOND
         self._uids = itertools.count(1)

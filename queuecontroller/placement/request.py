@@ -1,0 +1,122 @@
+"""What one pod asks of the GPUs it gets, with HAMi's names for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from queuecontroller.placement.capacity import GpuCapacity
+
+WHOLE_PPM: Final = 1_000_000
+
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+
+
+class Policy(StrEnum):
+    BINPACK = "binpack"
+    """The fullest that fits, so that whole GPUs and nodes stay free."""
+    SPREAD = "spread"
+    """The emptiest."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """One pod. Of memory one of the two is given."""
+
+    gpus: int = 1
+    memory_bytes: int | None = None
+    memory_ppm: int | None = None
+    """Of whatever GPU is chosen."""
+    share_ppm: int = WHOLE_PPM
+    hard: bool = True
+    """The share is a promise; else a weight, and weights may add up to more than the GPU."""
+    exclusive: bool = False
+    """GPUs that hold nothing else."""
+    gpu_uuids: tuple[str, ...] = ()
+    """Exactly these."""
+    use_types: tuple[str, ...] = ()
+    """A part of the model's name, whatever the case; any of them."""
+    nouse_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    nouse_uuids: tuple[str, ...] = ()
+    one_numa_node: bool = False
+    node_policy: Policy = Policy.BINPACK
+    gpu_policy: Policy = Policy.BINPACK
+
+    @property
+    def count(self) -> int:
+        return len(self.gpu_uuids) or self.gpus
+
+    def memory_on(self, gpu: GpuCapacity) -> int:
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+        return gpu.memory_bytes * part // WHOLE_PPM
+
+    def wants(self, gpu: GpuCapacity) -> str | None:
+        """Why this GPU is not one the pod would take at all; None: it is."""
+        if self.gpu_uuids and gpu.uuid not in self.gpu_uuids:
+            return "is not one of those named"
+        if self.use_uuids and gpu.uuid not in self.use_uuids:
+            return f"is not in {USE_UUID}"
+        if gpu.uuid in self.nouse_uuids:
+            return f"is in {NOUSE_UUID}"
+        model = gpu.type.lower()
+        if self.use_types and not any(part.lower() in model for part in self.use_types):
+            return f"is a {gpu.type}, which is not in {USE_TYPE}"
+        if any(part.lower() in model for part in self.nouse_types):
+            return f"is a {gpu.type}, which is in {NOUSE_TYPE}"
+        return None
+
+    def describe(self) -> str:
+        if self.memory_bytes is not None:
+            memory = f"{self.memory_bytes >> 20} MiB"
+        else:
+            part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+            memory = f"{part / 10_000:g} % of the memory"
+        plural = "s" if self.count > 1 else ""
+        alone = ", without company" if self.exclusive else ""
+        return (
+            f"{self.count} GPU{plural} with {memory} and {self.share_ppm / 10_000:g} % of the"
+            f" time{alone}"
+        )
+
+
+class AnnotationError(ValueError):
+    """The text names the annotation and what it takes."""
+
+
+def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
+    """Fields of GpuRequest that annotations decide. Raises AnnotationError."""
+
+    def listed(name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in annotations.get(name, "").split(",") if part.strip())
+
+    fields: dict[str, object] = {
+        "use_types": listed(USE_TYPE),
+        "nouse_types": listed(NOUSE_TYPE),
+        "use_uuids": listed(USE_UUID),
+        "nouse_uuids": listed(NOUSE_UUID),
+    }
+    bind = annotations.get(NUMA_BIND, "false").strip().lower()
+    if bind not in ("true", "false"):
+        raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
+    fields["one_numa_node"] = bind == "true"
+    for name, field in ((NODE_POLICY, "node_policy"), (GPU_POLICY, "gpu_policy")):
+        text = annotations.get(name, "").strip()
+        if not text:
+            continue
+        try:
+            fields[field] = Policy(text)
+        except ValueError:
+            allowed = " or ".join(Policy)
+            raise AnnotationError(f"{name}: {text!r} is not {allowed}") from None
+    return fields
