@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.selectors import Taint
+from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.records import (
     Assignment,
     Desired,
@@ -19,7 +20,6 @@ from queuecontroller.records import (
     PodState,
     SharePolicy,
 )
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, Hello
 from queuecontroller.service.status import Status

@@ -64,7 +64,9 @@ class Cell:
 
 
 def rows(quick: bool) -> list[tuple[tuple[int, ...], bool, str]]:
-    kernels: list[tuple[int, ...]] = [(ns,) for ns in (KERNELS_NS[:3] if quick else KERNELS_NS)] + [CHANGING_NS]
+    kernels: list[tuple[int, ...]] = [(ns,) for ns in (KERNELS_NS[:3] if quick else KERNELS_NS)] + [
+        CHANGING_NS
+    ]
     grid = [(kernel, sync, "plain") for kernel, sync in itertools.product(kernels, (False, True))]
     return grid + [((1_000_000,), False, door) for door in DOORS[1:]]
 
