@@ -29,6 +29,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "get": ("get", "List objects, or show one; --watch goes on with every change."),
     "describe": ("describe", "Show everything about one object."),
     "explain": ("explain", "Say why a workload waits and what would have to change."),
+    "simulate": ("simulate", "Play manifests and a trace of arrivals in virtual time."),
+    "lint": ("lint", "Find what is wrong with manifests taken together."),
     "hold": ("change", "Take no new work into a queue, or stop a workload."),
     "resume": ("change", "Undo hold."),
     "delete": ("change", "Delete objects; a workload that runs is stopped first."),

@@ -1,0 +1,303 @@
+"""The rules. Each looks at all manifests together and yields findings."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.engine.model import ClusterQueue
+from queuecontroller.engine.quantities import QuantityError, format_amount, parse_amount
+from queuecontroller.manifests.documents import Documents, load
+from queuecontroller.simulate.run import Player
+
+from .findings import Document, Finding, Severity, documents_of
+
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+OLD_VERSIONS: Final = {"kueue.x-k8s.io/v1alpha1", "kueue.x-k8s.io/v1alpha2"}
+
+
+@dataclass(frozen=True, slots=True)
+class _All:
+    texts: Mapping[str, str]
+    documents: Documents
+    places: Mapping[tuple[str, str, str], Document]
+    """By kind, namespace and name."""
+
+    def place(self, kind: str, name: str, namespace: str = "") -> Document:
+        found = self.places.get((kind, namespace, name))
+        return found or Document("", 0, kind, namespace, name, {})
+
+    def kind(self, kind: str) -> list[Document]:
+        return [one for one in self.places.values() if one.kind == kind]
+
+    def queue(self, name: str) -> ClusterQueue | None:
+        return next((one for one in self.documents.cluster_queues if one.name == name), None)
+
+
+def lint(texts: Mapping[str, str]) -> list[Finding]:
+    """Findings over all texts (by file name), worst first."""
+    places = {(one.kind, one.namespace, one.name): one for one in documents_of(texts)}
+    everything = _All(texts, load(texts), places)
+    found = [one for rule in RULES for one in rule(everything)]
+    order = {Severity.ERROR: 0, Severity.WARNING: 1}
+    return sorted(found, key=lambda f: (order[f.severity], f.file, f.line, f.object, f.field))
+
+
+def _finding(
+    severity: Severity, rule: str, at: Document, field: str, text: str, fix: str
+) -> Finding:
+    return Finding(severity, rule, at.file, at.line, at.label, field, text, fix)
+
+
+def unreadable(everything: _All) -> Iterator[Finding]:
+    """What the reader could not take: wrong types, unknown fields, unknown versions."""
+    for problem in everything.documents.problems:
+        file, _, rest = problem.field.partition(":")
+        label, _, field = rest.partition(".")
+        kind, _, name = label.partition("/")
+        at = next(
+            (
+                d
+                for d in everything.places.values()
+                if (d.file, d.kind, d.name) == (file, kind, name)
+            ),
+            Document(file, 0, kind or "file", "", name or file, {}),
+        )
+        hint = problem.message.partition("did you mean ")[2].rstrip("?")
+        fix = f"write {hint}" if hint else "correct it, or take it out"
+        yield _finding(Severity.ERROR, "unreadable", at, field, problem.message, fix)
+
+
+def old_versions(everything: _All) -> Iterator[Finding]:
+    for at in everything.places.values():
+        version = str(at.body.get("apiVersion", ""))
+        if version in OLD_VERSIONS and at.kind not in ("Cohort", "Topology"):
+            yield _finding(
+                Severity.WARNING,
+                "old-version",
+                at,
+                "apiVersion",
+                f"{version} is read as v1beta1; Kueue itself does not serve it any more",
+                "kueue.x-k8s.io/v1beta1",
+            )
+
+
+def dangling(everything: _All) -> Iterator[Finding]:
+    """References to what is not there."""
+    documents = everything.documents
+    queues = {one.name for one in documents.cluster_queues}
+    flavors = {one.name for one in documents.flavors}
+    locals_ = {(one.namespace, one.name) for one in documents.local_queues}
+
+    def missing(at: Document, field: str, kind: str, name: str, known: Iterable[str]) -> Finding:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        fix = f"did you mean {near[0]}?" if near else f"apply a {kind} {name} too"
+        text = f"{kind} {name} is not among these manifests"
+        return _finding(Severity.WARNING, "dangling", at, field, text, fix)
+
+    for local in documents.local_queues:
+        if local.cluster_queue not in queues:
+            at = everything.place("LocalQueue", local.name, local.namespace)
+            yield missing(at, "spec.clusterQueue", "ClusterQueue", local.cluster_queue, queues)
+    for queue in documents.cluster_queues:
+        at = everything.place("ClusterQueue", queue.name)
+        for group in queue.resource_groups:
+            for one in group.flavors:
+                if one.flavor not in flavors:
+                    field = "spec.resourceGroups"
+                    yield missing(at, field, "ResourceFlavor", one.flavor, flavors)
+    for workload in documents.workloads:
+        if workload.queue_name and (workload.namespace, workload.queue_name) not in locals_:
+            at = _place_of_workload(everything, workload.namespace, workload.name)
+            near = [f"{namespace}/{name}" for namespace, name in locals_]
+            field = "metadata.labels.kueue.x-k8s.io/queue-name"
+            name = f"{workload.namespace}/{workload.queue_name}"
+            yield missing(at, field, "LocalQueue", name, near)
+
+
+def cohort_cycles(everything: _All) -> Iterator[Finding]:
+    parents = {one.name: one.parent for one in everything.documents.cohorts}
+    for name in parents:
+        seen, at = [name], parents[name]
+        while at and at not in seen:
+            seen.append(at)
+            at = parents.get(at)
+        if at == name:
+            yield _finding(
+                Severity.ERROR,
+                "cohort-cycle",
+                everything.place("Cohort", name),
+                "spec.parentName",
+                f"is its own ancestor: {' -> '.join([*seen, name])}; nothing is admitted through"
+                " it",
+                "cut the circle",
+            )
+
+
+def closed_to_its_namespace(everything: _All) -> Iterator[Finding]:
+    """LocalQueues whose namespace can never match their ClusterQueue's selector."""
+    for local in everything.documents.local_queues:
+        queue = everything.queue(local.cluster_queue)
+        selector = queue.namespace_selector if queue is not None else None
+        if queue is None or selector is None:
+            continue
+        known = everything.documents.namespaces.get(local.namespace)
+        labels = {NAME_LABEL: local.namespace, **(known or {})}
+        if selector.matches(labels):
+            continue
+        severity = Severity.ERROR if known is not None else Severity.WARNING
+        has = ", ".join(f"{k}={v}" for k, v in sorted((known or {}).items())) or "none"
+        yield _finding(
+            severity,
+            "namespace-never-matches",
+            everything.place("LocalQueue", local.name, local.namespace),
+            "spec.clusterQueue",
+            f"namespace {local.namespace} (labels: {has}) does not match the namespaceSelector of"
+            f" ClusterQueue {queue.name}: nothing in this queue is ever admitted",
+            f"label the namespace, or widen spec.namespaceSelector of ClusterQueue {queue.name}",
+        )
+
+
+def no_selector(everything: _All) -> Iterator[Finding]:
+    for queue in everything.documents.cluster_queues:
+        if queue.namespace_selector is None:
+            yield _finding(
+                Severity.WARNING,
+                "no-namespace-selector",
+                everything.place("ClusterQueue", queue.name),
+                "spec.namespaceSelector",
+                "is missing: Kueue takes that as no namespace at all",
+                "namespaceSelector: {} for every namespace, or"
+                " engine.missing_selector_admits_all = true",
+            )
+
+
+def omitted_resources(everything: _All) -> Iterator[Finding]:
+    """Flavors that leave out a resource their group covers."""
+    for queue in everything.documents.cluster_queues:
+        for group in queue.resource_groups:
+            for flavor in group.flavors:
+                given = {one.resource for one in flavor.resources}
+                for resource in group.covered_resources:
+                    if resource in given:
+                        continue
+                    yield _finding(
+                        Severity.WARNING,
+                        "omitted-resource",
+                        everything.place("ClusterQueue", queue.name),
+                        f"spec.resourceGroups.flavors[{flavor.flavor}].resources",
+                        f"flavor {flavor.flavor} gives no quota for {resource}, which its group"
+                        " covers: on this flavor it is unlimited",
+                        f"add {resource} with a nominalQuota, 0 for none",
+                    )
+
+
+def unservable_quota(everything: _All) -> Iterator[Finding]:
+    """Quotas on flavors that no given node carries, or beyond what those nodes have."""
+    nodes = everything.kind("Node")
+    if not nodes:
+        return
+    labels = {flavor.name: flavor.node_labels for flavor in everything.documents.flavors}
+    for queue in everything.documents.cluster_queues:
+        at = everything.place("ClusterQueue", queue.name)
+        for group in queue.resource_groups:
+            for flavor in group.flavors:
+                wanted = labels.get(flavor.flavor, {})
+                fitting = [node for node in nodes if _has_labels(node, wanted)]
+                field = f"spec.resourceGroups.flavors[{flavor.flavor}]"
+                if not fitting:
+                    if any(quota.nominal for quota in flavor.resources):
+                        shown = ", ".join(f"{k}={v}" for k, v in sorted(wanted.items()))
+                        yield _finding(
+                            Severity.WARNING,
+                            "no-node-for-flavor",
+                            at,
+                            field,
+                            f"no given node has the labels of flavor {flavor.flavor} ({shown}):"
+                            " what is admitted on it cannot start",
+                            "label a node so, or take the flavor out",
+                        )
+                    continue
+                for quota in flavor.resources:
+                    capacity = _capacity(fitting, quota.resource)
+                    if capacity is not None and quota.nominal > capacity:
+                        yield _finding(
+                            Severity.WARNING,
+                            "quota-beyond-nodes",
+                            at,
+                            f"{field}.resources[{quota.resource}].nominalQuota",
+                            f"{format_amount(quota.resource, quota.nominal)} is more than the"
+                            f" {format_amount(quota.resource, capacity)} its nodes have",
+                            "lower it to what is there",
+                        )
+
+
+def never_admitted(everything: _All) -> Iterator[Finding]:
+    """Workloads that are not admitted though nothing else runs, by the engine's own word."""
+    for workload in everything.documents.workloads:
+        alone = replace(everything.documents, workloads=[workload])
+        player = Player(alone)
+        player.run()
+        report = player.report()
+        why = report["pending"].get(str(workload.key))
+        if why is None or "doesn't exist" in why:  # told as dangling
+            continue
+        yield _finding(
+            Severity.ERROR,
+            "never-admitted",
+            _place_of_workload(everything, workload.namespace, workload.name),
+            "spec",
+            f"is not admitted even into empty queues: {why}",
+            "ask for less, cover the resource, or exclude it (resources.excludeResourcePrefixes)",
+        )
+
+
+RULES: Final[tuple[Callable[[_All], Iterator[Finding]], ...]] = (
+    unreadable,
+    old_versions,
+    dangling,
+    cohort_cycles,
+    closed_to_its_namespace,
+    no_selector,
+    omitted_resources,
+    unservable_quota,
+    never_admitted,
+)
+
+
+def _place_of_workload(everything: _All, namespace: str, name: str) -> Document:
+    """The object a workload was made from: its name ends the workload's, perhaps with a number."""
+    for at in everything.places.values():
+        if not at.name or (at.namespace or "default") != (namespace or "default"):
+            continue
+        made = f"{at.kind.lower()}-{at.name}"
+        if name in (at.name, made) or name.rpartition("-")[0] == made:
+            return at
+    return Document("", 0, "Workload", namespace, name, {})
+
+
+def _has_labels(node: Document, wanted: Mapping[str, str]) -> bool:
+    head = node.body.get("metadata") or {}
+    labels = head.get("labels") or {}
+    return all(str(labels.get(name)) == value for name, value in wanted.items())
+
+
+def _capacity(nodes: Iterable[Document], resource: str) -> int | None:
+    """Over these nodes; None when none of them says."""
+    total: int | None = None
+    for node in nodes:
+        status: Any = node.body.get("status") or {}
+        amounts = status.get("allocatable") or status.get("capacity") or {}
+        labels = (node.body.get("metadata") or {}).get("labels") or {}
+        found = amounts.get(resource)
+        if found is None and resource == "nvidia.com/gpu":
+            found = labels.get("nvidia.com/gpu.count")  # GPU feature discovery's label
+        if found is None:
+            continue
+        try:
+            total = (total or 0) + parse_amount(resource, found)
+        except QuantityError:
+            continue
+    return total

@@ -1,0 +1,1 @@
+"""What would happen: manifests and a trace of arrivals through the engine, in virtual time."""

@@ -1,0 +1,152 @@
+"""Lint: each rule on the smallest case that breaks it, silence on what is right, the owner's folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queuecontroller.cli.main import main
+from queuecontroller.lint import Finding, Severity, lint
+from queuecontroller.lint.rules import RULES
+
+from .test_manifests import FOLDER, SETS, needs_manifests
+
+GOOD = """apiVersion: kueue.x-k8s.io/v1beta1
+kind: ResourceFlavor
+metadata: {name: plain}
+spec: {nodeLabels: {pool: gpu}}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: a}
+spec:
+  namespaceSelector: {matchLabels: {team: a}}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: plain, resources: [{name: nvidia.com/gpu, nominalQuota: 4}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: LocalQueue
+metadata: {name: main, namespace: team-a}
+spec: {clusterQueue: a}
+---
+kind: Namespace
+apiVersion: v1
+metadata: {name: team-a, labels: {team: a}}
+---
+kind: Node
+apiVersion: v1
+metadata: {name: n, labels: {pool: gpu}}
+status: {allocatable: {nvidia.com/gpu: 8}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j, namespace: team-a, labels: {kueue.x-k8s.io/queue-name: main}}
+spec:
+  template:
+    spec: {containers: [{name: c, resources: {requests: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def found(text: str, file: str = "x.yaml") -> list[Finding]:
+    return lint({file: text})
+
+
+def test_nothing_is_said_of_what_is_right() -> None:
+    assert found(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule", "severity", "line", "object_", "part"),
+    [
+        ("nominalQuota: 4", "nominal: 4", "unreadable", "error", 6, "ClusterQueue/a", "nominalQuota"),
+        ("v1beta1\nkind: LocalQueue", "v1alpha2\nkind: LocalQueue", "old-version", "warning", 15, "LocalQueue/team-a/main", "v1beta1"),
+        ("clusterQueue: a}", "clusterQueue: b}", "dangling", "warning", 15, "LocalQueue/team-a/main", "ClusterQueue b"),
+        ("flavors: [{name: plain", "flavors: [{name: plane", "dangling", "warning", 6, "ClusterQueue/a", "did you mean plain?"),
+        ("queue-name: main", "queue-name: mail", "dangling", "warning", 29, "Job/team-a/j", "did you mean team-a/main?"),
+        ("labels: {team: a}", "labels: {team: b}", "namespace-never-matches", "error", 15, "LocalQueue/team-a/main", "team=b"),
+        ("  namespaceSelector: {matchLabels: {team: a}}\n", "", "no-namespace-selector", "warning", 6, "ClusterQueue/a", "namespaceSelector"),
+        ("[nvidia.com/gpu]", "[nvidia.com/gpu, cpu]", "omitted-resource", "warning", 6, "ClusterQueue/a", "unlimited"),
+        ("labels: {pool: gpu}", "labels: {pool: cpu}", "no-node-for-flavor", "warning", 6, "ClusterQueue/a", "pool=gpu"),
+        ("nominalQuota: 4", "nominalQuota: 9", "quota-beyond-nodes", "warning", 6, "ClusterQueue/a", "9 is more than the 8"),
+        ("requests: {nvidia.com/gpu: 1}", "requests: {nvidia.com/gpu: 5}", "never-admitted", "error", 29, "Job/team-a/j", "empty queues"),
+    ],
+)  # fmt: skip
+def test_each_rule_finds_its_case(
+    before: str, after: str, rule: str, severity: str, line: int, object_: str, part: str
+) -> None:
+    assert before in GOOD
+    ours = [one for one in found(GOOD.replace(before, after, 1)) if one.rule == rule]
+    assert len(ours) == 1
+    (one,) = ours
+    assert (str(one.severity), one.file, one.line, one.object) == (
+        severity,
+        "x.yaml",
+        line,
+        object_,
+    )
+    assert part in f"{one.text} {one.fix}"
+    assert one.fix
+
+
+def test_a_circle_of_cohorts_is_told_once_for_each_of_it() -> None:
+    text = "\n---\n".join(
+        f"kind: Cohort\nmetadata: {{name: {name}}}\nspec: {{parentName: {parent}}}"
+        for name, parent in (("a", "b"), ("b", "a"), ("c", "a"))
+    )
+    ours = [one for one in found(text) if one.rule == "cohort-cycle"]
+    assert [one.object for one in ours] == ["Cohort/a", "Cohort/b"]
+    assert "a -> b -> a" in ours[0].text
+
+
+@needs_manifests
+def test_the_two_flaws_of_the_owners_platform_are_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lint", "-f", str(FOLDER / "ai-platform")]) == 1
+    said = capsys.readouterr().out
+    assert "LocalQueue/ai-production/production-queue" in said
+    assert "nothing in this queue is ever admitted" in said
+    assert "flavor gpu-a100-80gb gives no quota for nvidia.com/gpucores" in said
+    assert "on this flavor it is unlimited" in said
+
+
+WANTED = {
+    "ai-platform": {
+        "namespace-never-matches": 1,
+        "never-admitted": 2,
+        "no-node-for-flavor": 1,
+        "omitted-resource": 1,
+        "quota-beyond-nodes": 1,
+    },
+    "basic": {},
+    "hami": {},
+    "hami-kueue": {"no-namespace-selector": 1},
+    "kueue-notes": {"old-version": 1, "dangling": 2},
+}
+
+
+@needs_manifests
+@pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
+def test_the_owners_folders_say_the_same_each_time(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["lint", "-f", str(folder), "-o", "json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert status == int(any(row["severity"] == "error" for row in rows))
+    assert all(row["file"] and row["line"] and row["object"] and row["fix"] for row in rows)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["rule"]] = counts.get(row["rule"], 0) + 1
+    if folder.name in WANTED:
+        assert counts == WANTED[folder.name]
+
+
+def test_every_rule_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queue-manifests.md").read_text()
+    assert len(RULES) == 9
+    for rule in ["unreadable", "old-version", "dangling", "cohort-cycle", "namespace-never-matches", "no-namespace-selector", "omitted-resource", "no-node-for-flavor", "quota-beyond-nodes", "never-admitted"]:
+        assert f"`{rule}`" in page
+    assert {str(one) for one in Severity} == {"error", "warning"}
