@@ -323,8 +323,7 @@ class QueueBook:
         if work.state in OVER:
             if decision.attempt <= work.decision.attempt:
                 return [Tell(work)]
-            self.works.pop(work.key)
-            return self._new(decision, now_ns)
+            return [*self._forget(work), *self._new(decision, now_ns)]
         work = replace(work, decision=decision)
         if decision.desired is Desired.RUN:
             return self._run(work, now_ns)
