@@ -7,11 +7,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any, Final
 
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.explain import remedies
 from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.records import ObjectId
 from queuecontroller.service.catalogue import CLUSTER_WIDE, OBJECT_KINDS, WORKLOAD_KINDS
 from queuecontroller.service.shell import Shell
+from queuecontroller.service.status import Status
 from queuecontroller.service.submission import Refused
 
 from .callers import Permissions
@@ -161,9 +163,15 @@ class UsersApi:
         ]
         return self._wire.Explanation(
             status=write_status(self._wire, status),
-            remedies=[],
+            remedies=self._remedies(record.workload, status),
             json=json.dumps(shown, default=str),
         )
+
+    def _remedies(self, workload: Workload, status: Status) -> list[str]:
+        if workload.admission is not None or status.phase not in ("Pending", "Paused"):
+            return []
+        engine = self._shell.book.engine
+        return remedies(engine, workload, status.cluster_queue, status.message)
 
     def _server(self, request: Any, context: Any) -> Any:
         book = self._shell.book
