@@ -80,6 +80,8 @@ class ResourceQuota:
     nominal: int
     borrowing_limit: int | None = None
     lending_limit: int | None = None
+    auto: bool = False
+    """`nominalQuota: auto`: the nominal quota follows what the nodes report."""
 
 
 @dataclass(frozen=True, slots=True)

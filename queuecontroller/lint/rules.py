@@ -236,6 +236,15 @@ def unservable_quota(everything: _All) -> Iterator[Finding]:
 
 def never_admitted(everything: _All) -> Iterator[Finding]:
     """Workloads that are not admitted though nothing else runs, by the engine's own word."""
+    queues = everything.documents.cluster_queues
+    if any(
+        quota.auto
+        for queue in queues
+        for group in queue.resource_groups
+        for flavor in group.flavors
+        for quota in flavor.resources
+    ):
+        return  # what they will have only the nodes can say
     for workload in everything.documents.workloads:
         alone = replace(everything.documents, workloads=[workload])
         player = Player(alone)

@@ -141,9 +141,11 @@ def _resource_groups(spec: Reader) -> tuple[ResourceGroup, ...]:
 
 def _quota(reader: Reader) -> ResourceQuota:
     name = reader.required("name")
+    auto = reader.raw("nominalQuota") == "auto"  # ours: Kueue has numbers only
     quota = ResourceQuota(
         resource=name,
-        nominal=reader.amount("nominalQuota", name) or 0,
+        nominal=0 if auto else reader.amount("nominalQuota", name) or 0,
+        auto=auto,
         borrowing_limit=reader.amount("borrowingLimit", name),
         lending_limit=reader.amount("lendingLimit", name),
     )

@@ -336,9 +336,19 @@ class Book:
 
     def tick(self, now_ns: int) -> None:
         """Once a second or so."""
+        self._follow(now_ns)
         self.workloads.tick(now_ns)
         self.desk.tick(now_ns)
         self._prune(now_ns)
+
+    def _follow(self, now_ns: int) -> None:
+        """Quotas that follow the nodes' reports. A node that is away for a moment still counts:
+        only one that is given up takes its quota along."""
+        nodes = [
+            node.capacity for _, node in sorted(self.nodes.nodes.items()) if not node.record.lost
+        ]
+        if self.catalogue.follow(nodes, self.engine):
+            self._settle(now_ns)
 
     def _prune(self, now_ns: int) -> None:
         over = [

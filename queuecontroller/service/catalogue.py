@@ -7,8 +7,8 @@ cannot be read is refused whole, with every mistake in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.engine.limit_range import LimitRange
@@ -17,6 +17,8 @@ from queuecontroller.engine.model import (
     Cohort,
     LocalQueue,
     ResourceFlavor,
+    ResourceGroup,
+    ResourceQuota,
     StopPolicy,
 )
 from queuecontroller.engine.scheduler import Scheduler
@@ -33,6 +35,8 @@ from queuecontroller.manifests.kueue import (
     read_topology_levels,
 )
 from queuecontroller.manifests.reader import ManifestError, Problem, Reader
+from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.placement.totals import reported
 from queuecontroller.records import ObjectId, ObjectRecord, OnPreemption
 
 ON_PREEMPTION: Final = "sluice.dev/on-preemption"
@@ -170,6 +174,38 @@ class Catalogue:
             for (kind, where, _), parsed in self._parsed.items()
             if kind == "LimitRange" and where == namespace
         ]
+
+    def follow(self, nodes: Sequence[NodeCapacity], engine: Scheduler) -> bool:
+        """Sets every `nominalQuota: auto` to what these nodes report; True when one changed. Call
+        `settle` of the engine then."""
+        changed = False
+        for identity, parsed in self._parsed.items():
+            kind, namespace, name = identity
+            if kind not in ("ClusterQueue", "Cohort"):
+                continue
+            groups = tuple(self._followed(group, nodes) for group in parsed.resource_groups)
+            if groups == parsed.resource_groups:
+                continue
+            self._parsed[identity] = replace(parsed, resource_groups=groups)
+            self._feed(kind, namespace, name, self._parsed[identity], engine)
+            changed = True
+        return changed
+
+    def _followed(self, group: ResourceGroup, nodes: Sequence[NodeCapacity]) -> ResourceGroup:
+        def now(quota: ResourceQuota, flavor: str) -> ResourceQuota:
+            if not quota.auto:
+                return quota
+            known = self.flavor(flavor)
+            labels = known.node_labels if known is not None else {}
+            return replace(quota, nominal=reported(nodes, labels, quota.resource))
+
+        return replace(
+            group,
+            flavors=tuple(
+                replace(one, resources=tuple(now(quota, one.flavor) for quota in one.resources))
+                for one in group.flavors
+            ),
+        )
 
     # -- questions --------------------------------------------------------------------------------
 

@@ -1,0 +1,38 @@
+"""What nodes report they have for the queue, in the resource names quotas use.
+
+Shares of a GPU are counted as HAMi does: `nvidia.com/gpu` in slots, `gpumem` in MiB, `gpucores` in
+percent; a `total-` before the last two is the same, for Configurations that multiply requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
+
+MIB: Final = 1 << 20
+PPM_PER_PERCENT: Final = 10_000
+
+
+def reported(nodes: Iterable[NodeCapacity], labels: Mapping[str, str], resource: str) -> int:
+    """Over the nodes with these labels: what they have, less what is used outside of the queue, in
+    the engine's integers."""
+    total = 0
+    for node in nodes:
+        if node.unschedulable or any(node.labels.get(k) != v for k, v in labels.items()):
+            continue
+        short = resource.removeprefix("nvidia.com/").removeprefix("total-")
+        if resource.startswith("nvidia.com/") and short in ("gpu", "gpumem", "gpucores"):
+            total += sum(_of_gpu(gpu, short) for gpu in node.gpus if gpu.health in TAKES_WORK)
+        else:
+            total += node.other.get(resource, 0)
+    return total
+
+
+def _of_gpu(gpu: GpuCapacity, what: str) -> int:
+    if what == "gpu":
+        return max(0, gpu.slots - gpu.outside_slots)
+    if what == "gpumem":
+        return max(0, gpu.memory_bytes - gpu.outside_memory_bytes) // MIB
+    return max(0, gpu.share_ppm - gpu.outside_share_ppm) // PPM_PER_PERCENT
