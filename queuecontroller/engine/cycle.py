@@ -48,12 +48,15 @@ class Cycle:
 
     # -- 1. nominate ------------------------------------------------------------------------------
 
-    def nominate(self, info: WorkloadInfo) -> Entry:
+    def nominate(self, info: WorkloadInfo, news: bool = True) -> Entry:
+        """`news`: whether anything happened in the cohort tree since its heads were looked at."""
         queue = self._cache.queues[info.cluster_queue]
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
         info.replaces = replaced.pod_sets if replaced is not None else None
         last = info.last_assignment
+        if last is not None and last.generation < root.freed:
+            last = info.last_assignment = None  # quota was freed: from the first flavor again
         resumes = last is not None and last.has_pending_flavors
         memo = info.memo
         if memo is None or memo.generation != root.generation:
@@ -63,8 +66,14 @@ class Cycle:
         assignment = memo.assignment
         entry = Entry(info, queue, assignment, memo.targets)
         entry.resumed = resumes
-        info.last_assignment = LastAssignment(assignment.tried, root.freed)
-        if info.last_assignment.has_pending_flavors:
+        at_once = news or (last is not None and last.at_once)
+        anew = last is not None and resumes and (news or last.anew)
+        if anew:
+            entry.next_pass = LastAssignment((), root.freed)
+        tried = LastAssignment(assignment.tried, root.freed, at_once=at_once, anew=anew)
+        info.last_assignment = None
+        if tried.has_pending_flavors:
+            info.last_assignment = tried
             info.memo = None  # the next attempt starts at another flavor
         return entry
 

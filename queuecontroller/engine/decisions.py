@@ -51,7 +51,8 @@ class CycleResult:
     """By ClusterQueue: entries that could have preempted but for an earlier entry."""
     heads: int = 0
     more: bool = False
-    """Whether heads were left for another cycle at once."""
+    """Whether another cycle at once may decide more though this one decided nothing: trees were
+    left for it, or who is next now that others were set aside."""
 
 
 def admission_of(cluster_queue: str, assignment: Assignment) -> Admission:

@@ -15,7 +15,7 @@ from .cluster_queue import ClusterQueueState
 from .quota_tree import FlavorResources, QuotaNode
 from .settings import EngineSettings
 from .shares import Share, dominant_share
-from .workload_info import Target, WorkloadInfo
+from .workload_info import LastAssignment, Target, WorkloadInfo
 
 
 class Status(Enum):
@@ -30,6 +30,7 @@ class Entry:
         "assignment",
         "info",
         "message",
+        "next_pass",
         "queue",
         "reason",
         "requeue_at_once",
@@ -56,6 +57,8 @@ class Entry:
         self.requeue_at_once = False
         self.resumed = False
         """Whether only the flavors after the last tried one were looked at."""
+        self.next_pass: LastAssignment | None = None
+        """Where the next pass through the flavors begins, if it has to follow at once."""
         self.shape_is_to_blame = True
         """Whether everyone of the workload's shape would have ended like it."""
 

@@ -26,26 +26,32 @@ def order_of(info: WorkloadInfo) -> Order:
 class Line:
     """Workloads of one shape. Those that left are dropped when they come to the front."""
 
-    __slots__ = ("aside", "heap", "shape")
+    __slots__ = ("aside_since", "heap", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.heap: list[tuple[Order, int, WorkloadInfo]] = []
-        self.aside = False
+        self.aside_since = _NEVER
+        """The round it was set aside in; over when the next round begins."""
 
 
 _NEVER: Final = -1
+
+_Entry = tuple[Order, int, Line]
+"""Stale when the line has moved on, or stands elsewhere now."""
 
 
 class PendingQueue:
     __slots__ = (
         "_active",
+        "_aside",
         "_by_key",
         "_count",
         "_freed",
         "_inadmissible",
         "_lines",
         "_resting",
+        "_round",
         "_sticky",
         "_waiting",
         "name",
@@ -57,8 +63,13 @@ class PendingQueue:
         self.strategy = strategy
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
         self._lines: dict[Shape, Line] = {}
-        self._active: list[tuple[Order, int, Line]] = []
-        """Lines by their first; an entry is stale when the line has moved on or stands aside."""
+        self._active: list[_Entry] = []
+        """Heap of lines by their first."""
+        self._aside: list[_Entry] = []
+        """Heap of the lines set aside in this round, so that a new round begins without a walk
+        through all of them."""
+        self._round = 0
+        """Grows when everyone set aside is to be looked at again."""
         self._inadmissible: dict[WorkloadKey, WorkloadInfo] = {}
         """Set aside one by one, for reasons that are not their shape's."""
         self._waiting: list[tuple[int, int, WorkloadInfo]] = []
@@ -109,26 +120,28 @@ class PendingQueue:
         line = self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = Line(shape)
+        else:
+            info.share_shape(line.shape)
         heapq.heappush(line.heap, (order_of(info), self._next(), info))
         self._drop_gone(line)
-        if line.aside:
-            # An older workload of a shape that could not start may have candidates to preempt
-            # that the younger one had not, so it is looked at; a younger one cannot fare better.
-            if line.heap[0][2] is not info:
-                return
-            line.aside = False
+        # An older workload of a shape that could not start may have candidates to preempt that
+        # the younger one had not, so it is looked at; a younger one cannot fare better.
         if line.heap[0][2] is info:
+            line.aside_since = _NEVER
             self._announce(line)
 
     def _announce(self, line: Line) -> None:
         heapq.heappush(self._active, (line.heap[0][0], self._next(), line))
 
-    # -- the head
-    # -----------------------------------------------------------------------------------
+    def _is_aside(self, line: Line) -> bool:
+        return line.aside_since == self._round
+
+    # -- the head ---------------------------------------------------------------------------------
 
     def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
         """Who is next. `freed` tells whether quota may have become free since the last call."""
-        self._wake(now_ns)
+        if self._waiting:
+            self._wake(now_ns)
         if freed != self._freed:
             self._freed = freed
             self.reconsider()
@@ -140,17 +153,17 @@ class PendingQueue:
         active = self._active
         while active:
             order, _, line = active[0]
-            if not line.aside:
+            if not self._is_aside(line):
                 self._drop_gone(line)
                 if line.heap and line.heap[0][0] == order:
                     return line.heap[0][2]
-                heapq.heappop(active)
-                if line.heap:
-                    self._announce(line)
-                else:
-                    self._lines.pop(line.shape, None)
-                continue
             heapq.heappop(active)
+            if self._is_aside(line):
+                continue
+            if line.heap:
+                self._announce(line)
+            elif self._lines.get(line.shape) is line:
+                del self._lines[line.shape]
         return None
 
     def _drop_gone(self, line: Line) -> None:
@@ -173,14 +186,14 @@ class PendingQueue:
         """When the next back-off ends."""
         return self._waiting[0][0] if self._waiting else None
 
-    # -- after an evaluation
-    # ------------------------------------------------------------------------
+    # -- after an evaluation ----------------------------------------------------------------------
 
     def set_shape_aside(self, info: WorkloadInfo) -> None:
         """The workload cannot start, and none of its shape can, until quota is freed."""
         line = self._lines.get(info.shape)
-        if line is not None:
-            line.aside = True
+        if line is not None and not self._is_aside(line):
+            line.aside_since = self._round
+            heapq.heappush(self._aside, (order_of(info), self._next(), line))
 
     def set_aside(self, info: WorkloadInfo) -> None:
         """This workload alone cannot start until something about it or its queue changes."""
@@ -197,20 +210,18 @@ class PendingQueue:
 
     def reconsider(self) -> None:
         """Everyone set aside is looked at again."""
-        for line in self._lines.values():
-            if line.aside:
-                line.aside = False
-                self._drop_gone(line)
-                if line.heap:
-                    self._announce(line)
+        self._round += 1
+        fewer, more = sorted((self._active, self._aside), key=len)
+        for entry in fewer:
+            heapq.heappush(more, entry)
+        self._active, self._aside = more, []
         if self._inadmissible:
             again = list(self._inadmissible.values())
             self._inadmissible.clear()
             for info in again:
                 self._stand(info)
 
-    # -- reading
-    # --------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def everyone(self) -> list[WorkloadInfo]:
         """All pending workloads in queue order."""
@@ -220,7 +231,7 @@ class PendingQueue:
         if info.key in self._inadmissible or info.key in self._resting:
             return True
         line = self._lines.get(info.shape)
-        return line is not None and line.aside and self._sticky != info.key
+        return line is not None and self._is_aside(line) and self._sticky != info.key
 
     def active(self) -> Iterator[WorkloadInfo]:
         return (info for info in self.everyone() if not self.is_inadmissible(info))

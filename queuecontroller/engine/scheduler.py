@@ -8,6 +8,7 @@ when a workload finished or a preempted one has stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Final
 
 from .assignment import PendingReason
@@ -28,14 +29,57 @@ _UNWELCOME: Final = (
 )
 
 
-class _Gate:
-    """Holds back the news that quota was freed in one tree."""
+_NEVER_NS: Final = 1 << 63
 
-    __slots__ = ("due_ns", "seen")
 
-    def __init__(self, seen: int, due_ns: int | None) -> None:
-        self.seen = seen
-        self.due_ns = due_ns
+class _GoesOn(IntEnum):
+    """Whether a head of a tree is looked at again though nothing happened, since it was not
+    judged by all its flavors at once."""
+
+    NO = 0
+    AT_LEISURE = 1
+    """All flavors were tried since something happened. It begins anew in the next cycle, whenever
+    that is; as in Kueue, since what other heads reserve meanwhile may differ."""
+    AT_ONCE = 2
+
+
+class _Tree:
+    """The ClusterQueues of one cohort tree. Trees share no quota, so a cycle passes over those
+    where nothing happened since it last looked: their heads would end as they did."""
+
+    __slots__ = (
+        "due_ns",
+        "generation",
+        "goes_on",
+        "known",
+        "members",
+        "restless",
+        "root",
+        "told",
+        "wakes_ns",
+    )
+
+    def __init__(self, root: QuotaNode) -> None:
+        self.root = root
+        self.members: list[PendingQueue] = []
+        """Those that admit at all."""
+        self.restless = True
+        """Whether who is pending in it, or how, changed since the last look."""
+        self.goes_on = _GoesOn.NO
+        self.generation = -1
+        """`root.generation` at the last look."""
+        self.wakes_ns = _NEVER_NS
+        """When the first back-off in it ends, at the earliest."""
+        self.known = -1
+        """`root.freed` as far as those set aside may know it, where there is a requeue delay."""
+        self.due_ns: int | None = None
+        """When they may know the rest."""
+        self.told = -1
+        """What they were told last."""
+
+    def set_alarm(self) -> None:
+        waiting = (queue.wakes_at_ns() for queue in self.members)
+        self.wakes_ns = min((due for due in waiting if due is not None), default=_NEVER_NS)
 
 
 class Scheduler:
@@ -51,9 +95,9 @@ class Scheduler:
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
-        self._gates: dict[QuotaNode, _Gate] = {}
-        self._trees: list[list[str]] = []
-        """ClusterQueues by cohort tree; `_next_tree` is where the next cycle begins."""
+        self._trees: dict[QuotaNode, _Tree] = {}
+        self._round: list[_Tree] = []
+        """The same in order; `_next_tree` is where the next cycle begins."""
         self._next_tree = 0
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
@@ -64,9 +108,15 @@ class Scheduler:
         self._namespaces[name] = labels
         for queue in self.pending.values():
             queue.reconsider()
+        self._all_restless()
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> None:
         self._limit_ranges[namespace] = tuple(limits)
+        self._all_restless()
+
+    def _all_restless(self) -> None:
+        for tree in self._round:
+            tree.restless = True
 
     def put_local_queue(self, queue: LocalQueue) -> None:
         self._local_queues[queue.key] = queue
@@ -77,8 +127,7 @@ class Scheduler:
 
     def settle(self) -> None:
         """Takes changed objects into effect: rebuilds the trees and finds everyone a queue."""
-        if self.cache.settle():
-            self._gates = {}
+        before = {} if self.cache.settle() else self._trees
         self._inactive = {}
         for name, state in self.cache.queues.items():
             why = self.cache.why_inactive(name)
@@ -95,10 +144,19 @@ class Scheduler:
             for info in self.pending.pop(name).everyone():
                 self._queue_of.pop(info.key, None)
                 self._homeless[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
-        by_root: dict[QuotaNode, list[str]] = {}
+        self._trees = {}
         for name, state in self.cache.queues.items():
-            by_root.setdefault(state.node.root, []).append(name)
-        self._trees, self._next_tree = list(by_root.values()), 0
+            root = state.node.root
+            tree = self._trees.get(root)
+            if tree is None:
+                tree = self._trees[root] = _Tree(root)
+                if root in before:
+                    tree.known, tree.due_ns = before[root].known, before[root].due_ns
+            if name not in self._inactive:
+                tree.members.append(self.pending[name])
+        self._round, self._next_tree = list(self._trees.values()), 0
+        for tree in self._round:
+            tree.set_alarm()
         for workload, _ in list(self._homeless.values()):
             self.submit(workload)
 
@@ -133,11 +191,19 @@ class Scheduler:
         self._queue_of[info.key] = info.cluster_queue
         not_before = info.workload.requeue_state.requeue_at_ns or 0
         self.pending[info.cluster_queue].push(info, not_before, now_ns)
+        tree = self._tree_of(info.cluster_queue)
+        tree.restless = True
+        if not_before > now_ns:
+            tree.wakes_ns = min(tree.wakes_ns, not_before)
+
+    def _tree_of(self, cluster_queue: str) -> _Tree:
+        return self._trees[self.cache.queues[cluster_queue].node.path[-1]]
 
     def _leave_line(self, key: WorkloadKey) -> None:
         queue = self._queue_of.pop(key, None)
         if queue is not None and queue in self.pending:
             self.pending[queue].remove(key)
+            self._tree_of(queue).restless = True
 
     def _why_homeless(self, workload: Workload, local: LocalQueue | None) -> str | None:
         if not workload.active:
@@ -168,7 +234,7 @@ class Scheduler:
         """The workload holds quota no longer: it finished, or stopped after its eviction."""
         info = self._holding.pop(key, None)
         if info is not None:
-            self._will_free(self.cache.queues[info.cluster_queue].node.root, now_ns)
+            self._will_free(self._tree_of(info.cluster_queue), now_ns)
             self.cache.remove_workload(info)
         return info
 
@@ -186,55 +252,50 @@ class Scheduler:
 
     def next_wake_ns(self) -> int | None:
         """When a cycle may decide something although no event came, if ever."""
-        times = [queue.wakes_at_ns() for queue in self.pending.values()]
-        times += [gate.due_ns for gate in self._gates.values()]
-        return min((time for time in times if time is not None), default=None)
+        soonest = min((tree.wakes_ns for tree in self._round), default=_NEVER_NS)
+        for tree in self._round:
+            if tree.due_ns is not None and tree.due_ns < soonest:
+                soonest = tree.due_ns
+        return None if soonest == _NEVER_NS else soonest
 
-    def _freed(self, root: QuotaNode, now_ns: int) -> int:
+    def _freed(self, tree: _Tree, now_ns: int) -> int:
         """`root.freed` as those set aside may know it: late by the requeue delay."""
         delay_ns = self.settings.requeue_delay_ns
         if delay_ns == 0:
-            return root.freed
-        gate = self._gates.get(root)
-        if gate is None:  # a tree that was just built is news like any other
-            gate = self._gates[root] = _Gate(root.freed, now_ns + delay_ns)
-        elif gate.due_ns is not None and gate.due_ns <= now_ns:
-            gate.seen, gate.due_ns = root.freed, None
-        return gate.seen
+            return tree.root.freed
+        if tree.known < 0:  # a tree that was just built is news like any other
+            tree.known, tree.due_ns = tree.root.freed, now_ns + delay_ns
+        elif tree.due_ns is not None and tree.due_ns <= now_ns:
+            tree.known, tree.due_ns = tree.root.freed, None
+        return tree.known
 
-    def _will_free(self, root: QuotaNode, now_ns: int) -> None:
+    def _will_free(self, tree: _Tree, now_ns: int) -> None:
         """Called before quota is freed: news that is due by now does not include it."""
         delay_ns = self.settings.requeue_delay_ns
         if delay_ns:
-            self._freed(root, now_ns)
-            gate = self._gates[root]
-            if gate.due_ns is None:
-                gate.due_ns = now_ns + delay_ns
+            self._freed(tree, now_ns)
+            if tree.due_ns is None:
+                tree.due_ns = now_ns + delay_ns
 
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        for root in self._gates:
-            self._freed(root, now_ns)
         cycle = Cycle(self.cache, self.settings, now_ns)
         entries: list[Entry] = []
         unfit: list[Entry] = []
         unwelcome: list[Entry] = []
-        trees = self._trees
-        for _ in range(len(trees)):
-            if len(entries) >= self.settings.max_heads_per_cycle:
+        round_ = self._round
+        for _ in range(len(round_)):
+            tree = round_[self._next_tree]
+            news = self._is_news(tree, now_ns)
+            full = len(entries) >= self.settings.max_heads_per_cycle
+            if full and (news or tree.goes_on is _GoesOn.AT_ONCE):
                 cycle.result.more = True
                 break
-            names = trees[self._next_tree]
-            self._next_tree = (self._next_tree + 1) % len(trees)
-            for name in names:
-                queue = self.pending[name]
-                if not queue or name in self._inactive:
-                    continue
-                state = self.cache.queues[name]
-                info = queue.head(self._freed(state.node.path[-1], now_ns), now_ns)
-                if info is None:
-                    continue
+            self._next_tree = (self._next_tree + 1) % len(round_)
+            if full or not (news or tree.goes_on):
+                continue
+            for info in self._heads(tree, now_ns):
                 if not self._is_welcome(info):
                     unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
                     continue
@@ -242,7 +303,7 @@ class Scheduler:
                 if why is not None:
                     unfit.append(_unfit_entry(info, cycle, why))
                 else:
-                    entries.append(cycle.nominate(info))
+                    entries.append(cycle.nominate(info, news))
         cycle.result.heads = len(entries) + len(unfit) + len(unwelcome)
         cycle.serve(entries)
         for slice_ in cycle.result.replaced:
@@ -251,13 +312,47 @@ class Scheduler:
             # Even a StrictFIFO queue does not wait for a namespace to change its labels.
             cycle.report_pending(entry)
             self.pending[entry.queue.name].set_aside(entry.info)
+        aside = [entry.queue.name for entry in unwelcome]
         for entry in (*unfit, *entries):
             if entry.status is Status.ADMITTED:
                 self._leave_line(entry.info.key)
                 self._holding[entry.info.key] = entry.info
-            else:
-                self._put_back(cycle, entry)
+            elif self._put_back(cycle, entry):
+                aside.append(entry.queue.name)
+        if aside:
+            # Those skipped may only have met what was reserved for one that is set aside now.
+            cycle.result.more |= any(entry.status is Status.SKIPPED for entry in entries)
+        for name in aside:
+            tree = self._tree_of(name)
+            tree.restless = True
+            cycle.result.more |= self.pending[name].head(tree.told, now_ns) is not None
         return cycle.result
+
+    def _is_news(self, tree: _Tree, now_ns: int) -> bool:
+        """Whether its heads may end otherwise than at the last look."""
+        if tree.restless and not any(tree.members):
+            tree.restless = False
+        if not tree.restless and tree.told < 0:
+            return False  # nobody has waited in it yet
+        return (
+            tree.restless
+            or tree.generation != tree.root.generation
+            or tree.told != self._freed(tree, now_ns)
+            or tree.wakes_ns <= now_ns
+        )
+
+    def _heads(self, tree: _Tree, now_ns: int) -> list[WorkloadInfo]:
+        """Who is next in each queue of the tree."""
+        tree.told = self._freed(tree, now_ns)
+        found = [queue.head(tree.told, now_ns) for queue in tree.members]
+        heads = [info for info in found if info is not None]
+        tree.generation = tree.root.generation
+        tree.restless = False
+        # Whether all pods are ready is up to the workloads of all trees.
+        looks_anyway = bool(heads) and self.settings.wait_for_pods_ready
+        tree.goes_on = _GoesOn.AT_LEISURE if looks_anyway else _GoesOn.NO
+        tree.set_alarm()
+        return heads
 
     def _why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
         """Reasons that have nothing to do with quota."""
@@ -281,27 +376,37 @@ class Scheduler:
             return self.settings.missing_selector_admits_all
         return selector.matches(self._namespaces.get(info.workload.namespace, {}))
 
-    def _put_back(self, cycle: Cycle, entry: Entry) -> None:
+    def _put_back(self, cycle: Cycle, entry: Entry) -> bool:
+        """Whether it was set aside."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
         if entry.status is Status.PREEMPTING:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)
-            return
+            return False
         queue.let_go(info)
         if entry.resumed and entry.status is Status.NOT_NOMINATED:
             # The flavors before those just tried deserve another look before it is set aside: it
             # may have missed them only because of an earlier entry of a past cycle.
-            info.last_assignment = None
-            return
-        strict = queue.strategy is QueueingStrategy.STRICT_FIFO
-        last = info.last_assignment
-        if strict or entry.requeue_at_once or (last is not None and last.has_pending_flavors):
-            return
+            info.last_assignment = entry.next_pass
+            self._goes_on(cycle, queue, entry.next_pass is not None)
+            return False
+        if info.last_assignment is not None:
+            self._goes_on(cycle, queue, info.last_assignment.at_once)
+            return False
+        if queue.strategy is QueueingStrategy.STRICT_FIFO or entry.requeue_at_once:
+            return False
+        info.memo = None  # it is looked at again only when something has changed
         if entry.shape_is_to_blame:
             queue.set_shape_aside(info)
         else:
             queue.set_aside(info)
+        return True
+
+    def _goes_on(self, cycle: Cycle, queue: PendingQueue, at_once: bool) -> None:
+        tree = self._tree_of(queue.name)
+        tree.goes_on = max(tree.goes_on, _GoesOn.AT_ONCE if at_once else _GoesOn.AT_LEISURE)
+        cycle.result.more |= at_once
 
 
 def _unfit_entry(info: WorkloadInfo, cycle: Cycle, why: tuple[PendingReason, str]) -> Entry:

@@ -47,7 +47,7 @@ class EngineSettings:
     """How long freed quota is collected before those set aside are looked at again, ns. 0 looks
     at once. Kueue collects for 1 s: fewer evaluations, and low priorities are not started into a
     gap that a high one would preempt them from a moment later."""
-    max_heads_per_cycle: int = 256
+    max_heads_per_cycle: int = 64
     """How many heads one cycle looks at before it leaves the remaining cohort trees to the next,
     so that decisions keep coming with a thousand queues. A tree is never divided: the order of
     entries within it, and so every decision, stays the same."""

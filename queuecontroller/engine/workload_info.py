@@ -64,12 +64,23 @@ class PodSetRequests:
 class LastAssignment:
     """Which flavors the last attempt ended at, so the next one goes on from there."""
 
-    __slots__ = ("generation", "tried")
+    __slots__ = ("anew", "at_once", "generation", "tried")
 
-    def __init__(self, tried: Sequence[Mapping[str, int]], generation: int) -> None:
+    def __init__(
+        self,
+        tried: Sequence[Mapping[str, int]],
+        generation: int,
+        *,
+        at_once: bool = True,
+        anew: bool = False,
+    ) -> None:
         self.tried = tried
         """Per pod set, per resource: index of the last flavor tried, -1 after the last of all."""
         self.generation = generation
+        self.at_once = at_once
+        """Whether something happened that this pass through the flavors has to find out about."""
+        self.anew = anew
+        """Whether something happened after this pass had begun, so that another has to follow."""
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         if pod_set >= len(self.tried):
@@ -164,6 +175,10 @@ class WorkloadInfo:
                 workload.replaces,
             )
         return self._shape
+
+    def share_shape(self, shape: Shape) -> None:
+        """Keeps this equal one instead of its own, so that it is in memory once."""
+        self._shape = shape
 
     @property
     def can_be_partially_admitted(self) -> bool:

@@ -179,7 +179,7 @@ class VirtualRun:
         return figures
 
     def _decide(self, now_ns: int) -> None:
-        """Cycles until one has no heads: everyone left is set aside."""
+        """Cycles until nothing more can be decided at this moment."""
         while True:
             begin = perf_counter_ns()
             result = self._scheduler.cycle(now_ns)
@@ -189,7 +189,7 @@ class VirtualRun:
             self.figures.cycles += 1
             self.figures.heads += result.heads
             self._carry_out(result, now_ns)
-            if not result.heads and not result.more:
+            if not (result.reserved or result.preempted or result.more):
                 return
 
     def _carry_out(self, result: CycleResult, now_ns: int) -> None:

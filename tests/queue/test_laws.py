@@ -192,10 +192,12 @@ def test_nobody_set_aside_could_start(plan: Plan) -> None:
     run = Run(plan)
     for _ in range(60):
         result = run.cycle()
-        if not result.reserved and not result.preempted and not result.heads:
-            break
-        if not result.reserved and not result.preempted and run.stopping:
+        if result.reserved or result.preempted:
+            continue
+        if run.stopping:
             run.finish_one()
+        elif not result.heads:
+            break
     else:
         return  # StrictFIFO heads are looked at in every cycle
     made = run.made
