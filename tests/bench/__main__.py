@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import hooks, placement, shares, together
+from tests.bench import hooks, placement, queue, shares, together
 from tests.bench.entries import Entry, table, write
 from tests.demo.__main__ import workplace
 from tests.node import running
 from tests.places import BUILD
 
-PARTS = ("hooks", "shares", "together", "placement")
+PARTS = ("hooks", "shares", "together", "placement", "queue")
 
 
 def main() -> int:
@@ -36,6 +36,8 @@ def main() -> int:
             entries += together.run(node, uuids[0])
     if "placement" in wanted:
         entries += placement.run(1000 if options.quick else 4000)
+    if "queue" in wanted:
+        entries += queue.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0
