@@ -588,3 +588,95 @@ class Doorman(Protocol):
 
     def open(self, grant: GrantId, directory: str, uid: int) -> None: ...
     def shut(self, grant: GrantId) -> None: ...
+
+
+# --- containers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLibrary:
+    """One library of the NVIDIA driver on the host that ours must lie over in the container."""
+
+    name: str
+    """As the loader looks for it: libcuda.so.1, libnvidia-ml.so.1."""
+    host_path: str
+    """The real file, links resolved: libcuda.so.570.86.15."""
+    found_as: tuple[str, ...]
+    """Every real file on the host that is found by a name like it; `host_path` is one."""
+    shim_path: str
+    """Ours, on the host."""
+    kept_path: str
+    """Where the container finds the real one: below /run/sluice/driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantMounts:
+    """What one container must be given so that it runs inside its grant. Paths are the host's
+    unless they say otherwise; nothing here is a limit, limits are in the region alone."""
+
+    grant: GrantId
+    gpus: tuple[GpuUuid, ...]
+    """The devices to show, as the ledger has them; `nvidia.com/gpu=<uuid>` of the installed CDI
+    specification has their nodes and libraries."""
+    region_dir: str
+    """The grant's own directory: policy.shm, usage.shm and the registration socket. Mount the
+    directory, because the daemon makes the socket anew when it restarts."""
+    policy_path: str
+    """Read-only in the container."""
+    usage_path: str
+    """Read-write in the container."""
+    socket_path: str
+    container_dir: str
+    """Where the container sees `region_dir`: /run/sluice/grant, the interposer's fixed place."""
+    preload_path: str
+    """Our library for /etc/ld.so.preload, on the host."""
+    libraries: tuple[DriverLibrary, ...] = ()
+    pod_uid: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    """Whose it is: for annotations of the specification, shown to people only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMount:
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerNode:
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAnswer:
+    """What Allocate says to the kubelet about one container; it is repeated for every restart of
+    the container, so nothing in it may depend on which pod it is."""
+
+    cdi_devices: tuple[str, ...] = ()
+    """sluice.dev/grant=<nonce>."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[ContainerMount, ...] = ()
+    nodes: tuple[ContainerNode, ...] = ()
+
+
+class CdiPort(Protocol):
+    """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, never used twice."""
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
+        """By the configured strategy; `gpus` are those of the device ids, a hint. No I/O."""
+
+    def write(self, nonce: str, edits: GrantMounts) -> bool:
+        """Durable and visible to the runtime's cache ~25 ms after it returns True; False: it was
+        there already, word for word. Raises OSError, or ValueError for what cannot be written."""
+
+    def remove(self, nonce: str) -> None:
+        """Idempotent."""
+
+    def names(self) -> list[str]:
+        """The nonces that have a file now."""
