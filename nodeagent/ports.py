@@ -666,7 +666,7 @@ class ContainerAnswer:
 
 
 class CdiPort(Protocol):
-    """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, never used twice."""
+    """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, used once."""
 
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         """By the configured strategy; `gpus` are those of the device ids, a hint. No I/O."""
