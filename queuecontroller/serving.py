@@ -28,6 +28,7 @@ from queuecontroller.adapters.nodes_api import NodesApi
 from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
 from queuecontroller.adapters.users_api import UsersApi
 from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.collector import Collector
 from queuecontroller.config import ConfigError, Settings, parse, split_address
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.settings import EngineSettings
@@ -148,6 +149,8 @@ async def _serve(
     shell.start()
     journal = book.journal
     log.info("database of cluster %s, term %d", journal.cluster_id, journal.term)
+    collector = Collector()
+    collector.start()
 
     tls = settings.tls
     names = frozenset(name.strip() for name in tls.admins.split(",") if name.strip())
@@ -164,6 +167,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.stop)
     running = asyncio.create_task(shell.run())
+    collecting = asyncio.create_task(collector.run())
     await asyncio.sleep(0)  # it decides before anybody can ask
     try:
         await server.start()
@@ -176,6 +180,7 @@ async def _serve(
         return await running
     finally:
         shell.stop()
+        collecting.cancel()
         running.cancel()
         await server.close()
         if http is not None:

@@ -28,7 +28,7 @@ class Cache:
         self.numbers = FlavorResources()
         self.queues: dict[str, ClusterQueueState] = {}
         self.holders = Holders()
-        self.set_apart: set[WorkloadKey] = set()
+        self.set_apart: Mapping[WorkloadKey, WorkloadInfo] = {}
         """Who is no candidate for preemption at the moment, as if it had gone already."""
         self._flavors: dict[str, ResourceFlavor] = {}
         self._topologies: dict[str, tuple[str, ...]] = {}

@@ -122,15 +122,14 @@ class _Source:
         below: int | None,
     ) -> None:
         self.node = node
-        self.advantaged = False
+        self.between: list[QuotaNode] | None = None
+        """Cohorts over it, below the meeting, if any."""
+        meeting = node.path[1]
+        if meeting not in levels:
+            at = next(at for at, above in enumerate(node.path) if above in levels)
+            self.between, meeting = list(node.path[1:at]), node.path[at]
+        self.advantaged = levels[meeting]
         """Whether the workload has the advantage over it, where they meet in the tree."""
-        self.between: list[QuotaNode] = []
-        """Cohorts over it, below the meeting."""
-        for above in node.path[1:]:
-            if above in levels:
-                self.advantaged = levels[above]
-                break
-            self.between.append(above)
         ranked = self.ranked = context.cache.holders.of(node, context.frs)
         split, size = 0, len(ranked)
         if ranked and not ranked[0][0][0]:

@@ -42,6 +42,8 @@ class Cycle:
         """By root."""
         self._gone: dict[QuotaNode, _Usages] = {}
         """By root: what the preempted of this cycle will give back, by ClusterQueue."""
+        self._lifted: _Usages | None = None
+        """The one of these that is taken out of its tree at the moment."""
         self._reserved: dict[QuotaNode, _Usages] = {}
         """By root: what is kept from others until the cycle ends, by ClusterQueue."""
         self.result = CycleResult()
@@ -117,6 +119,9 @@ class Cycle:
     def serve(self, entries: Sequence[Entry]) -> None:
         for entry in in_order(entries, self._settings, self._cache.numbers):
             self._serve(entry)
+            if self._settings.fair_sharing:
+                self._lift(None)  # who is next depends on the shares
+        self._lift(None)
         for kept in self._reserved.values():
             _remove(kept)
         self._reserved.clear()
@@ -170,6 +175,17 @@ class Cycle:
         else:
             self._admit(entry)
 
+    def _lift(self, gone: _Usages | None) -> None:
+        """Has the preempted of one tree out of it, and of no other. Entries that overlap come one
+        after the other, so it is not put back before somebody needs to see it."""
+        if self._lifted is gone:
+            return
+        if self._lifted is not None:
+            _add(self._lifted)
+        if gone is not None:
+            _remove(gone)
+        self._lifted = gone
+
     def _reserve(self, node: QuotaNode, usage: dict[Fr, int]) -> None:
         """Until the end of the cycle only."""
         node.add_usage(usage)
@@ -178,6 +194,7 @@ class Cycle:
     def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
         """What an entry that could not preempt keeps from others: no more than is its own, or
         than it may borrow when it would."""
+        self._lift(None)
         node = entry.queue.node
         kept: dict[Fr, int] = {}
         for fr, amount in entry.assignment.usage.items():
@@ -200,6 +217,7 @@ class Cycle:
         """Whether the entry fits once everyone preempted in this cycle is gone, itself included."""
         node = entry.queue.node
         usage = entry.assignment.usage
+        self._lift(None)
         gone = self._gone.get(node.root, {})
         mine: _Usages = {}
         for target in entry.targets:
@@ -223,12 +241,10 @@ class Cycle:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
             return False
-        gone = self._gone[entry.queue.node.root]
-        _remove(gone)
-        self._cache.set_apart.update(taken)
+        self._lift(self._gone[entry.queue.node.root])
+        self._cache.set_apart = taken
         assignment, targets = self._judge(entry.queue, entry.info)
-        self._cache.set_apart.clear()
-        _add(gone)
+        self._cache.set_apart = {}
         entry.assignment, entry.targets = assignment, targets
         entry.info.memo = None
         if targets:
@@ -252,7 +268,10 @@ class Cycle:
         for target in entry.targets:
             node = self._cache.queues[target.info.cluster_queue].node
             self._preempted.setdefault(node.root, {})[target.info.key] = target.info
-            _note(self._gone.setdefault(node.root, {}), node, target.info.usage)
+            gone = self._gone.setdefault(node.root, {})
+            _note(gone, node, target.info.usage)
+            if self._lifted is gone:
+                node.remove_usage(target.info.usage)
             if not target.info.evicted:
                 self._cache.mark_evicted(target.info)
                 self.result.preempted.append(Preempted(target.info, target.reason, info))

@@ -57,9 +57,9 @@ class Holders:
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
         """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
         lists = self._lists.get(queue)
-        found = [lists[fr] for fr in frs if lists.get(fr)] if lists else ()
-        if not found:
+        if not lists:
             return ()
+        found = [lists[fr] for fr in frs if fr in lists]
         if len(found) == 1:
             return found[0]
         once: dict[str, Ranked] = {}
