@@ -40,12 +40,18 @@ class NativeFiles:
     def wire_descriptors(self) -> Path:
         return self.root / "proto" / "sluice.binpb"
 
+    @property
+    def kubelet_descriptors(self) -> Path:
+        """What the kubelet speaks: device plugin, PodResources and Pods."""
+        return self.root / "proto" / "kubelet.binpb"
+
     def missing(self) -> list[Path]:
         wanted = [
             self.region_library,
             self.shim_dir / "libcuda.so.1",
             self.preload_library,
             self.wire_descriptors,
+            self.kubelet_descriptors,
         ]
         return [path for path in wanted if not path.is_file()]
 

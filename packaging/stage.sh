@@ -11,7 +11,7 @@ stage interpose/shim/libcuda.so.1 shim/libcuda.so.1
 stage interpose/shim/libnvidia-ml.so.1 shim/libnvidia-ml.so.1
 stage interpose/preload/libsluice.so preload/libsluice.so
 stage interpose/libsluice_region.so libsluice_region.so
-for set in sluice queue; do
+for set in sluice kubelet queue; do
 	cmp -s "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb" ||
 		install -D -m 0644 "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb"
 done

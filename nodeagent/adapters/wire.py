@@ -1,17 +1,11 @@
-"""Messages of proto/sluice/v1/node.proto, built at run time from the descriptor file.
-
-No generated code: protoc's Python output is tied to the protobuf release that made it, a
-FileDescriptorSet is not, so Debian 12's protobuf and the current one read the same file.
-"""
+"""Messages of proto/sluice/v1/node.proto, and both directions between them and our own values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
+from nodeagent.adapters.descriptors import Descriptors
 from nodeagent.ports import (
     DeviceView,
     GpuView,
@@ -32,53 +26,17 @@ _POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC, 3: SharePolicy.
 _POLICY_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()}
 
 
-class Wire:
+class Wire(Descriptors):
     """The message classes, and both directions between them and our own values."""
-
-    def __init__(self, descriptors: Path) -> None:
-        """Raises OSError, or ValueError for a file that is no descriptor set."""
-        try:
-            files = descriptor_pb2.FileDescriptorSet.FromString(descriptors.read_bytes())
-        except Exception as error:  # protobuf's DecodeError is not a stable name
-            if isinstance(error, OSError):
-                raise
-            raise ValueError(f"{descriptors}: {error}") from error
-        self._pool = descriptor_pool.DescriptorPool()
-        for file in files.file:
-            self._pool.Add(file)
-        self._classes: dict[str, Any] = {}
 
     def message(self, name: str) -> Any:
         """The class of `sluice.v1.<name>`."""
-        if name not in self._classes:
-            descriptor = self._pool.FindMessageTypeByName(f"sluice.v1.{name}")
-            if hasattr(message_factory, "GetMessageClass"):
-                made = message_factory.GetMessageClass(descriptor)
-            else:  # before protobuf 4.22
-                factory: Any = message_factory.MessageFactory(self._pool)
-                made = factory.GetPrototype(descriptor)
-            self._classes[name] = made
-        return self._classes[name]
+        return self.message_class(f"sluice.v1.{name}")
 
     def methods(self, service_name: str = SERVICE) -> dict[str, tuple[Any, Any, bool]]:
         """Name of each method of the service: (request class, response class, response is a
         stream)."""
-        service = self._pool.FindServiceByName(service_name)
-        return {
-            method.name: (
-                self.message(method.input_type.name),
-                self.message(method.output_type.name),
-                method.server_streaming
-                if hasattr(method, "server_streaming")
-                else self._streams(service_name, method.name),
-            )
-            for method in service.methods
-        }
-
-    def _streams(self, service_name: str, name: str) -> bool:
-        proto = descriptor_pb2.ServiceDescriptorProto()
-        self._pool.FindServiceByName(service_name).CopyToProto(proto)
-        return any(m.name == name and m.server_streaming for m in proto.method)
+        return self.service_methods(service_name)
 
     # --- from clients ---
 

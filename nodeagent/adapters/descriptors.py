@@ -1,0 +1,56 @@
+"""Protobuf messages built at run time from a descriptor file.
+
+No generated code: protoc's Python output is tied to the protobuf release that made it, a
+FileDescriptorSet is not, so Debian 12's protobuf and the current one read the same file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+
+class Descriptors:
+    """The messages and services of one descriptor file, by their full names."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, or ValueError for a file that is no descriptor set."""
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+        except Exception as error:  # protobuf's DecodeError is not a stable name
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(f"{path}: {error}") from error
+        self._pool = descriptor_pool.DescriptorPool()
+        for file in files.file:
+            self._pool.Add(file)
+        self._classes: dict[str, Any] = {}
+
+    def message_class(self, full_name: str) -> Any:
+        """The class of `package.Message`."""
+        if full_name not in self._classes:
+            descriptor = self._pool.FindMessageTypeByName(full_name)
+            if hasattr(message_factory, "GetMessageClass"):
+                made = message_factory.GetMessageClass(descriptor)
+            else:  # before protobuf 4.22
+                factory: Any = message_factory.MessageFactory(self._pool)
+                made = factory.GetPrototype(descriptor)
+            self._classes[full_name] = made
+        return self._classes[full_name]
+
+    def service_methods(self, service: str) -> dict[str, tuple[Any, Any, bool]]:
+        """Name of each method: (request class, response class, response is a stream)."""
+        found = self._pool.FindServiceByName(service)
+        proto = descriptor_pb2.ServiceDescriptorProto()
+        found.CopyToProto(proto)  # the descriptor itself tells of streams only lately
+        streams = {method.name: method.server_streaming for method in proto.method}
+        return {
+            method.name: (
+                self.message_class(method.input_type.full_name),
+                self.message_class(method.output_type.full_name),
+                streams[method.name],
+            )
+            for method in found.methods
+        }
