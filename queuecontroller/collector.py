@@ -1,10 +1,11 @@
 """Keeps Python's cycle collector from stopping the queue in the middle of a decision.
 
 Nearly everything the queue drops is freed at once, by its reference count; the collector is there
-for the rest, which is little: connections and failed calls. But its full run looks at every object
-that lives, and with 100,000 workloads in line that takes longer than a hundred decisions. So what
-lives is taken out of its sight (`gc.freeze`), full runs are made at set times and see only what
-came since, and once an hour everything is looked at, for what became garbage unseen.
+for the rest, which is little: connections and failed calls. But a full run looks at every object
+that lives, and with 100,000 workloads in line that takes longer than a hundred decisions. So it
+runs between two steps of the event loop and never by itself, and what it has seen alive is taken
+out of its sight (`gc.freeze`): each run sees only what came since. Once an hour it looks at
+everything, for what became garbage unseen.
 """
 
 from __future__ import annotations
@@ -13,34 +14,49 @@ import asyncio
 import gc
 from typing import Final
 
-YOUNG: Final = 10_000
-"""New objects before the youngest are looked at: about 1 ms."""
-MIDDLE: Final = 5
-"""Such runs before those that survived one are looked at again: about 5 ms."""
-NEVER: Final = 1_000_000_000
-"""Full runs are not left to chance."""
+MANY: Final = 20_000
+"""New objects that are worth a run: it takes about 10 ms."""
+CHECK_S: Final = 0.1
 EVERY_S: Final = 10.0
-FULL_EVERY: Final = 360
-"""An hour. With 100,000 workloads it takes a third of a second."""
+"""Between runs while little happens."""
+FULL_EVERY_S: Final = 3600.0
+"""With 100,000 workloads it takes a third of a second."""
 
 
 class Collector:
     def __init__(self) -> None:
-        self._runs = 0
+        self._last_full_s = 0.0
+        self._next_s = 0.0
 
     def start(self) -> None:
         """To be called once what is to live long has been loaded."""
-        gc.set_threshold(YOUNG, MIDDLE, NEVER)
+        gc.disable()
         self.look()
 
-    def look(self) -> None:
-        if self._runs % FULL_EVERY == 0:
+    def stop(self) -> None:
+        gc.unfreeze()
+        gc.enable()
+
+    def look(self, *, full: bool = False) -> None:
+        if full:
             gc.unfreeze()
-        self._runs += 1
         gc.collect()
         gc.freeze()
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
+    def step(self, now_s: float = 0.0) -> None:
+        """Looks if it is time to; to be called often, and never within a decision."""
+        if now_s >= self._last_full_s + FULL_EVERY_S:
+            self._last_full_s = now_s
+            self.look(full=True)
+        elif gc.get_count()[0] < MANY and now_s < self._next_s:
+            return
+        else:
             self.look()
+        self._next_s = now_s + EVERY_S
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._last_full_s = loop.time()
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self.step(loop.time())

@@ -181,6 +181,7 @@ async def _serve(
     finally:
         shell.stop()
         collecting.cancel()
+        collector.stop()
         running.cancel()
         await server.close()
         if http is not None:

@@ -54,7 +54,8 @@ def measure(
     begin = process_time_ns()
     _fill(made, scenario, workloads, alike)
     submit_us = (process_time_ns() - begin) / 1000 / workloads
-    Collector().start()  # as the service does
+    collector = Collector()
+    collector.start()  # as the service does
     running: deque[WorkloadKey] = deque()
     _decide(made, running, 10 * MOST_CYCLES)
     pending = sum(map(len, made.pending.values()))
@@ -63,8 +64,10 @@ def measure(
     for _ in range(ends):
         made.delete(running.popleft())
         before = len(running)
+        collector.step()
         times_ns += _decide(made, running, MOST_CYCLES)
         admissions += len(running) - before
+    collector.stop()
     return Backlog(
         pending,
         round(submit_us, 1),

@@ -84,6 +84,7 @@ class Figures:
     cycles: int = 0
     heads: int = 0
     engine_ns: int = 0
+    """In cycles, in taking workloads in and out, and in collecting garbage as the service does."""
     cycle_ns: list[int] = field(default_factory=list)
     """Time inside each cycle that had any heads."""
     makespan_ms: int = 0
@@ -190,10 +191,20 @@ class VirtualRun:
             self._at(time_ns, partial(self._scheduler.submit, workload))
 
     def run(self) -> Figures:
+        collector = Collector()
+        collector.start()
+        try:
+            self._play(collector)
+        finally:
+            collector.stop()
+        return self.figures
+
+    def _play(self, collector: Collector) -> None:
         events, figures = self._events, self.figures
         while events:
             now_ns = events[0][0]
             begin = process_time_ns()
+            collector.step()
             while events and events[0][0] == now_ns:
                 heapq.heappop(events)[2](now_ns)
             figures.engine_ns += process_time_ns() - begin
@@ -201,7 +212,6 @@ class VirtualRun:
             wake_ns = self._scheduler.next_wake_ns()
             if wake_ns is not None and (not events or wake_ns < events[0][0]):
                 self._at(wake_ns, _nothing)
-        return figures
 
     def _decide(self, now_ns: int) -> None:
         """Cycles until nothing more can be decided at this moment."""
@@ -257,7 +267,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fair_sharing=options.fair, requeue_delay_ns=round(options.requeue_delay_s * 1e9)
     )
     run = VirtualRun(LARGE_SCALE if options.large else BASELINE, settings)
-    Collector().start()  # as the service does
     print(json.dumps(run.run().as_dict(), indent=2))
     return 0
 

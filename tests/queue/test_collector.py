@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from queuecontroller.collector import FULL_EVERY, Collector
+from queuecontroller.collector import EVERY_S, FULL_EVERY_S, MANY, Collector
 
 
 class Knot:
@@ -20,18 +21,37 @@ class Knot:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    before = gc.get_threshold()
     made = Collector()
     made.start()
     yield made
-    gc.unfreeze()
-    gc.set_threshold(*before)
-    gc.collect()
+    made.stop()
+    assert gc.isenabled()
 
 
-def test_what_came_and_went_since_the_last_look_is_freed(collector: Collector) -> None:
+def test_it_never_runs_by_itself(collector: Collector) -> None:
     gone = weakref.ref(Knot())
-    collector.look()
+    kept = [[number] for number in range(10 * MANY)]
+    assert gone() is not None
+    assert len(kept) == 10 * MANY
+
+
+def test_it_runs_when_much_is_new(collector: Collector) -> None:
+    collector.step()
+    gone = weakref.ref(Knot())
+    collector.step()
+    assert gone() is not None
+    kept = [[number] for number in range(MANY)]
+    collector.step()
+    assert gone() is None
+    assert len(kept) == MANY
+
+
+def test_it_runs_when_little_happens_for_long(collector: Collector) -> None:
+    collector.step(0.0)
+    gone = weakref.ref(Knot())
+    collector.step(EVERY_S / 2)
+    assert gone() is not None
+    collector.step(EVERY_S)
     assert gone() is None
 
 
@@ -47,12 +67,22 @@ def test_what_became_garbage_out_of_sight_is_freed_within_the_hour(collector: Co
     gone = weakref.ref(kept)
     collector.look()
     del kept
-    looks = 0
-    while gone() is not None and looks <= FULL_EVERY:
-        collector.look()
-        looks += 1
-    assert 1 < looks < FULL_EVERY
+    for second in range(0, int(FULL_EVERY_S), 10):
+        collector.step(second)
+    assert gone() is not None
+    collector.step(FULL_EVERY_S)
+    assert gone() is None
 
 
-def test_full_runs_are_not_left_to_chance(collector: Collector) -> None:
-    assert gc.get_threshold()[2] > 1_000_000
+def test_in_the_event_loop_it_runs_between_two_steps(collector: Collector) -> None:
+    async def serve() -> weakref.ref[Knot]:
+        running = asyncio.create_task(collector.run())
+        await asyncio.sleep(0.25)  # the first check is a run
+        gone = weakref.ref(Knot())
+        kept = [[number] for number in range(MANY)]
+        await asyncio.sleep(0.25)
+        running.cancel()
+        assert len(kept) == MANY
+        return gone
+
+    assert asyncio.run(serve())() is None
