@@ -1,8 +1,8 @@
 """What the node and its kubelet say to each other, as values, and the ports behind it.
 
 A *slot* is one device id that the kubelet counts, `GPU-<uuid>::<n>`; its GPU is a hint. An
-*allocation* is one answer to Allocate, known by its nonce. A *grant* is made when the kubelet starts
-the container, because only then is it known whose it is.
+*allocation* is one answer to Allocate, known by its nonce. A *grant* is made when the kubelet
+starts the container, because only then is it known whose it is.
 """
 
 from __future__ import annotations

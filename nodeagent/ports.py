@@ -254,6 +254,18 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerRef:
+    """The container a grant was made for, by the kubelet's word."""
+
+    pod_uid: str
+    container: str
+    device_ids: tuple[str, ...]
+    """The kubelet's, sorted: what it counts, not where the grant is."""
+    namespace: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GrantRecord:
     """One grant as the ledger keeps it."""
 
@@ -273,6 +285,8 @@ class GrantRecord:
     command: str = ""
     priority: int = 0
     """A higher one goes first on a GPU both are active on."""
+    container: ContainerRef | None = None
+    """Held for a container until it is released; `owner` is then nobody."""
 
 
 class LedgerLost(Exception):
@@ -586,7 +600,9 @@ class Registrar(Protocol):
 class Doorman(Protocol):
     """Listens on the registration sockets of grants."""
 
-    def open(self, grant: GrantId, directory: str, uid: int) -> None: ...
+    def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
+        """Lets in processes of `uid`; with a pod, any user's that are not of another pod."""
+
     def shut(self, grant: GrantId) -> None: ...
 
 

@@ -291,14 +291,19 @@ class TmpfsRegions:
     def __init__(self, root: Path, library: RegionLibrary, boot_id: str, mount: bool) -> None:
         """`mount`: give every grant a tmpfs of its own; needs CAP_SYS_ADMIN."""
         self._root = root
+        self._closed_root = root.parent / "pods"
+        """Regions of containers: any user in the container may write its usage, so nobody else on
+        the host may come near."""
         self._library = library
         self._boot_id = uuid.UUID(boot_id).bytes
         self._mount = mount
         self._libc = ctypes.CDLL(None, use_errno=True)
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._closed_root.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(self._closed_root, 0o700)
 
     def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
-        directory = self._root / record.grant
+        directory = self._place(record.grant, record.container is not None)
         directory.mkdir(mode=0o755)
         try:
             if self._mount:
@@ -313,16 +318,16 @@ class TmpfsRegions:
 
     def open(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
         try:
-            region = TmpfsRegion(self._library, self._root / record.grant, len(limits))
+            region = TmpfsRegion(self._library, self._found(record.grant), len(limits))
         except (OSError, ValueError) as error:
-            raise RegionDamaged(f"{self._root / record.grant}: {error}") from error
+            raise RegionDamaged(f"{self._found(record.grant)}: {error}") from error
         region.recover(_draft(record, limits, self._boot_id), self._boot_id)
         return region
 
     def remove(self, grant: GrantId) -> None:
         if not _GRANT_NAME.fullmatch(grant):
             raise ValueError(f"{grant!r} is not a grant's directory")
-        directory = self._root / grant
+        directory = self._found(grant)
         while self._libc.umount2(os.fsencode(directory), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
             pass
         with contextlib.suppress(FileNotFoundError):
@@ -333,13 +338,14 @@ class TmpfsRegions:
     def present(self) -> list[GrantId]:
         return [
             GrantId(entry.name)
-            for entry in os.scandir(self._root)
+            for root in (self._root, self._closed_root)
+            for entry in os.scandir(root)
             if _GRANT_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
         ]
 
     def read_record(self, grant: GrantId) -> GrantRecord | None:
         try:
-            text = (self._root / grant / RECORD_FILE).read_text(encoding="utf-8")
+            text = (self._found(grant) / RECORD_FILE).read_text(encoding="utf-8")
             record: GrantRecord = read_plain(GrantRecord, json.loads(text))
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -347,9 +353,17 @@ class TmpfsRegions:
 
     def write_record(self, record: GrantRecord) -> None:
         """Keep the copy beside the region current; best effort, the ledger is the truth."""
-        directory = self._root / record.grant
+        directory = self._found(record.grant)
         if directory.is_dir():
             _write_file(directory / RECORD_FILE, json.dumps(write_plain(record)).encode())
+
+    def _place(self, grant: str, closed: bool) -> Path:
+        return (self._closed_root if closed else self._root) / grant
+
+    def _found(self, grant: str) -> Path:
+        """Where it is; the open place when it is nowhere."""
+        closed = self._place(grant, closed=True)
+        return closed if closed.is_dir() else self._place(grant, closed=False)
 
     def _mount_tmpfs(self, directory: Path) -> None:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -370,7 +384,9 @@ class TmpfsRegions:
                 os.fchmod(fd, mode)
                 if name == c.USAGE_FILE:
                     os.pwrite(fd, self._library.usage_header, 0)
-                    if os.geteuid() == 0:
+                    if record.container is not None:
+                        os.fchmod(fd, 0o666)
+                    elif os.geteuid() == 0:
                         os.fchown(fd, record.owner.uid, record.owner.gid)
             finally:
                 os.close(fd)

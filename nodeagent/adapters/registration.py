@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters import region_layout as c
+from nodeagent.adapters.cgroups import pod_of
 from nodeagent.adapters.pidfd import PidfdHandle, peer_of
-from nodeagent.ports import Clock, RegisterAnswer, Registrar
+from nodeagent.ports import Clock, Process, RegisterAnswer, Registrar
 from nodeagent.units import MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ _REQUEST_BYTES: Final = ctypes.sizeof(c.RegisterRequest)
 class _Door:
     grant: GrantId
     uid: int
+    pod_uid: str
+    """Not empty: any user of this pod may come in."""
     listener: socket.socket
     tokens: float = BURST
     filled_ns: int = 0
@@ -57,21 +60,22 @@ class SeqpacketDoorman:
         self._doors: dict[GrantId, _Door] = {}
         self.dropped_total = 0
 
-    def open(self, grant: GrantId, directory: str, uid: int) -> None:
+    def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
         path = Path(directory) / c.SOCKET_FILE
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             _bind(listener, path)
-            os.chmod(path, 0o600)
+            # Of a container's grant the directory above is closed to everybody else on the host.
+            os.chmod(path, 0o666 if pod_uid else 0o600)
             if os.geteuid() == 0:
                 os.chown(path, uid, -1)
             listener.listen(MAX_SLOTS)
         except BaseException:
             listener.close()
             raise
-        door = _Door(grant, uid, listener, filled_ns=self._clock.monotonic_ns())
+        door = _Door(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
         self._doors[grant] = door
         asyncio.get_running_loop().add_reader(listener, self._accept, door)
 
@@ -190,7 +194,7 @@ class SeqpacketDoorman:
             handle = peer_of(connection)
         except OSError:
             return RegisterAnswer(errno.ESRCH), None
-        if handle.process.uid not in (door.uid, 0):
+        if not _may_enter(door, handle.process):
             handle.close()
             return RegisterAnswer(errno.EPERM), None
         claimed = request.claimed_slot - 1 if 0 < request.claimed_slot <= MAX_SLOTS else None
@@ -204,6 +208,14 @@ class SeqpacketDoorman:
             door.silent.discard(connection)
             asyncio.get_running_loop().remove_reader(connection)
             connection.close()
+
+
+def _may_enter(door: _Door, process: Process) -> bool:
+    """A container's socket is reachable from inside the container and for root on the host; a
+    process of another pod can only have been handed it."""
+    if not door.pod_uid:
+        return process.uid in (door.uid, 0)
+    return pod_of(process.pid) in (None, door.pod_uid)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from nodeagent.core.placement import GpuCapacity
 from nodeagent.ports import (
+    ContainerRef,
     DeviceLimits,
     GrantAsk,
     GrantRecord,
@@ -47,6 +48,8 @@ class Asked:
     owner: Process
     created_unix_s: float
     may_wait: bool = False
+    container: ContainerRef | None = None
+    """It is for a container: nobody owns it, it lasts until Released."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class GrantBook:
             kind = RefusalKind.EXHAUSTED
             held = sum(h.record.owner.uid == event.owner.uid for h in self.grants.values())
             waits = sum(e.owner.uid == event.owner.uid for e in self.queue)
-            if held + waits >= self._rules.max_grants_per_uid:
+            if event.container is None and held + waits >= self._rules.max_grants_per_uid:
                 reason = (
                     f"uid {event.owner.uid} holds or waits for {held + waits} grants,"
                     " the most allowed (grants.max_grants_per_uid)"
@@ -207,6 +207,7 @@ class GrantBook:
                     nvml_path=event.ask.nvml_path,
                     command=event.ask.command,
                     priority=event.ask.priority,
+                    container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)
                 self._told.pop(event.request, None)

@@ -98,7 +98,7 @@ class Keeper:
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self.tampers_total = 0
-        self.on_ended: Callable[[GrantId], None] = lambda grant: None
+        self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
         self._effects: Mapping[type[Any], Callable[[Any], None]] = {
             ev.Store: self._store,
@@ -152,6 +152,10 @@ class Keeper:
             self._events.append(ev.RegionFailed(record.grant, f"cannot make the region: {error}"))
             return
         owner = self._owners.get(record.grant)
+        if record.container is not None:
+            log.info("grant %s: made for %s", record.grant, record.name)
+            self._events.append(ev.RegionReady(record.grant))
+            return
         log.info(
             "grant %s: made for pid %d uid %d", record.grant, record.owner.pid, record.owner.uid
         )
@@ -165,7 +169,8 @@ class Keeper:
         account = GrantAccount([device.physical_bytes for device in record.devices])
         self.open[record.grant] = Open(region, account)
         region.heartbeat(self._clock.monotonic_ns())
-        self.doorman.open(record.grant, region.directory, record.owner.uid)
+        pod_uid = record.container.pod_uid if record.container is not None else ""
+        self.doorman.open(record.grant, region.directory, record.owner.uid, pod_uid)
 
     def _publish(self, do: ev.Publish) -> None:
         region = self.open[do.grant].region
@@ -188,15 +193,18 @@ class Keeper:
             log.error("grant %s: cannot remove its region: %s", do.grant, error)
         log.info("grant %s: ended", do.grant)
         self._events.append(ev.RegionRemoved(do.grant))
-        self.on_ended(do.grant)
+        for ended in self.on_ended:
+            ended(do.grant)
 
     # --- requests for grants ---
 
-    def ask(self, event: ev.Asked, owner: ProcessHandle) -> asyncio.Queue[Answer]:
-        """Takes `owner` over. Answers arrive in the queue until `withdraw`."""
+    def ask(self, event: ev.Asked, owner: ProcessHandle | None) -> asyncio.Queue[Answer]:
+        """Takes `owner` over; None: it is for a container. Answers arrive in the queue until
+        `withdraw`."""
         queue: asyncio.Queue[Answer] = asyncio.Queue()
         self._answers[event.request] = queue
-        self._owners[event.grant] = owner
+        if owner is not None:
+            self._owners[event.grant] = owner
         self.apply(event)
         return queue
 
@@ -396,7 +404,8 @@ class Keeper:
     def _is_of(self, process: Process, opened: Open, held: Held) -> bool:
         """Anybody may write a pid into a claim: the process must have the right user and the
         region mapped."""
-        return process.uid in (held.record.owner.uid, 0) and (
+        allowed = held.record.container is not None or process.uid in (held.record.owner.uid, 0)
+        return allowed and (
             self._processes.maps_file(process.pid, *opened.region.usage_file()) is True
         )
 
@@ -441,12 +450,20 @@ class Keeper:
             slots.append((owner.slot, handle.process))
             self._watch(record.grant, opened, handle, owner.slot, owner.generation)
         self._count(opened)
-        root = self._processes.find(record.owner.pid, record.owner.starttime_ticks)
-        if root is not None:
-            self._owners[record.grant] = root
-            root.on_exit(partial(self.apply, ev.OwnerGone(record.grant)))
         log.info("grant %s: taken over, %d processes", record.grant, len(slots))
-        self.apply(ev.Restored(record, root is not None, tuple(slots)))
+        self.apply(ev.Restored(record, self._find_owner(record), tuple(slots)))
+        return True
+
+    def _find_owner(self, record: GrantRecord) -> bool:
+        """Is there still somebody the grant is held for? A container's is held until the kubelet
+        is done with it."""
+        if record.container is not None:
+            return True
+        root = self._processes.find(record.owner.pid, record.owner.starttime_ticks)
+        if root is None:
+            return False
+        self._owners[record.grant] = root
+        root.on_exit(partial(self.apply, ev.OwnerGone(record.grant)))
         return True
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class QueueDesk:
     # --- an Endpoint of the daemon ------------------------------------------------------------
 
     async def start(self) -> None:
-        self._keeper.on_ended = self._grant_ended
+        self._keeper.on_ended.append(self._grant_ended)
         live = self._keeper.book.grants
         for work in list(self.book.works.values()):
             if work.grant is not None and work.grant not in live:

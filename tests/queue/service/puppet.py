@@ -49,7 +49,7 @@ class CountingKeeper:
 
     def __init__(self) -> None:
         self.book = SimpleNamespace(grants={})
-        self.on_ended: Callable[[GrantId], None] = lambda grant: None
+        self.on_ended: list[Callable[[GrantId], None]] = []
         self.started: list[str] = []
         self.paused: set[GrantId] = set()
         self.signals: list[tuple[GrantId, int]] = []
@@ -75,7 +75,8 @@ class CountingKeeper:
 
     def end(self, grant: GrantId) -> None:
         if self.book.grants.pop(grant, None) is not None:
-            self.on_ended(grant)
+            for ended in self.on_ended:
+                ended(grant)
 
 
 class FixedCapacity:

@@ -1,0 +1,82 @@
+"""Which pods have processes here, by the names of their cgroups.
+
+The kubelet names them `pod<uid>` below `kubepods`, the systemd driver `kubepods…-pod<uid>.slice`
+with the dashes of the UID as underscores; both forms, in either version of cgroups.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from nodeagent.kubelet_ports import PodUid
+
+_NAME: Final = re.compile(
+    r"(?:^|/|-)pod"
+    r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+    r"(?:\.slice)?(?:/|$)",
+    re.MULTILINE,
+)
+"""A UUID, or the 32 digits of a static pod."""
+_DEPTH: Final = 4
+"""kubelet, kubepods, its class, the pod."""
+
+
+def pod_of(pid: int) -> PodUid | None:
+    """The pod a process belongs to; None when it is in none, or gone."""
+    try:
+        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return pod_in(text)
+
+
+def pod_in(text: str) -> PodUid | None:
+    """The first pod named in a /proc/PID/cgroup, or in a path."""
+    found = _NAME.search(text)
+    return PodUid(found[1].replace("_", "-")) if found is not None else None
+
+
+class CgroupPods:
+    """A PodCgroups over the cgroup file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def pods(self) -> frozenset[PodUid] | None:
+        hierarchy = _hierarchy(self._root)
+        try:
+            entries = os.listdir(hierarchy)
+        except OSError:
+            return None
+        found: set[PodUid] = set()
+        for name in entries:
+            self._walk(hierarchy / name, name, 1, found)
+        return frozenset(found)
+
+    def _walk(self, path: Path, name: str, depth: int, found: set[PodUid]) -> None:
+        pod = pod_in(name)
+        if pod is not None:
+            found.add(pod)
+            return
+        on_the_way = "kubepods" in name or "kubelet" in name or depth == 1
+        if depth >= _DEPTH or not on_the_way:
+            return
+        try:
+            below = [
+                entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)
+            ]
+        except OSError:  # gone meanwhile, or no directory
+            return
+        for entry in below:
+            self._walk(path / entry, entry, depth + 1, found)
+
+
+def _hierarchy(root: Path) -> Path:
+    """Version 1 has one tree per controller, all with the same pods in them."""
+    if (root / "cgroup.controllers").exists():
+        return root
+    trees = (root / name for name in ("systemd", "pids", "memory"))
+    return next((tree for tree in trees if tree.is_dir()), root)

@@ -1,0 +1,50 @@
+"""Which pod a cgroup's name means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.adapters.cgroups import CgroupPods, pod_in
+
+UID = "d8aa9a47-ad0f-4bbe-bc12-ab31605d3211"
+SYSTEMD = UID.replace("-", "_")
+STATIC = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("text", "pod"),
+    [
+        (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SYSTEMD}.slice/cri-1", UID),
+        (f"0::/kubepods.slice/kubepods-pod{SYSTEMD}.slice/cri-containerd-ab.scope", UID),
+        (f"4:memory:/kubepods/besteffort/pod{UID}/ab\n1:name=systemd:/other", UID),
+        (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SYSTEMD}.slice", UID),
+        (f"0::/kubepods/pod{STATIC}/ab", STATIC),
+        ("0::/user.slice/user-1000.slice", None),
+        ("0::/system.slice/podman.service", None),
+        (f"0::/system.slice/mypod{UID}", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_the_pod_of_a_cgroup(text: str, pod: str | None) -> None:
+    assert pod_in(text) == pod
+
+
+@pytest.mark.parametrize("tree", ["", "systemd"], ids=["one tree", "a tree per controller"])
+def test_pods_with_a_cgroup_are_found(tmp_path: Path, tree: str) -> None:
+    root = tmp_path / tree
+    burstable = root / "kubepods.slice" / "kubepods-burstable.slice"
+    (burstable / f"kubepods-burstable-pod{SYSTEMD}.slice" / "cri-1.scope").mkdir(parents=True)
+    (root / "kubepods.slice" / "kubepods-podffffffff_0000_4000_8000_000000000001.slice").mkdir()
+    (root / "system.slice" / "ssh.service").mkdir(parents=True)
+    (root / "cgroup.procs").touch()
+    if not tree:
+        (root / "cgroup.controllers").touch()
+    found = CgroupPods(tmp_path).pods()
+    assert found == {UID, "ffffffff-0000-4000-8000-000000000001"}
+
+
+def test_without_cgroups_nothing_is_known_rather_than_gone(tmp_path: Path) -> None:
+    assert CgroupPods(tmp_path / "absent").pods() is None
+    assert CgroupPods(tmp_path).pods() == frozenset()
