@@ -29,6 +29,14 @@ def state_dir(configured: str, environment: Mapping[str, str]) -> Path:
     return Path(home) / "sluice"
 
 
+def library_dir(environment: Mapping[str, str]) -> Path:
+    """Where the copies of our libraries are that programs are given. Root's are not in the state
+    directory, which is closed to others: a program may change its user."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/sluice-libraries")
+    return state_dir("", environment) / "libraries"
+
+
 def client_socket(given: str | None, environment: Mapping[str, str]) -> Path:
     """The daemon a client talks to: --socket, $SLUICE_SOCKET, the user's own daemon if it runs,
     the system's."""

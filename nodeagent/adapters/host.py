@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nodeagent.adapters import elf
 from nodeagent.adapters.pidfd import peer_pidfd_supported
 from nodeagent.adapters.region import can_mount
 from nodeagent.native import NativeFiles
@@ -16,15 +18,23 @@ from nodeagent.ports import Finding
 
 DRIVER = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
+MARKER = "sluice_interposer_major"
+"""Exported by our libraries alone; see interpose/reallib.c."""
 _DEFAULT_DIRS = (
     f"/usr/lib/{platform.machine()}-linux-gnu",
     "/usr/lib64",
     "/usr/lib",
     "/lib64",
     "/lib",
-    "/usr/local/nvidia/lib64",
-    "/run/opengl-driver/lib",
+    f"/usr/lib/{platform.machine()}-linux-gnu/nvidia/current",  # Debian's alternatives
+    "/usr/lib64/nvidia",
+    "/usr/local/nvidia/lib64",  # where container images of NVIDIA's look
+    "/usr/local/nvidia/lib",
+    "/run/opengl-driver/lib",  # NixOS
+    "/usr/lib/wsl/lib",
+    "/run/sluice/driver",  # inside of a grant the real one is here, ours is everywhere else
 )
+"""The loader's own directories, and where drivers are that its cache may not know."""
 
 
 def find_library(
@@ -38,7 +48,8 @@ def find_library(
 def library_directories(environment: Mapping[str, str], name: str = "") -> list[str]:
     """Where the dynamic loader looks, in its order; of its cache only the places of `name`, or
     of all GPU libraries."""
-    given = [d for d in environment.get("LD_LIBRARY_PATH", "").split(":") if d]
+    path = environment.get("LD_LIBRARY_PATH", "")
+    given = [d or "." for d in re.split("[:;]", path)] if path else []  # empty: where we are
     try:
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5, check=False
@@ -58,9 +69,21 @@ def _first(directories: Sequence[str], name: str, not_in: Sequence[Path]) -> Pat
     refused = [path.resolve() for path in not_in]
     for directory in directories:
         path = Path(directory).absolute() / name
-        if path.is_file() and path.parent.resolve() not in refused:
+        if path.is_file() and path.parent.resolve() not in refused and is_driver(path):
             return path
     return None
+
+
+def is_driver(path: Path) -> bool:
+    """For this machine's programs, and not a copy of ours (this may run inside of a grant)."""
+    return elf.loadable(path) and not is_ours(path)
+
+
+def is_ours(path: Path) -> bool:
+    try:
+        return MARKER in elf.exports(path)
+    except (elf.NotElf, OSError, ValueError):
+        return False  # whatever it is: the loader will say what is wrong with it
 
 
 def host_findings(

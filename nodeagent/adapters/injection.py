@@ -10,14 +10,16 @@ By environment, for everybody else: LD_LIBRARY_PATH and LD_PRELOAD, which a prog
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters import mounts
-from nodeagent.adapters.host import DRIVER, NVML, library_directories
+from nodeagent.adapters.host import DRIVER, NVML, is_ours, library_directories
 from nodeagent.native import NativeFiles
 from nodeagent.ports import Finding
 
@@ -27,6 +29,21 @@ GRANT_DIR: Final = FIXED_DIR / "grant"
 DRIVER_DIR: Final = FIXED_DIR / "driver"
 """Where the real libraries are while ours lie over them."""
 POLICY_FILE: Final = "policy.shm"
+_ELSEWHERE: Final = (
+    "/usr/local/cuda*/compat",  # newer drivers' libraries for older kernels, in NVIDIA's images
+    "/usr/local/cuda*/lib64/stubs",
+    "/usr/local/cuda*/targets/*/lib/stubs",
+    f"/usr/lib/{platform.machine()}-linux-gnu/stubs",
+    "/usr/lib/i386-linux-gnu",  # no 32-bit program goes around us: it finds nothing to load
+    "/usr/lib32",
+)
+"""Where libcuda.so* may be besides, found by path or by a program's own search path."""
+_BY_VARIABLE: Final = {
+    "CONDA_PREFIX": ("lib", "cuda-compat"),
+    "CUDA_HOME": ("compat", "lib64/stubs"),
+    "CUDA_PATH": ("compat", "lib64/stubs"),
+    "TRITON_LIBCUDA_PATH": ("",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +64,7 @@ def covers(
     environment: Mapping[str, str], driver: str, nvml: str, files: NativeFiles
 ) -> list[Cover]:
     """What to lay our libraries over, the given libraries first."""
-    directories = library_directories(environment)
+    directories = [*library_directories(environment), *_elsewhere(environment)]
     made = []
     for name, given in ((DRIVER, driver), (NVML, nvml)):
         ours = files.shim_dir / name
@@ -55,10 +72,19 @@ def covers(
             continue
         real = Path(given).resolve()
         found = dict.fromkeys([real, *_named_like(name, [*directories, real.parent])])
-        made.append(
-            Cover(name, real, tuple(p for p in found if p.parent != files.shim_dir.resolve()), ours)
-        )
+        shown = tuple(p for p in found if p.parent != DRIVER_DIR and not is_ours(p))
+        made.append(Cover(name, real, shown, ours))
     return made
+
+
+def _elsewhere(environment: Mapping[str, str]) -> list[str]:
+    named = [
+        os.path.join(environment[variable], part)
+        for variable, parts in _BY_VARIABLE.items()
+        if environment.get(variable)
+        for part in parts
+    ]
+    return named + [place for pattern in _ELSEWHERE for place in sorted(glob.glob(pattern))]
 
 
 def _named_like(name: str, directories: Sequence[str | Path]) -> list[Path]:

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodeagent import native
-from nodeagent.adapters import injection
+from nodeagent.adapters import injection, library_store
 from nodeagent.adapters.host import DRIVER, NVML, find_library
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect
 from nodeagent.native import NativeFiles
+from nodeagent.paths import library_dir
 from nodeagent.ports import GrantAsk, Granted, GrantView, QueueAsk, Waiting
 from nodeagent.units import GpuUuid, Injection
 
@@ -49,6 +50,8 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         return EXIT_NOT_STARTED
     try:
         driver, nvml = find_driver(environment, files)
+        drivers = {DRIVER: driver, NVML: nvml}
+        files = library_store.libraries(files, drivers, library_dir(environment))
         covered = _covers(options, environment, driver, nvml, files)
         kept = {cover.name: str(cover.kept) for cover in covered or ()}
         ask = GrantAsk(
