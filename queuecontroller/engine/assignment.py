@@ -45,6 +45,8 @@ class PendingReason(StrEnum):
     WAITING_FOR_PODS_READY = "WaitingForPodsReady"
     PENDING_EVALUATION = "PendingEvaluation"
     SUSPENDED = "Suspended"
+    WAITING_FOR_PLACEMENT = "WaitingForPlacement"
+    """Ours: there is quota, but no room on the nodes."""
 
 
 # Of several flavors tried, the reason of the one nearest to running is the pod set's reason.
@@ -104,10 +106,14 @@ class Assignment:
     borrowing: int = 0
     tried: list[dict[str, int]] = field(default_factory=list)
     mode: Mode = Mode.NO_FIT
+    no_room: str = ""
+    """Why no node takes it, where that is what it lacks."""
 
     @property
     def pending_reason(self) -> PendingReason:
         """Why nothing was found: the reason of the pod set the search ended at."""
+        if self.no_room:
+            return PendingReason.WAITING_FOR_PLACEMENT
         for one in reversed(self.pod_sets):
             if one.failed and one.pending_reason is not None:
                 return one.pending_reason
@@ -127,4 +133,6 @@ class Assignment:
             for one in self.pod_sets
             if one.reasons
         ]
+        if self.no_room:
+            parts.append(f"couldn't place: {self.no_room}")
         return "; ".join(parts)

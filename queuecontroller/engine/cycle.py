@@ -4,7 +4,7 @@
 2. Order: see `entries`.
 3. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. Whoever
    preempts, or could not, keeps the quota it waits for reserved until the cycle ends, so that no
-   later entry takes it.
+   later entry takes it. Where the nodes are known, see `room`, an entry needs quota and room.
 4. The rest is put back by the caller, `scheduler`.
 """
 
@@ -24,6 +24,8 @@ from .model import CheckState, PreemptionPolicy, WorkloadKey
 from .partial_admission import search_counts
 from .preemption import Preemptor
 from .quota_tree import Fr, QuotaNode
+from .room import Room
+from .room_preemption import RoomSearch, gone_with
 from .settings import EngineSettings
 from .workload_info import PODS_READY, LastAssignment, Memo, Target, WorkloadInfo
 
@@ -33,11 +35,15 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 
 class Cycle:
-    def __init__(self, cache: Cache, settings: EngineSettings, now_ns: int) -> None:
+    def __init__(
+        self, cache: Cache, settings: EngineSettings, now_ns: int, room: Room | None = None
+    ) -> None:
         self._cache = cache
         self._settings = settings
         self._now_ns = now_ns
         self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
+        self._room = room
+        self._search = RoomSearch(cache, room, now_ns) if room is not None else None
         self._preempted: dict[QuotaNode, dict[WorkloadKey, WorkloadInfo]] = {}
         """By root."""
         self._gone: dict[QuotaNode, _Usages] = {}
@@ -61,9 +67,11 @@ class Cycle:
             last = info.last_assignment = None  # quota was freed: from the first flavor again
         resumes = last is not None and last.has_pending_flavors
         memo = info.memo
-        if memo is None or memo.generation != root.generation:
+        # Both only grow, so that their sum tells any change of either.
+        generation = root.generation + (self._room.generation if self._room else 0)
+        if memo is None or memo.generation != generation:
             assignment, targets = self._judge(queue, info)
-            memo = Memo(root.generation, assignment, targets)
+            memo = Memo(generation, assignment, targets)
             info.memo = None if resumes else memo
         assignment = memo.assignment
         entry = Entry(info, queue, assignment, memo.targets)
@@ -91,25 +99,24 @@ class Cycle:
     def _judge(self, queue: ClusterQueueState, info: WorkloadInfo) -> Judgement:
         self._preemptor.forget()
         assigner = FlavorAssigner(queue, self._preemptor, self._settings)
-        full = assigner.assign(info)
-        if full.mode is Mode.FIT:
-            return full, ()
-        targets: Sequence[Target] = ()
-        if full.mode is Mode.PREEMPT:
-            targets = self._preemptor.targets(queue, info, full)
+
+        def judge(counts: Sequence[int] | None = None) -> Judgement:
+            found = assigner.assign(info, counts)
+            targets: Sequence[Target] = ()
+            if found.mode is Mode.PREEMPT:
+                targets = self._preemptor.targets(queue, info, found)
+            if self._search is not None and (targets or found.mode is Mode.FIT):
+                return self._search.judge(queue, info, found, targets)
+            return found, targets
+
+        full, targets = judge()
         may_shrink = self._settings.partial_admission and info.can_be_partially_admitted
-        if targets or not may_shrink:
+        if full.mode is Mode.FIT or targets or not may_shrink:
             return full, targets
 
         def attempt(counts: Sequence[int]) -> Judgement | None:
-            smaller = assigner.assign(info, counts)
-            if smaller.mode is Mode.FIT:
-                return smaller, ()
-            if smaller.mode is Mode.PREEMPT:
-                who = self._preemptor.targets(queue, info, smaller)
-                if who:
-                    return smaller, who
-            return None
+            smaller, who = judge(counts)
+            return (smaller, who) if smaller.mode is Mode.FIT or who else None
 
         counts = [one.count for one in info.pod_sets]
         return search_counts(info.workload.pod_sets, counts, attempt) or (full, ())
@@ -163,6 +170,9 @@ class Cycle:
                 self._count_skipped(entry)
             return
         if entry.assignment.mode is Mode.PREEMPT:
+            if not self._keeps_room(entry, waits=True):
+                self._count_skipped(entry)
+                return
             self._preempt(entry)
             self._reserve(entry.queue.node, usage)
         elif self._settings.wait_for_pods_ready and not self._all_pods_ready():
@@ -172,8 +182,22 @@ class Cycle:
                 shape_is_to_blame=False,
             )
             entry.requeue_at_once = True
-        else:
+        elif self._keeps_room(entry, waits=False):
             self._admit(entry)
+
+    def _keeps_room(self, entry: Entry, *, waits: bool) -> bool:
+        """Whether there still is room, which nobody else gets from now on. Who waits for the
+        preempted has it where they still are, this cycle's and its own."""
+        if self._room is None:
+            return True
+        gone = set(gone_with(entry.info))
+        if waits:
+            gone.update(*self._preempted.values(), (one.info.key for one in entry.targets))
+        verdict = self._room.keep(entry.info, entry.assignment, gone)
+        if verdict.refusal:
+            entry.skip(f"couldn't place after processing another workload: {verdict.refusal}")
+            entry.reason = PendingReason.WAITING_FOR_PLACEMENT
+        return not verdict.refusal
 
     def _lift(self, gone: _Usages | None) -> None:
         """Has the preempted of one tree out of it, and of no other. Entries that overlap come one
@@ -250,6 +274,9 @@ class Cycle:
         if targets:
             return True
         if assignment.mode is Mode.FIT:
+            if not self._keeps_room(entry, waits=True):
+                self._count_skipped(entry)
+                return False
             entry.status = Status.PREEMPTING
             entry.reason = PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
             entry.message = (

@@ -20,6 +20,7 @@ from .limit_range import LimitRange
 from .model import CheckState, LocalQueue, QueueingStrategy, StopPolicy, Workload, WorkloadKey
 from .pending import PendingQueue
 from .quota_tree import QuotaNode
+from .room import Room
 from .settings import EngineSettings
 from .workload_info import FINISHED, WorkloadInfo
 
@@ -52,8 +53,10 @@ class _Tree:
         "generation",
         "goes_on",
         "known",
+        "lacks_room",
         "members",
         "restless",
+        "room_freed",
         "root",
         "told",
         "wakes_ns",
@@ -76,6 +79,10 @@ class _Tree:
         """When they may know the rest."""
         self.told = -1
         """What they were told last."""
+        self.lacks_room = False
+        """Whether any of them was refused for want of room since."""
+        self.room_freed = 0
+        """`room.freed` as far as that concerns them."""
 
     def set_alarm(self) -> None:
         waiting = (queue.wakes_at_ns() for queue in self.members)
@@ -83,8 +90,10 @@ class _Tree:
 
 
 class Scheduler:
-    def __init__(self, settings: EngineSettings | None = None) -> None:
+    def __init__(self, settings: EngineSettings | None = None, room: Room | None = None) -> None:
+        """Without a room quota alone decides, as in Kueue."""
         self.settings = settings or EngineSettings()
+        self.room = room
         self.cache = Cache()
         self.pending: dict[str, PendingQueue] = {}
         self._local_queues: dict[str, LocalQueue] = {}
@@ -184,6 +193,9 @@ class Scheduler:
             reclaimable=self.settings.reclaimable_pods,
             priority_sorting=self.settings.priority_sorting_within_cohort,
         )
+        if self.room is not None:
+            info.room_shape = self.room.shape(workload)
+            self.room.let_go(key)
         self.enqueue(info, now_ns)
 
     def enqueue(self, info: WorkloadInfo, now_ns: int = 0) -> None:
@@ -219,7 +231,7 @@ class Scheduler:
     def _hold(self, workload: Workload, now_ns: int) -> None:
         assert workload.admission is not None
         self._leave_line(workload.key)
-        self.release(workload.key, now_ns)
+        self._release(workload.key, now_ns)
         queue = workload.admission.cluster_queue
         if queue not in self.cache.queues:
             self._homeless[workload.key] = (workload, f"ClusterQueue {queue} doesn't exist")
@@ -232,6 +244,11 @@ class Scheduler:
 
     def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
         """The workload holds quota no longer: it finished, or stopped after its eviction."""
+        if self.room is not None:
+            self.room.let_go(key)
+        return self._release(key, now_ns)
+
+    def _release(self, key: WorkloadKey, now_ns: int) -> WorkloadInfo | None:
         info = self._holding.pop(key, None)
         if info is not None:
             self._will_free(self._tree_of(info.cluster_queue), now_ns)
@@ -259,7 +276,13 @@ class Scheduler:
         return None if soonest == _NEVER_NS else soonest
 
     def _freed(self, tree: _Tree, now_ns: int) -> int:
-        """`root.freed` as those set aside may know it: late by the requeue delay."""
+        """`root.freed` as those set aside may know it: late by the requeue delay. Where one of
+        them lacks room, what was freed on the nodes counts too."""
+        if tree.lacks_room and self.room is not None:
+            tree.room_freed = self.room.freed
+        return tree.room_freed + self._quota_freed(tree, now_ns)
+
+    def _quota_freed(self, tree: _Tree, now_ns: int) -> int:
         delay_ns = self.settings.requeue_delay_ns
         if delay_ns == 0:
             return tree.root.freed
@@ -273,14 +296,14 @@ class Scheduler:
         """Called before quota is freed: news that is due by now does not include it."""
         delay_ns = self.settings.requeue_delay_ns
         if delay_ns:
-            self._freed(tree, now_ns)
+            self._quota_freed(tree, now_ns)
             if tree.due_ns is None:
                 tree.due_ns = now_ns + delay_ns
 
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        cycle = Cycle(self.cache, self.settings, now_ns)
+        cycle = Cycle(self.cache, self.settings, now_ns, self.room)
         entries: list[Entry] = []
         unfit: list[Entry] = []
         unwelcome: list[Entry] = []
@@ -343,7 +366,13 @@ class Scheduler:
 
     def _heads(self, tree: _Tree, now_ns: int) -> list[WorkloadInfo]:
         """Who is next in each queue of the tree."""
-        tree.told = self._freed(tree, now_ns)
+        freed = self._freed(tree, now_ns)
+        if freed != tree.told:
+            tree.lacks_room = False  # all of them are looked at again
+            if self.room is not None:
+                tree.room_freed = self.room.freed
+                freed = self._freed(tree, now_ns)
+        tree.told = freed
         found = [queue.head(tree.told, now_ns) for queue in tree.members]
         heads = [info for info in found if info is not None]
         tree.generation = tree.root.generation
@@ -380,6 +409,10 @@ class Scheduler:
         """Whether it was set aside."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
+        if self.room is not None and entry.status is not Status.PREEMPTING:
+            self.room.let_go(info.key)
+            tree = self._tree_of(queue.name)
+            tree.lacks_room |= entry.reason is PendingReason.WAITING_FOR_PLACEMENT
         if entry.status is Status.PREEMPTING:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,6 +120,7 @@ class WorkloadInfo:
         "priority",
         "replaces",
         "reserved_ns",
+        "room_shape",
         "uid",
         "usage",
         "workload",
@@ -148,6 +149,8 @@ class WorkloadInfo:
         """What the scheduler gave it, once it did."""
         self.memo: Memo | None = None
         self._shape: Shape | None = None
+        self.room_shape: Hashable = None
+        """What else decides whether there is room for it, see `room`."""
         self.replaces: Sequence[PodSetRequests] | None = None
         """The admitted slice this workload grows out of; only the difference is new usage."""
         self.pod_sets = (
@@ -173,6 +176,7 @@ class WorkloadInfo:
                 workload.preemption_gates,
                 tuple(_pod_set_shape(one) for one in self.pod_sets),
                 workload.replaces,
+                self.room_shape,
             )
         return self._shape
 

@@ -1,0 +1,52 @@
+"""The port through which a cycle asks whether there is room on the nodes, and takes it.
+
+Without one, quota alone decides, as in Kueue. What is behind it, and in what detail it knows the
+nodes, is none of the engine's business: it says which workload, with which flavors and counts, and
+who is to be thought gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .assignment import Assignment
+from .model import Workload, WorkloadKey
+from .workload_info import WorkloadInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    refusal: str = ""
+    """Why there is no room now; empty: there is."""
+    in_the_way: frozenset[WorkloadKey] = frozenset()
+    """Of those thought gone, who stands where it would go."""
+    preempting_helps: bool = True
+    """False where it only has to wait, for memory that is being given back already."""
+
+
+class Room(Protocol):
+    generation: int
+    """Grows with every change of what is where."""
+    freed: int
+    """Grows when what found no room may find some now."""
+
+    def shape(self, workload: Workload) -> Hashable:
+        """All that decides about its room and is not in its pod sets: workloads that are equal in
+        both share their fate."""
+
+    def look(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        """Whether there is room for all its pods, with `gone` out of the way. What the workload
+        itself keeps already counts as free. Changes nothing."""
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        """The same, and the room is kept for it from now on, in place of what it kept before.
+        With `gone` it is where they still are: nobody else gets it when they leave."""
+
+    def let_go(self, key: WorkloadKey) -> None:
+        """It needs what was kept for it no longer, if anything was."""
