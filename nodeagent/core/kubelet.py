@@ -1,0 +1,413 @@
+"""What became of each answer to Allocate: a reducer, like `grants`.
+
+An answer is an *intent* until the kubelet starts the container; then it is *bound* to a grant of
+that pod, and stays so however often the container restarts. It is released when the kubelet's
+records and the cgroups both say, twice, that the pod is gone; never by age, because a long image
+pull lies between Allocate and the first start. Any order of events is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from nodeagent.kubelet_ports import (
+    Allocation,
+    AllocationState,
+    ContainerLimits,
+    Listing,
+    Nonce,
+    PodIdentity,
+    PodUid,
+)
+from nodeagent.ports import ContainerRef
+from nodeagent.units import GrantId
+
+
+class Signal(StrEnum):
+    """What moves an allocation from state to state."""
+
+    STARTED = "started"
+    """Its container starts, in a grant."""
+    GRANT_LOST = "grant_lost"
+    """The grant is over, the container may start again: reboot, `sluice release`."""
+    GONE = "gone"
+    """The container will never start again."""
+
+
+NEXT: Mapping[tuple[AllocationState, Signal], AllocationState] = MappingProxyType(
+    {
+        (AllocationState.INTENT, Signal.STARTED): AllocationState.BOUND,
+        (AllocationState.INTENT, Signal.GONE): AllocationState.RELEASED,
+        (AllocationState.BOUND, Signal.GRANT_LOST): AllocationState.INTENT,
+        (AllocationState.BOUND, Signal.GONE): AllocationState.RELEASED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletRules:
+    boot_id: str
+    gone_apart_ns: int
+    """Between the two looks that must both find a pod gone."""
+    orphan_apart_ns: int
+    """The same, for answers that the kubelet never wrote down."""
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """These answers are durable and about to be given."""
+
+    rows: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartAsked:
+    """The kubelet starts the container with these devices; whose it is was found out."""
+
+    call: int
+    resource: str
+    device_ids: frozenset[str]
+    pod: PodIdentity
+    containers: tuple[tuple[Nonce, str], ...]
+    limits: ContainerLimits | None
+    """None: the pod has its grant already, so nobody was asked."""
+    grant: GrantId
+    """The id a new grant will have; drawn outside."""
+    at_unix_s: float
+    occupied: frozenset[GrantId] = frozenset()
+    """Grants with living processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantMade:
+    call: int
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRefused:
+    call: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantEnded:
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The kubelet's records and the cgroups, all read without error."""
+
+    nonces: frozenset[Nonce]
+    """In the checkpoint."""
+    listings: tuple[Listing, ...]
+    pods: frozenset[PodUid]
+    """With a cgroup."""
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The ledger after a restart, and the containers' grants that live."""
+
+    rows: tuple[Allocation, ...]
+    grants: tuple[tuple[GrantId, ContainerRef], ...]
+
+
+Event = Intended | StartAsked | GrantMade | GrantRefused | GrantEnded | Looked | Restored
+
+
+# --- instructions -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make these rows durable before carrying out what follows."""
+
+    rows: tuple[Allocation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeGrant:
+    """Answered by GrantMade or GrantRefused."""
+
+    call: int
+    grant: GrantId
+    limits: ContainerLimits
+    container: ContainerRef
+
+
+@dataclass(frozen=True, slots=True)
+class EndGrant:
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCdi:
+    nonce: Nonce
+    grant: GrantId
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveCdi:
+    nonce: Nonce
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCdi:
+    """Remove every file but these."""
+
+    nonces: frozenset[Nonce]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseStart:
+    """The kubelet tries again."""
+
+    call: int
+    reason: str
+
+
+Instruction = (
+    Commit | MakeGrant | EndGrant | WriteCdi | RemoveCdi | KeepCdi | AnswerStart | RefuseStart
+)
+
+
+@dataclass(slots=True)
+class _Starting:
+    event: StartAsked
+    ref: ContainerRef
+
+
+class AllocationBook:
+    def __init__(self, rules: KubeletRules) -> None:
+        self._rules = rules
+        self.rows: dict[Nonce, Allocation] = {}
+        self.grants: dict[GrantId, ContainerRef] = {}
+        """Grants of containers, until they are told to end."""
+        self.adopted_total = 0
+        """Answers that the kubelet knows and the ledger had lost."""
+        self._starting: dict[int, _Starting] = {}
+        self._missed: dict[str, int] = {}
+        """When a grant or a nonce was first found gone, in ns."""
+        self._handlers: Mapping[type[Any], Callable[[Any], list[Instruction]]] = {
+            Intended: self._intended,
+            StartAsked: self._start_asked,
+            GrantMade: self._grant_made,
+            GrantRefused: self._grant_refused,
+            GrantEnded: self._grant_ended,
+            Looked: self._looked,
+            Restored: self._restored,
+        }
+
+    def handle(self, event: Event) -> list[Instruction]:
+        return self._handlers[type(event)](event)
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def grant_of(self, pod: PodUid, device_ids: Collection[str]) -> GrantId | None:
+        wanted = tuple(sorted(device_ids))
+        for grant, ref in self.grants.items():
+            if ref.pod_uid == pod and ref.device_ids == wanted:
+                return grant
+        return None
+
+    def bound(self) -> list[Allocation]:
+        return [row for row in self.rows.values() if row.state is AllocationState.BOUND]
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _intended(self, event: Intended) -> list[Instruction]:
+        for row in event.rows:
+            self.rows.setdefault(row.nonce, row)
+        return []
+
+    # --- starts -------------------------------------------------------------------------------
+
+    def _start_asked(self, event: StartAsked) -> list[Instruction]:
+        contradiction = self._contradiction(event)
+        if contradiction:
+            return [RefuseStart(event.call, contradiction)]
+        self._adopt(event)
+        same = self.grant_of(event.pod.uid, event.device_ids)
+        out: list[Instruction] = []
+        for grant, ref in list(self.grants.items()):
+            if grant == same or not event.device_ids.intersection(ref.device_ids):
+                continue
+            if grant in event.occupied:
+                who = f"{ref.namespace}/{ref.pod}" if ref.pod else f"pod {ref.pod_uid}"
+                return [
+                    RefuseStart(
+                        event.call,
+                        f"container {ref.container} of {who} had these devices and still has"
+                        " processes on the GPU",
+                    )
+                ]
+            # The kubelet gives a device to one pod at a time, and to an application container only
+            # when the init container is done: whoever had it is over, whatever we have seen.
+            signal = (
+                Signal.GRANT_LOST if ref.pod_uid == event.pod.uid else Signal.GONE
+            )  # an init container may run again
+            out += self._end(grant, signal)
+        if same is not None:
+            return out + self._bind(event, same)
+        if event.limits is None:
+            return [*out, RefuseStart(event.call, "its grant has just ended")]
+        ref = ContainerRef(
+            pod_uid=event.pod.uid,
+            container="+".join(dict.fromkeys(name for _, name in event.containers)),
+            device_ids=tuple(sorted(event.device_ids)),
+            namespace=event.pod.namespace,
+            pod=event.pod.name,
+        )
+        self._starting[event.call] = _Starting(event, ref)
+        return [*out, MakeGrant(event.call, event.grant, event.limits, ref)]
+
+    def _contradiction(self, event: StartAsked) -> str:
+        """What the kubelet says against what we remember; empty when they agree."""
+        for nonce, _ in event.containers:
+            row = self.rows.get(nonce)
+            if row is None:
+                continue
+            if row.device_ids != event.device_ids or row.resource != event.resource:
+                return f"the kubelet has other devices for allocation {nonce} than were asked for"
+            if row.pod is not None and row.pod.uid != event.pod.uid:
+                return (
+                    f"allocation {nonce} is pod {row.pod.uid}'s, the kubelet says {event.pod.uid}"
+                )
+        return ""
+
+    def _adopt(self, event: StartAsked) -> None:
+        for nonce, _ in event.containers:
+            if nonce not in self.rows:
+                self.adopted_total += 1
+                self.rows[nonce] = Allocation(
+                    nonce, event.resource, event.device_ids, self._rules.boot_id, event.at_unix_s
+                )
+
+    def _grant_made(self, event: GrantMade) -> list[Instruction]:
+        starting = self._starting.pop(event.call, None)
+        if starting is None:
+            return [EndGrant(event.grant)]
+        self.grants[event.grant] = starting.ref
+        return self._bind(starting.event, event.grant)
+
+    def _grant_refused(self, event: GrantRefused) -> list[Instruction]:
+        if self._starting.pop(event.call, None) is None:
+            return []
+        return [RefuseStart(event.call, event.reason)]
+
+    def _bind(self, event: StartAsked, grant: GrantId) -> list[Instruction]:
+        changed = []
+        for nonce, container in event.containers:
+            row = self.rows[nonce]
+            pod = event.pod if event.pod.name or row.pod is None else row.pod
+            bound = replace(
+                row,
+                state=NEXT.get((row.state, Signal.STARTED), row.state),
+                pod=pod,
+                container=container,
+                grant=grant,
+                boot_id=self._rules.boot_id,
+            )
+            if bound != row:
+                self.rows[nonce] = bound
+                changed.append(bound)
+        self._missed.pop(grant, None)
+        commit = [Commit(tuple(changed))] if changed else []
+        writes = [WriteCdi(nonce, grant, name) for nonce, name in event.containers]
+        return [*commit, *writes, AnswerStart(event.call)]
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _end(self, grant: GrantId, signal: Signal) -> list[Instruction]:
+        """The grant ends. The file goes first: nothing may start in a grant that is ending."""
+        del self.grants[grant]
+        self._missed.pop(grant, None)
+        return [*self._unbind(grant, signal), EndGrant(grant)]
+
+    def _unbind(self, grant: GrantId, signal: Signal) -> list[Instruction]:
+        changed = []
+        out: list[Instruction] = []
+        for row in [row for row in self.rows.values() if row.grant == grant]:
+            after = replace(row, state=NEXT[row.state, signal], grant=None)
+            changed.append(after)
+            out.append(RemoveCdi(row.nonce))
+            if after.state is AllocationState.RELEASED:
+                del self.rows[row.nonce]
+                self._missed.pop(row.nonce, None)
+            else:
+                self.rows[row.nonce] = after
+        return [*out, Commit(tuple(changed))] if changed else out
+
+    def _grant_ended(self, event: GrantEnded) -> list[Instruction]:
+        if self.grants.pop(event.grant, None) is None:
+            return []
+        self._missed.pop(event.grant, None)
+        return self._unbind(event.grant, Signal.GRANT_LOST)
+
+    def _looked(self, event: Looked) -> list[Instruction]:
+        out: list[Instruction] = []
+        for grant, ref in list(self.grants.items()):
+            gone = not _lives(ref, event)
+            if self._twice(grant, gone, event.now_ns, self._rules.gone_apart_ns):
+                out += self._end(grant, Signal.GONE)
+        orphans = []
+        for nonce, row in list(self.rows.items()):
+            if row.state is not AllocationState.INTENT:
+                continue
+            gone = nonce not in event.nonces
+            if self._twice(nonce, gone, event.now_ns, self._rules.orphan_apart_ns):
+                orphans.append(replace(row, state=NEXT[row.state, Signal.GONE]))
+                del self.rows[nonce]
+                self._missed.pop(nonce, None)
+        return [*out, Commit(tuple(orphans))] if orphans else out
+
+    def _twice(self, key: str, gone: bool, now_ns: int, apart_ns: int) -> bool:
+        if not gone:
+            self._missed.pop(key, None)
+            return False
+        return now_ns - self._missed.setdefault(key, now_ns) >= apart_ns > 0
+
+    # --- after a restart ----------------------------------------------------------------------
+
+    def _restored(self, event: Restored) -> list[Instruction]:
+        self.grants = dict(event.grants)
+        changed = []
+        out: list[Instruction] = []
+        for row in event.rows:
+            if row.state is AllocationState.BOUND and row.grant not in self.grants:
+                row = replace(row, state=NEXT[row.state, Signal.GRANT_LOST], grant=None)
+                changed.append(row)
+            self.rows[row.nonce] = row
+            if row.state is AllocationState.BOUND and row.grant is not None:
+                out.append(WriteCdi(row.nonce, row.grant, row.container))
+        kept = frozenset(row.nonce for row in self.bound())
+        commit = [Commit(tuple(changed))] if changed else []
+        return [*commit, KeepCdi(kept), *out]
+
+
+def _lives(ref: ContainerRef, seen: Looked) -> bool:
+    """By either record: the pod has a cgroup, or the kubelet lists it with these devices."""
+    if ref.pod_uid in seen.pods:
+        return True
+    held = frozenset(ref.device_ids)
+    return any(
+        one.device_ids & held
+        and (not ref.pod or (one.namespace, one.pod) == (ref.namespace, ref.pod))
+        for one in seen.listings
+    )
