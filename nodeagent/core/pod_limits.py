@@ -1,8 +1,8 @@
 """What a container's resource requests mean, in HAMi's names: `nvidia.com/gpu` (how many GPUs),
 `gpumem` (MiB on each), `gpumem-percentage`, `gpucores` (percent of each GPU's time).
 
-What is not asked for is the node's default: the whole memory, and a share of the time that yields to
-others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with HAMi.
+What is not asked for is the node's default: the whole memory, and a share of the time that yields
+to others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with HAMi.
 """
 
 from __future__ import annotations
