@@ -26,7 +26,7 @@ from typing import Final
 from nodeagent import native
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.host import host_findings
-from nodeagent.adapters.ledger_sqlite import LedgerTooNew, SqliteLedger
+from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
@@ -35,6 +35,7 @@ from nodeagent.adapters.queue_client import GrpcQueueLink
 from nodeagent.adapters.region import RegionLibrary, TmpfsRegions, can_mount
 from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
+from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, Settings, parse, split_address
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir

@@ -1,0 +1,89 @@
+"""The kubelet's allocations in SQLite: one row per answer to Allocate, in a file of their own.
+
+Committing waits for the disk, so it happens in a thread of its own: a disk that hangs delays one
+answer up to its deadline, and not the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.sqlite_file import SqliteFile
+from nodeagent.core.events import read_plain, write_plain
+from nodeagent.kubelet_ports import Allocation, AllocationState
+
+KEEP_RELEASED: Final = 1000
+"""Rows of released allocations kept for people to look at."""
+
+_SCHEMA: Final = """
+CREATE TABLE allocations (
+    nonce TEXT PRIMARY KEY,
+    state TEXT NOT NULL,
+    written_unix_s REAL NOT NULL,
+    body TEXT NOT NULL
+) STRICT;
+CREATE INDEX allocations_by_state ON allocations (state, written_unix_s);
+"""
+
+
+class SqliteAllocations:
+    """An AllocationLedger."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LedgerLost, LedgerTooNew."""
+        self._file = SqliteFile(path, (_SCHEMA,), any_thread=True)
+        released = AllocationState.RELEASED.value
+        self._file.run(
+            "DELETE FROM allocations WHERE state = ? AND nonce NOT IN (SELECT nonce FROM"
+            " allocations WHERE state = ? ORDER BY written_unix_s DESC LIMIT ?)",
+            (released, released, KEEP_RELEASED),
+        )
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="allocations")
+
+    @property
+    def was_rebuilt(self) -> bool:
+        """The file was damaged and put aside: the kubelet's checkpoint knows the rest."""
+        return self._file.was_rebuilt
+
+    def load(self) -> list[Allocation]:
+        """A row that cannot be read is skipped: the kubelet's checkpoint has it too."""
+        found = []
+        for (body,) in self._file.run(
+            "SELECT body FROM allocations WHERE state != ?", (AllocationState.RELEASED.value,)
+        ):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                found.append(read_plain(Allocation, json.loads(body)))
+        return found
+
+    async def commit(self, rows: Sequence[Allocation]) -> None:
+        now_s = time.time()
+        written = [
+            (
+                row.nonce,
+                row.state.value,
+                now_s,
+                json.dumps(write_plain(row), separators=(",", ":")),
+            )
+            for row in rows
+        ]
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._write, written)
+
+    def _write(self, rows: Sequence[Sequence[object]]) -> None:
+        self._file.run_all(
+            "INSERT INTO allocations VALUES (?, ?, ?, ?) ON CONFLICT (nonce) DO UPDATE SET"
+            " state = excluded.state, written_unix_s = excluded.written_unix_s,"
+            " body = excluded.body",
+            rows,
+        )
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._writer.shutdown(wait=True)
+        self._file.close()
