@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters import mounts
-from nodeagent.adapters.host import DRIVER, NVML, is_ours, library_directories
+from nodeagent.adapters.host import DRIVER, NVML, find_library, is_ours, library_directories
 from nodeagent.native import NativeFiles
 from nodeagent.ports import Finding
 
@@ -58,6 +58,27 @@ class Cover:
     @property
     def kept(self) -> Path:
         return DRIVER_DIR / self.name
+
+
+def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
+    """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty when the interposer should
+    search itself. Raises FileNotFoundError for a SLUICE_DRIVER that is not there."""
+    given = environment.get("SLUICE_DRIVER")
+    if not given and (DRIVER_DIR / DRIVER).is_file():  # we are in a grant ourselves
+        given = str(DRIVER_DIR / DRIVER)
+    if given:
+        path = Path(given).absolute()
+        driver: Path | None = path / DRIVER if path.is_dir() else path
+        if driver is None or not driver.is_file():
+            raise FileNotFoundError(f"SLUICE_DRIVER: {driver} is not a file")
+    else:
+        driver = find_library(DRIVER, environment, [files.shim_dir])
+    nvml = None
+    if driver is not None and (driver.parent / NVML).is_file():
+        nvml = driver.parent / NVML
+    else:
+        nvml = find_library(NVML, environment, [files.shim_dir])
+    return str(driver or ""), str(nvml or "")
 
 
 def covers(

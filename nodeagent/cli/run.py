@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nodeagent import native
 from nodeagent.adapters import injection, library_store
-from nodeagent.adapters.host import DRIVER, NVML, find_library
+from nodeagent.adapters.host import DRIVER, NVML
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect
 from nodeagent.native import NativeFiles
@@ -101,24 +101,11 @@ def _covers(
 
 
 def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
-    """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty when the interposer should
-    search itself."""
-    given = environment.get("SLUICE_DRIVER")
-    if not given and (injection.DRIVER_DIR / DRIVER).is_file():  # we are in a grant ourselves
-        given = str(injection.DRIVER_DIR / DRIVER)
-    if given:
-        path = Path(given).absolute()
-        driver: Path | None = path / DRIVER if path.is_dir() else path
-        if driver is None or not driver.is_file():
-            raise Failed(EXIT_NOT_STARTED, f"SLUICE_DRIVER: {driver} is not a file")
-    else:
-        driver = find_library(DRIVER, environment, [files.shim_dir])
-    nvml = None
-    if driver is not None and (driver.parent / NVML).is_file():
-        nvml = driver.parent / NVML
-    else:
-        nvml = find_library(NVML, environment, [files.shim_dir])
-    return str(driver or ""), str(nvml or "")
+    """As injection.find_driver. Raises Failed."""
+    try:
+        return injection.find_driver(environment, files)
+    except FileNotFoundError as error:
+        raise Failed(EXIT_NOT_STARTED, str(error)) from error
 
 
 def tenant_environment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nodeagent.core.health import OFFERED, Health, Patient, examine
@@ -24,6 +24,8 @@ class Gpus:
         self.error: str | None = "not read yet"
         self.read_at_ns: int | None = None
         """CLOCK_MONOTONIC of the last good pass."""
+        self.on_read: list[Callable[[], None]] = []
+        """Called after every pass."""
 
     def take(self, reading: NodeReading, now_ns: int) -> None:
         if reading.error != self.error and reading.error is not None:
@@ -45,6 +47,8 @@ class Gpus:
                 log.warning("GPU %s: %s, was %s", uuid, after.health.value, before.health.value)
             if now is not None and now.error is None:
                 self.readings[uuid] = now
+        for call in self.on_read:
+            call()
 
     def health(self, uuid: GpuUuid) -> Health:
         return self._patients.get(uuid, Patient()).health

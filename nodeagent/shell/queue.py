@@ -15,7 +15,7 @@ import random
 import re
 import signal
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -40,11 +40,12 @@ from nodeagent.queue_ports import (
     QueueStatus,
     Submission,
     Work,
+    WorkKey,
     WorkState,
 )
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.keeper import Keeper
-from nodeagent.units import GrantId, RequestId
+from nodeagent.units import GpuUuid, GrantId, RequestId
 
 log = logging.getLogger(__name__)
 
@@ -244,6 +245,32 @@ class QueueDesk:
     def workload_of(self, grant: GrantId) -> str:
         work = self.book.work_of(grant)
         return work.decision.workload if work is not None else ""
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    def work_of_pod(self, namespace: str, name: str) -> Work | None:
+        """Work decided for this pod, or for a workload of its name."""
+        for work in self.book.works.values():
+            where, _, workload = work.key.workload.partition("/")
+            if where == namespace and (work.key.pod or workload) == name:
+                return work
+        return None
+
+    def may_start(self) -> bool:
+        return self.book.may_start(self._boot_ns())
+
+    def bind(self, work: WorkKey, grant: GrantId) -> None:
+        """A pod's container got its grant."""
+        self._apply(qd.GrantMade(work, grant))
+
+    def decided_gpus(self) -> Counter[GpuUuid]:
+        """How many pods that have not come yet will be on each GPU."""
+        return Counter(
+            one.gpu
+            for work in self.book.works.values()
+            if work.state is WorkState.OFFERED
+            for one in work.decision.gpus
+        )
 
     def queue_grants(self) -> frozenset[GrantId]:
         return frozenset(work.grant for work in self.book.works.values() if work.grant)

@@ -1,0 +1,506 @@
+"""The node's desk for the kubelet: answers what the device plugin is asked, and keeps grants and
+CDI files as the reducer says.
+
+Allocate is local: an intent in the ledger and a name, nothing else. Everything that takes time or
+may fail happens when the container starts, where the kubelet tries again. One event and all its
+instructions are carried out before the next, so what is durable and what is done never cross.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from nodeagent.core import events as ev
+from nodeagent.core import kubelet as kb
+from nodeagent.core.kubelet_choice import attempts, hinted_gpus, prefer
+from nodeagent.core.kubelet_identity import Holder, identify
+from nodeagent.core.pod_limits import merge
+from nodeagent.kubelet_ports import (
+    Allocation,
+    AllocationLedger,
+    ContainerLimits,
+    KubeletAway,
+    KubeletRecords,
+    LimitsSource,
+    Never,
+    Nonce,
+    NotOurs,
+    NotYet,
+    PodCgroups,
+    PodSource,
+    PodUid,
+    PreferenceAsk,
+    SlotDevice,
+    SlotId,
+    parse_slot,
+)
+from nodeagent.ports import (
+    CdiPort,
+    Clock,
+    ContainerAnswer,
+    ContainerRef,
+    GrantMounts,
+    GrantRecord,
+    GrantState,
+    LedgerFull,
+    LedgerLost,
+    Process,
+    RefusalKind,
+    Refused,
+)
+from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.keeper import Keeper
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId, RequestId
+
+log = logging.getLogger(__name__)
+
+ALLOCATE_DEADLINE_S: Final = 1.0
+"""The kubelet has none, and admits no other pod meanwhile."""
+RECORDS_DEADLINE_S: Final = 5.0
+CDI_SETTLES_S: Final = 0.025
+"""From the renaming of a new file until the runtime's cache has it; see docs/kubernetes.md."""
+RECOVERY_QUIET_S: Final = 1.5
+"""A GPU is offered again only after this; that it is sick is told at once."""
+FIRST_REQUEST: Final = 1 << 33
+"""Far from the numbers of the local API and the queue's."""
+NOBODY: Final = Process(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeskSettings:
+    resource: str
+    slots_per_gpu: int
+    strategy: str
+    """pack or spread."""
+    reconcile_s: float = 10.0
+    """Between two looks at what the kubelet still has."""
+    orphan_s: float = 60.0
+    """Between the two looks that must miss an answer which the kubelet never wrote down."""
+
+
+@dataclass(slots=True)
+class KubeletFigures:
+    """Counters for the metrics, since the daemon started."""
+
+    allocations: int = 0
+    starts: int = 0
+    starts_refused: int = 0
+    releases: int = 0
+    hint_mismatches: int = 0
+    """Grants on another GPU than the kubelet counts them on."""
+    away: str = ""
+    """Why the kubelet's records could not be read last time; empty: they could."""
+    start_seconds: list[float] = field(default_factory=list)
+
+
+class KubeletDesk:
+    """Implements PluginService and Endpoint."""
+
+    def __init__(
+        self,
+        settings: DeskSettings,
+        boot_id: str,
+        keeper: Keeper,
+        gpus: Gpus,
+        clock: Clock,
+        ledger: AllocationLedger,
+        records: KubeletRecords,
+        pods: PodSource,
+        cgroups: PodCgroups,
+        cdi: CdiPort,
+        sources: Sequence[LimitsSource],
+        mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+        fatal: Callable[[BaseException], None],
+        decided: Callable[[], Counter[GpuUuid]] = Counter,
+        bound: Callable[[str, ContainerRef, GrantId], None] = lambda workload, of, grant: None,
+    ) -> None:
+        """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
+        region and the container's name; `decided` says how many pods that have not come yet will
+        be on each GPU; `bound` is told of the grants of queued workloads."""
+        self.figures = KubeletFigures()
+        self.book = kb.AllocationBook(
+            kb.KubeletRules(
+                boot_id,
+                gone_apart_ns=int(settings.reconcile_s * 0.9 * NS_PER_S),
+                orphan_apart_ns=int(settings.orphan_s * NS_PER_S),
+            )
+        )
+        self._settings = settings
+        self._boot_id = boot_id
+        self._keeper = keeper
+        self._gpus = gpus
+        self._clock = clock
+        self._ledger = ledger
+        self._records = records
+        self._pods = pods
+        self._cgroups = cgroups
+        self._cdi = cdi
+        self._sources = sources
+        self._mounts_of = mounts_of
+        self._fatal = fatal
+        self._decided = decided
+        self._bound = bound
+        self._calls = itertools.count(1)
+        self._requests = itertools.count(FIRST_REQUEST)
+        self._turn = asyncio.Lock()
+        """Held while one event and its instructions are carried out."""
+        self._starts: dict[int, asyncio.Future[None]] = {}
+        self._wrote = False
+        """A file of this turn is new to the runtime."""
+        self._shown: tuple[SlotDevice, ...] = ()
+        self._change = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._effects: Mapping[type[Any], Callable[[Any], Awaitable[Sequence[kb.Event]]]] = {
+            kb.Commit: self._commit,
+            kb.MakeGrant: self._make_grant,
+            kb.EndGrant: self._end_grant,
+            kb.WriteCdi: self._write_cdi,
+            kb.RemoveCdi: self._remove_cdi,
+            kb.KeepCdi: self._keep_cdi,
+            kb.AnswerStart: self._answer_start,
+            kb.RefuseStart: self._refuse_start,
+        }
+
+    # --- an Endpoint of the daemon ------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._keeper.on_ended.append(self._grant_ended)
+        self._gpus.on_read.append(self._gpus_read)
+        self._shown = self._slots()
+        grants = tuple(
+            (grant, held.record.container)
+            for grant, held in self._keeper.book.grants.items()
+            if held.record.container is not None and held.record.state is GrantState.ACTIVE
+        )
+        await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
+        self._spawn(self._reconcile_loop())
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ledger.close()
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    # --- what is offered ----------------------------------------------------------------------
+
+    def _slots(self) -> tuple[SlotDevice, ...]:
+        """All slots of a GPU have its health: the kubelet counts each for itself."""
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.sorted()}
+        return tuple(
+            SlotDevice(str(SlotId(gpu.uuid, number)), gpu.healthy, nodes.get(gpu.uuid))
+            for gpu in self._gpus.capacities()
+            for number in range(self._settings.slots_per_gpu)
+        )
+
+    def devices(self) -> tuple[SlotDevice, ...]:
+        return self._shown
+
+    async def watch(self) -> AsyncGenerator[tuple[SlotDevice, ...], None]:
+        while True:
+            change, shown = self._change, self._shown
+            yield shown
+            await change.wait()
+
+    def _gpus_read(self) -> None:
+        now = self._slots()
+        if now == self._shown:
+            return
+        healthy = {one.id for one in self._shown if one.healthy}
+        if any(one.id in healthy and not one.healthy for one in now) or len(now) != len(
+            self._shown
+        ):
+            self._show(now)
+        else:
+            self._spawn(self._show_later(now))
+
+    async def _show_later(self, then: tuple[SlotDevice, ...]) -> None:
+        """Good news is told when it has lasted."""
+        await asyncio.sleep(RECOVERY_QUIET_S)
+        if self._slots() == then:
+            self._show(then)
+
+    def _show(self, devices: tuple[SlotDevice, ...]) -> None:
+        if devices != self._shown:
+            self._shown = devices
+            self._change.set()
+            self._change = asyncio.Event()
+
+    def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
+        return prefer(
+            ask,
+            {gpu.uuid: gpu for gpu in self._gpus.capacities()},
+            self._keeper.book.loads(),
+            self._decided(),
+            self._settings.strategy,
+        )
+
+    # --- Allocate -----------------------------------------------------------------------------
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+        known = {gpu.uuid for gpu in self._gpus.capacities()}
+        rows = []
+        for ids in requests:
+            self._check(ids, known)
+            rows.append(
+                Allocation(
+                    Nonce(secrets.token_hex(16)),
+                    self._settings.resource,
+                    frozenset(ids),
+                    self._boot_id,
+                    self._clock.unix_s(),
+                )
+            )
+        try:
+            async with asyncio.timeout(ALLOCATE_DEADLINE_S):
+                await self._ledger.commit(rows)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the ledger was not written within {ALLOCATE_DEADLINE_S:g} s: is the disk of the"
+                " daemon's state_dir full or failing?"
+            ) from None
+        except LedgerLost as error:
+            self._fatal(error)
+            raise
+        self.book.handle(kb.Intended(tuple(rows)))
+        self.figures.allocations += len(rows)
+        return [
+            self._cdi.answer(row.nonce, hinted_gpus(ids))
+            for row, ids in zip(rows, requests, strict=True)
+        ]
+
+    def _check(self, ids: Sequence[str], known: set[GpuUuid]) -> None:
+        if not ids:
+            raise NotOurs("no device is asked for")
+        for text in ids:
+            slot = parse_slot(text)
+            if slot.gpu not in known or slot.slot >= self._settings.slots_per_gpu:
+                raise NotOurs(f"{text} is not offered by this node now")
+
+    # --- PreStartContainer --------------------------------------------------------------------
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        began_ns = self._clock.monotonic_ns()
+        try:
+            hinted_gpus(device_ids)
+            await self._start(frozenset(device_ids))
+        except (NotYet, Never):
+            self.figures.starts_refused += 1
+            raise
+        self.figures.starts += 1
+        self.figures.start_seconds.append((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
+        del self.figures.start_seconds[:-1000]
+
+    async def _start(self, device_ids: frozenset[str]) -> None:
+        holder = await self._holder(device_ids)
+        known = self.book.grant_of(holder.pod.uid, device_ids)
+        limits = None if known else await self._limits(holder, len(device_ids))
+        call = next(self._calls)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starts[call] = answer
+        try:
+            wrote = await self._apply(
+                kb.StartAsked(
+                    call,
+                    self._settings.resource,
+                    device_ids,
+                    holder.pod,
+                    holder.containers,
+                    limits,
+                    GrantId(str(uuid.uuid4())),
+                    self._clock.unix_s(),
+                    self._occupied(),
+                )
+            )
+            await answer
+        finally:
+            del self._starts[call]
+        if wrote:
+            await asyncio.sleep(CDI_SETTLES_S)
+
+    async def _holder(self, device_ids: frozenset[str]) -> Holder:
+        try:
+            async with asyncio.timeout(RECORDS_DEADLINE_S):
+                listings = await self._records.listings()
+                checkpoint = await asyncio.to_thread(self._records.checkpoint)
+        except (KubeletAway, TimeoutError) as error:
+            raise NotYet(f"the kubelet's records cannot be read: {error}") from error
+        return identify(device_ids, checkpoint, listings)
+
+    async def _limits(self, holder: Holder, gpus: int) -> ContainerLimits:
+        """The larger of what the containers with these devices ask for."""
+        parts = []
+        for _, container in holder.containers:
+            try:
+                requests = await self._pods.requests(holder.pod.uid, container)
+            except KubeletAway as error:
+                raise NotYet(f"the kubelet's list of pods cannot be read: {error}") from error
+            pod = requests.pod if requests is not None and requests.pod.name else holder.pod
+            for source in self._sources:
+                found = await source.limits(pod, container, requests, gpus)
+                if found is not None:
+                    parts.append(found)
+                    break
+        if not parts:
+            raise NotYet(f"nothing says how much of a GPU {holder.pod} may have")
+        return merge(parts)
+
+    def _occupied(self) -> frozenset[GrantId]:
+        return frozenset(grant for grant, open_ in self._keeper.open.items() if open_.tenants)
+
+    # --- events in, instructions out ----------------------------------------------------------
+
+    async def _apply(self, event: kb.Event) -> bool:
+        """Carries out everything that follows; whether a file new to the runtime was written."""
+        async with self._turn:
+            self._wrote = False
+            events = [event]
+            try:
+                while events:
+                    for do in self.book.handle(events.pop(0)):
+                        events += await self._effects[type(do)](do)
+            except LedgerLost as error:
+                self._fatal(error)
+                raise
+            except (LedgerFull, OSError, ValueError) as error:
+                self._trouble(event, error)
+            return self._wrote
+
+    def _trouble(self, event: kb.Event, error: Exception) -> None:
+        """Whoever waits is told; the next try, the next look or the next start repeats it."""
+        call = event.call if isinstance(event, kb.StartAsked) else None
+        answer = self._starts.get(call) if call is not None else None
+        if answer is not None and not answer.done():
+            answer.set_exception(NotYet(str(error)))
+        else:
+            log.error("kubelet: %s: %s", type(event).__name__, error)
+
+    async def _commit(self, do: kb.Commit) -> Sequence[kb.Event]:
+        self.figures.releases += sum(row.state == "released" for row in do.rows)
+        await self._ledger.commit(do.rows)
+        return ()
+
+    async def _make_grant(self, do: kb.MakeGrant) -> Sequence[kb.Event]:
+        """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
+        limits, of = do.limits, do.container
+        name = f"{of.namespace}/{of.pod}" if of.pod else f"pod {of.pod_uid}"
+        refusal = "no GPU"
+        for ask in attempts(replace(limits.ask, name=name), of.device_ids):
+            request = RequestId(next(self._requests))
+            asked = ev.Asked(request, do.grant, ask, NOBODY, self._clock.unix_s(), container=of)
+            answers = self._keeper.ask(asked, None)
+            answer = answers.get_nowait() if not answers.empty() else None
+            self._keeper.withdraw(request, do.grant)
+            if isinstance(answer, str):
+                self._count_hint(do.grant, of)
+                if limits.workload:
+                    self._bound(limits.workload, of, do.grant)
+                return (kb.GrantMade(do.call, do.grant),)
+            refusal = str(answer) if isinstance(answer, Refused) else "the grant was not made"
+        return (kb.GrantRefused(do.call, refusal),)
+
+    def _count_hint(self, grant: GrantId, container: ContainerRef) -> None:
+        record = self._keeper.book.grants[grant].record
+        if {one.gpu for one in record.devices} != set(hinted_gpus(container.device_ids)):
+            self.figures.hint_mismatches += 1
+
+    async def _end_grant(self, do: kb.EndGrant) -> Sequence[kb.Event]:
+        try:
+            self._keeper.apply(ev.Released(do.grant))
+        except Refused as refused:
+            if refused.kind is not RefusalKind.NOT_FOUND:
+                log.warning("kubelet: grant %s: %s", do.grant, refused)
+        return ()
+
+    async def _write_cdi(self, do: kb.WriteCdi) -> Sequence[kb.Event]:
+        held = self._keeper.book.grants.get(do.grant)
+        opened = self._keeper.open.get(do.grant)
+        if held is None or opened is None:
+            raise ValueError(f"grant {do.grant} has just ended")
+        mounts = await asyncio.to_thread(
+            self._mounts_of, held.record, opened.region.directory, do.container
+        )
+        self._wrote |= await asyncio.to_thread(self._cdi.write, do.nonce, mounts)
+        return ()
+
+    async def _remove_cdi(self, do: kb.RemoveCdi) -> Sequence[kb.Event]:
+        await asyncio.to_thread(self._cdi.remove, do.nonce)
+        return ()
+
+    async def _keep_cdi(self, do: kb.KeepCdi) -> Sequence[kb.Event]:
+        for name in await asyncio.to_thread(self._cdi.names):
+            if name not in do.nonces:
+                await asyncio.to_thread(self._cdi.remove, name)
+        return ()
+
+    async def _answer_start(self, do: kb.AnswerStart) -> Sequence[kb.Event]:
+        answer = self._starts.get(do.call)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+        return ()
+
+    async def _refuse_start(self, do: kb.RefuseStart) -> Sequence[kb.Event]:
+        answer = self._starts.get(do.call)
+        if answer is not None and not answer.done():
+            answer.set_exception(NotYet(do.reason))
+        return ()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _grant_ended(self, grant: GrantId) -> None:
+        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        if grant in self.book.grants:
+            self._spawn(self._grant_is_over(grant))
+
+    async def _grant_is_over(self, grant: GrantId) -> None:
+        await self._apply(kb.GrantEnded(grant))
+
+    async def _reconcile_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.reconcile_s)
+            await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """One look at what the kubelet and the cgroups still have. What cannot be read says
+        nothing."""
+        try:
+            async with asyncio.timeout(RECORDS_DEADLINE_S):
+                checkpoint = await asyncio.to_thread(self._records.checkpoint)
+                listings = await self._records.listings()
+                pods = await asyncio.to_thread(self._cgroups.pods)
+        except (KubeletAway, TimeoutError) as error:
+            self._away(str(error) or "no answer in time")
+            return
+        if pods is None:
+            self._away("the cgroups of pods cannot be read")
+            return
+        self._away("")
+        nonces = frozenset(one.nonce for one in checkpoint.entries if one.nonce is not None)
+        await self._apply(
+            kb.Looked(
+                nonces, tuple(listings), frozenset(map(PodUid, pods)), self._clock.monotonic_ns()
+            )
+        )
+
+    def _away(self, why: str) -> None:
+        if why and why != self.figures.away:
+            log.warning("kubelet: nothing is released now: %s", why)
+        self.figures.away = why
