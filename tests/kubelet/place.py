@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
 from nodeagent.config import Settings
 from nodeagent.core import events as ev
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
-from nodeagent.kubelet_ports import Allocation, ContainerLimits, LimitsSource
+from nodeagent.kubelet_ports import Allocation, LimitsSource
 from nodeagent.ports import ContainerAnswer, GrantMounts, GrantRecord, NodeReading
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
@@ -262,14 +262,3 @@ def with_place(**options: Any) -> Callable[[Callable[[Place], Any]], Callable[[]
         return run
 
     return wrap
-
-
-    "ContainerLimits",
-    "Crashed",
-    "Daemon",
-    "Iterable",
-    "Place",
-    "limits",
-    "place",
-    "with_place",
-]

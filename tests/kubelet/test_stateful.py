@@ -1,0 +1,289 @@
+"""Any order of pods, starts, ends, kills of the daemon at any commit, restarts of the kubelet and times without a
+decision: every pod has exactly its own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nodeagent import native
+from nodeagent.kubelet_ports import (
+    AllocationState,
+    ContainerLimits,
+    ContainerRequests,
+    NotYet,
+    PodIdentity,
+)
+from nodeagent.ports import GrantAsk, MemoryAsk
+from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from nodeagent.units import GIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from tests.kubelet.place import RESOURCE, Crashed, Place
+
+SHAPES = (
+    (Container("main"),),
+    (Container("main", gpus=2),),
+    (Container("fetch", init=True), Container("main")),
+    (Container("proxy", init=True, sidecar=True), Container("main")),
+    (Container("fetch", init=True, gpus=2), Container("main"), Container("side")),
+)
+
+
+class Decisions:
+    """A controller that decided a size for each pod, and may be away."""
+
+    def __init__(self) -> None:
+        self.gib: dict[str, int] = {}
+        self.away = False
+
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
+    ) -> ContainerLimits | None:
+        if self.away or pod.uid not in self.gib:
+            raise NotYet(f"no decision for {pod}")
+        memory = MemoryAsk(amount_bytes=Bytes(self.gib[pod.uid] * GIB))
+        return ContainerLimits(
+            GrantAsk(gpus, memory, Ppm(50_000), SharePolicy.HARD), source="queue"
+        )
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp(prefix="sl-", dir="/tmp"))
+        self.decisions = Decisions()
+        self.pods: dict[str, Pod] = {}
+        self.started: dict[tuple[str, str], str] = {}
+        """Grant of every container that has been started."""
+
+    @initialize(
+        gpus=st.integers(1, 3), slots=st.integers(2, 24), pods_api=st.booleans(), flat=st.booleans()
+    )
+    def begin(self, gpus: int, slots: int, pods_api: bool, flat: bool) -> None:
+        self.place = self.do(self._make(gpus, slots))
+        self.place.kubelet.pods_api = pods_api
+        self.place.kubelet.flat_checkpoint = flat
+
+    async def _make(self, gpus: int, slots: int) -> Place:
+        place = Place(self.directory, gpus, slots)
+        place.sources = [self.decisions]
+        await place.kubelet.start()
+        await place.start_daemon()
+        return place
+
+    def do(self, work):  # type: ignore[no-untyped-def]
+        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+
+    # --- what happens ---
+
+    @rule(shape=st.sampled_from(SHAPES), gib=st.integers(1, 4), identical=st.integers(1, 4))
+    def admit(self, shape: tuple[Container, ...], gib: int, identical: int) -> None:
+        """Several at once, whose calls are interleaved."""
+        pods = [
+            Pod(f"p{len(self.pods) + i}", shape)
+            for i in range(identical)
+            if len(self.pods) + i < 64
+        ]
+        for pod in pods:
+            self.decisions.gib[pod.uid] = gib
+
+        async def all_of_them() -> list[BaseException | None]:
+            return await asyncio.gather(
+                *(self.place.kubelet.admit(pod, RESOURCE) for pod in pods), return_exceptions=True
+            )
+
+        for pod, error in zip(pods, self.do(all_of_them()), strict=True):
+            if error is None:
+                self.pods[pod.uid] = pod
+            else:
+                assert isinstance(error, AdmissionError), error
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def start(self, data: st.DataObject, count: int) -> None:
+        """For the first time or again, several at once."""
+        known = [(uid, c.name) for uid, pod in self.pods.items() for c in pod.containers]
+        chosen = data.draw(
+            st.lists(st.sampled_from(known), min_size=1, max_size=count, unique=True)
+        )
+
+        async def all_of_them():  # type: ignore[no-untyped-def]
+            return await asyncio.gather(
+                *(self.place.kubelet.start_container(*one) for one in chosen),
+                return_exceptions=True,
+            )
+
+        for key, answer in zip(chosen, self.do(all_of_them()), strict=True):
+            if isinstance(answer, BaseException):
+                assert isinstance(answer, StartError), answer
+                assert (
+                    "no decision" in str(answer)
+                    or "free" in str(answer)
+                    or "slots taken" in str(answer)
+                ), answer
+            else:
+                self._started(key, self.place.cdi_of(answer))
+
+    def _started(self, key: tuple[str, str], cdi: dict[str, object]) -> None:
+        uid, container = key
+        assert cdi["pod_uid"] == uid
+        assert cdi["container"] == container
+        before = self.started.get(key)
+        assert before in (None, cdi["grant"]), "a restarted container keeps its grant"
+        self.started[key] = str(cdi["grant"])
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def end_pod(self, data: st.DataObject) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.pods)))
+        self.place.kubelet.end(uid)
+        del self.pods[uid]
+        self.started = {key: grant for key, grant in self.started.items() if key[0] != uid}
+
+    @rule()
+    def look(self) -> None:
+        self.do(self.place.daemon.look())  # type: ignore[union-attr]
+
+    @rule()
+    def restart_kubelet(self) -> None:
+        self.do(self.place.restart_kubelet())
+
+    @rule()
+    def restart_daemon(self) -> None:
+        self.do(self.place.restart_daemon())
+
+    @rule(away=st.booleans())
+    def controller(self, away: bool) -> None:
+        self.decisions.away = away
+
+    @rule(
+        data=st.data(),
+        crash_in=st.integers(0, 2),
+        after=st.booleans(),
+        shape=st.sampled_from(SHAPES),
+    )
+    def killed(
+        self, data: st.DataObject, crash_in: int, after: bool, shape: tuple[Container, ...]
+    ) -> None:
+        """The daemon dies at one of the next commits, before or after the row is written."""
+        daemon = self.place.daemon
+        assert daemon is not None
+        daemon.allocations.crash_in, daemon.allocations.after = crash_in, after
+        pod = Pod(f"k{len(self.pods)}", shape)
+        self.decisions.gib[pod.uid] = 1
+
+        async def attempt() -> None:
+            dead = asyncio.get_running_loop().create_future()
+            desk = daemon.desk
+            real = daemon.allocations.commit
+
+            async def commit(rows):  # type: ignore[no-untyped-def]
+                try:
+                    await real(rows)
+                except Crashed:
+                    if not dead.done():
+                        dead.set_result(None)
+                    await asyncio.Event().wait()  # a dead process answers nothing
+
+            desk._ledger.commit = commit  # type: ignore[method-assign]
+
+            async def use() -> None:
+                await self.place.kubelet.admit(pod, RESOURCE)
+                for container in pod.containers:
+                    await self.place.kubelet.start_container(pod.uid, container.name)
+
+            work = asyncio.create_task(use())
+            await asyncio.wait({work, dead}, return_when=asyncio.FIRST_COMPLETED)
+            await daemon.close()
+            await asyncio.gather(work, return_exceptions=True)
+            await self.place.start_daemon()
+
+        self.do(attempt())
+        if self.place.kubelet.device_ids(pod.uid, "main") and pod.uid in self.place.kubelet.pods:
+            self.pods[pod.uid] = pod  # it was admitted; the kubelet goes on trying to start it
+        else:
+            self.place.kubelet.end(pod.uid)
+
+    # --- what must hold ---
+
+    @invariant()
+    def every_container_has_its_own(self) -> None:
+        if not hasattr(self, "place"):
+            return
+        daemon = self.place.daemon
+        assert daemon is not None
+        assert daemon.errors == []
+        grants = daemon.keeper.book.grants
+        for (uid, container), grant in self.started.items():
+            record = grants[grant].record  # type: ignore[index]
+            assert record.container is not None
+            assert record.container.pod_uid == uid
+            assert record.container.device_ids == tuple(
+                sorted(self.place.kubelet.device_ids(uid, container))
+            )
+            assert all(one.memory_bytes == self.decisions.gib[uid] * GIB for one in record.devices)
+        living = self.started
+        for one, grant in living.items():
+            for other, its in living.items():
+                if one[0] != other[0]:
+                    assert grant != its, f"{one} and {other} share a grant"
+        used = [
+            (device, uid)
+            for (uid, container) in living
+            for device in set(self.place.kubelet.device_ids(uid, container))
+        ]
+        owners: dict[str, str] = {}
+        for device, uid in used:
+            assert owners.setdefault(device, uid) == uid, f"{device} belongs to two pods"
+        loads = daemon.keeper.book.loads()
+        for gpu in daemon.gpus.capacities():
+            load = loads.get(gpu.uuid)
+            assert load is None or (
+                load.memory_bytes <= gpu.memory_bytes and load.hard_ppm <= WHOLE_PPM
+            )
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "place"):
+                self.do(self._finish())
+        finally:
+            self.loop.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _finish(self) -> None:
+        """When all pods have ended, nothing is left."""
+        daemon = self.place.daemon
+        assert daemon is not None
+        for uid in list(self.place.kubelet.pods):
+            self.place.kubelet.end(uid)
+        self.place.kubelet._free_ended()
+        self.place.kubelet._write_checkpoint()
+        for _ in range(3):
+            await daemon.look()
+        left = daemon.keeper.book.grants
+        rows = [row for row in daemon.rows() if row.state is not AllocationState.RELEASED]
+        names = self.place.cdi.names()
+        await daemon.close()
+        await self.place.kubelet.stop()
+        assert left == {}
+        assert rows == []
+        assert names == []
+
+
+@pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+class TestMachine(Machine.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
+class TestMachineLong(Machine.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
