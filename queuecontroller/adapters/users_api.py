@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from queuecontroller.engine.model import Workload, WorkloadKey
-from queuecontroller.explain import remedies
+from queuecontroller.explain import Explanation, explain
 from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.records import ObjectId
 from queuecontroller.service.catalogue import CLUSTER_WIDE, OBJECT_KINDS, WORKLOAD_KINDS
@@ -161,17 +161,21 @@ class UsersApi:
             {"revision": e.revision, "atUnixSeconds": e.at_ns / 1e9, "kind": e.kind, "text": e.text}
             for e in reversed(events)
         ]
+        found = self._explanation(record.workload, status, now_ns)
+        if found is not None:
+            shown["explanation"] = found.as_dict()
         return self._wire.Explanation(
             status=write_status(self._wire, status),
-            remedies=self._remedies(record.workload, status),
+            remedies=found.ways if found is not None else (),
             json=json.dumps(shown, default=str),
         )
 
-    def _remedies(self, workload: Workload, status: Status) -> list[str]:
+    def _explanation(self, workload: Workload, status: Status, now_ns: int) -> Explanation | None:
         if workload.admission is not None or status.phase not in ("Pending", "Paused"):
-            return []
+            return None
         engine = self._shell.book.engine
-        return remedies(engine, workload, status.cluster_queue, status.message)
+        queue, ahead = status.cluster_queue, max(0, status.position - 1)
+        return explain(engine, workload, queue, status.reason, status.message, now_ns, ahead)
 
     def _server(self, request: Any, context: Any) -> Any:
         book = self._shell.book

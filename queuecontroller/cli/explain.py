@@ -38,9 +38,7 @@ def run(options: argparse.Namespace) -> int:
         complain(str(failed))
         return failed.status
     if options.output:
-        found = json.loads(answer.json)
-        found["remedies"] = list(answer.remedies)
-        print_object(found, options.output)
+        print_object(json.loads(answer.json), options.output)
         return 0
     for line in lines_of(answer):
         print(printable(line))
@@ -57,5 +55,7 @@ def lines_of(answer: Any) -> list[str]:
         lines.append(f"why: {status.reason}: {status.message}")
     if status.HasField("estimate_seconds"):
         lines.append(f"estimate: about {duration(status.estimate_seconds)}, as things went lately")
+    elif answer.remedies and not json.loads(answer.json)["explanation"]["waitingHelps"]:
+        lines.append("estimate: never, unless something is changed")
     lines += [f"it would start if: {one}" for one in answer.remedies]
     return lines

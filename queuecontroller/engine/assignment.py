@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from .quota_tree import Fr
 
@@ -48,6 +49,15 @@ class PendingReason(StrEnum):
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"
     """Ours: there is quota, but no room on the nodes."""
 
+
+HOPELESS: Final = frozenset(
+    {
+        PendingReason.EXCEEDS_MAX_QUOTA,
+        PendingReason.NO_MATCHING_FLAVOR,
+        PendingReason.MISCONFIGURED,
+    }
+)
+"""Reasons that time alone does not mend: somebody has to change something."""
 
 # Of several flavors tried, the reason of the one nearest to running is the pod set's reason.
 NEARNESS: Mapping[PendingReason, int] = {

@@ -91,7 +91,7 @@ class FlavorAssigner:
         if counts is not None:
             pod_sets = [one.scaled_to(n) for one, n in zip(pod_sets, counts, strict=True)]
         result = Assignment()
-        for group in _grouped(pod_sets):
+        for group in grouped(pod_sets):
             if not self._assign_group(info, pod_sets, group, result):
                 return result
         result.mode = min((one.mode for one in result.pod_sets), default=Mode.NO_FIT)
@@ -102,6 +102,14 @@ class FlavorAssigner:
         if PODS in self._queue.group_of:
             requests = pod_set.requests_with_pods()
         return requests
+
+    def refusal(
+        self, info: WorkloadInfo, group: Sequence[int], choices: GroupChoices, choice: FlavorChoice
+    ) -> str | None:
+        """Why the pod sets of a group cannot run on a flavor however much quota there is."""
+        requests = _sum([self._requests(info.pod_sets[i]) for i in group])
+        search = _Search(self, info, info.pod_sets, group, choices, requests, {})
+        return search.refusal(choice)
 
     def _assign_group(
         self,
@@ -256,7 +264,7 @@ class _Search:
         index = start - 1
         for index in range(start, len(flavors)):
             choice = flavors[index]
-            refusal = self._refusal(choice)
+            refusal = self.refusal(choice)
             if refusal is not None:
                 self._note(choice.name, _REFUSED, [refusal], PendingReason.NO_MATCHING_FLAVOR)
                 continue
@@ -318,7 +326,7 @@ class _Search:
             return {}
         return _sum([replaces[i].requests for i in self._group if i < len(replaces)])
 
-    def _refusal(self, choice: FlavorChoice) -> str | None:
+    def refusal(self, choice: FlavorChoice) -> str | None:
         """Why pods of this group cannot run on the flavor at all, else None."""
         flavor = choice.flavor
         if flavor is None:
@@ -379,7 +387,7 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _grouped(pod_sets: Sequence[PodSetRequests]) -> list[list[int]]:
+def grouped(pod_sets: Sequence[PodSetRequests]) -> list[list[int]]:
     """Indices of pod sets that get their flavors together, in order of first sight."""
     groups: dict[object, list[int]] = {}
     for i, one in enumerate(pod_sets):

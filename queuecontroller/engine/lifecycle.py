@@ -100,11 +100,12 @@ def due_eviction(
 
 def due_at_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
     """When `due_eviction` may change its answer with nothing but time passing."""
-    times = (_execution_ends_ns(workload), _must_be_ready_ns(workload, settings))
+    times = (execution_ends_ns(workload), _must_be_ready_ns(workload, settings))
     return min((time for time in times if time is not None), default=None)
 
 
-def _execution_ends_ns(workload: Workload) -> int | None:
+def execution_ends_ns(workload: Workload) -> int | None:
+    """When it has run for its maximumExecutionTimeSeconds; None where nothing says so."""
     admitted = workload.condition(ADMITTED)
     if workload.max_execution_s is None or admitted is None or not admitted.status:
         return None
@@ -112,7 +113,7 @@ def _execution_ends_ns(workload: Workload) -> int | None:
 
 
 def _ran_too_long(workload: Workload, now_ns: int) -> Eviction | None:
-    ends_ns = _execution_ends_ns(workload)
+    ends_ns = execution_ends_ns(workload)
     if ends_ns is None or now_ns < ends_ns:
         return None
     message = f"ran longer than {workload.max_execution_s} s"

@@ -267,6 +267,13 @@ class Scheduler:
         found = self._homeless.get(key)
         return found[1] if found else None
 
+    def local_queue(self, key: str) -> LocalQueue | None:
+        """By NAMESPACE/NAME."""
+        return self._local_queues.get(key)
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        return self._namespaces.get(name, {})
+
     def next_wake_ns(self) -> int | None:
         """When a cycle may decide something although no event came, if ever."""
         soonest = min((tree.wakes_ns for tree in self._round), default=_NEVER_NS)
@@ -319,10 +326,10 @@ class Scheduler:
             if full or not (news or tree.goes_on):
                 continue
             for info in self._heads(tree, now_ns):
-                if not self._is_welcome(info):
+                if not self.is_welcome(info):
                     unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
                     continue
-                why = self._why_unfit(info)
+                why = self.why_unfit(info)
                 if why is not None:
                     unfit.append(_unfit_entry(info, cycle, why))
                 else:
@@ -383,7 +390,7 @@ class Scheduler:
         tree.set_alarm()
         return heads
 
-    def _why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
+    def why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
         """Reasons that have nothing to do with quota."""
         workload = info.workload
         for check in workload.admission_checks:
@@ -399,7 +406,8 @@ class Scheduler:
                 return PendingReason.MISCONFIGURED, message
         return None
 
-    def _is_welcome(self, info: WorkloadInfo) -> bool:
+    def is_welcome(self, info: WorkloadInfo) -> bool:
+        """Whether its ClusterQueue serves its namespace."""
         selector = self.cache.queues[info.cluster_queue].spec.namespace_selector
         if selector is None:
             return self.settings.missing_selector_admits_all

@@ -1,5 +1,6 @@
-"""What would have to change for a workload that waits. Looks, and changes nothing."""
+"""Why a workload waits and what would have to change. Looks, and changes nothing."""
 
-from .remedies import Shortage, remedies, shortages
+from .explanation import Explanation, explain
+from .shortages import Candidate, Shortage
 
-__all__ = ["Shortage", "remedies", "shortages"]
+__all__ = ["Candidate", "Explanation", "Shortage", "explain"]

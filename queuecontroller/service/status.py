@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from queuecontroller.engine.assignment import HOPELESS
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.engine.quantities import format_amount
 from queuecontroller.engine.shares import dominant_share
@@ -38,6 +39,7 @@ class Status:
     reason: str = ""
     message: str = ""
     estimate_s: float | None = None
+    """Until it is admitted; None where nothing is known, or waiting alone does not help."""
     node: str = ""
     attempt: int = 0
     revision: int = 0
@@ -79,18 +81,28 @@ class Views:
             line = self._line(queue, now_ns, fresh)
             position = line.get(key, 0)
             homeless = book.engine.homeless(key) or book.engine.cache.why_inactive(queue)
+            reason = "Inadmissible" if homeless else waiting.reason if waiting else "Pending"
+            stuck = homeless is not None or reason in HOPELESS
             return replace(
                 status,
                 position=position,
                 waiting=len(line),
-                reason="Inadmissible" if homeless else waiting.reason if waiting else "Pending",
+                reason=reason,
                 message=homeless or (waiting.message if waiting else "not looked at yet"),
-                estimate_s=book.workloads.figures.estimate_s(queue, position, now_ns),
+                estimate_s=None if stuck else self._estimate_s(workload, queue, position, now_ns),
             )
         if waiting is not None:
             return replace(status, reason=waiting.reason, message=waiting.message)
         shown = self._telling(workload)
         return replace(status, reason=shown[0], message=shown[1])
+
+    def _estimate_s(
+        self, workload: Workload, queue: str, position: int, now_ns: int
+    ) -> float | None:
+        """As things went lately, and not before its back-off ends."""
+        found = self._book.workloads.figures.estimate_s(queue, position, now_ns)
+        back_ns = workload.requeue_state.requeue_at_ns or 0
+        return None if found is None else max(found, (back_ns - now_ns) / SECOND_NS)
 
     def _telling(self, workload: Workload) -> tuple[str, str]:
         """The condition that says most about where it stands."""

@@ -187,7 +187,12 @@ def test_explain_says_why_and_describe_tells_the_history(pond: Pond, client: Cli
     until("it was looked at", lambda: "9" in pond.cli("explain", "team-a/job-train").stdout)
     text = pond.cli("explain", "team-a/job-train").stdout
     assert "team-a/job-train: Pending in ClusterQueue a" in text
-    assert "why: ExceedsMaxQuota" in text or "insufficient" in text
+    assert "why: ExceedsMaxQuota" in text
+    assert "estimate: never, unless something is changed" in text
+    assert "it would start if: in ClusterQueue a nominalQuota of nvidia.com/gpu of flavor" in text
+    found = json.loads(pond.cli("explain", "team-a/job-train", "-o", "json").stdout)
+    assert found["explanation"]["shortages"][0]["asked"] == "9"
+    assert found["explanation"]["flavors"][0]["text"]
     assert "Created" in pond.cli("describe", "wl", "team-a/job-train").stdout
     client.delete("Workload", "team-a", "job-train")
 

@@ -324,3 +324,9 @@ def test_position_and_estimate() -> None:
     assert {one.waiting for one in shown} == {3}
     assert shown[0].estimate_s is not None
     assert shown[2].estimate_s == pytest.approx(3 * shown[0].estimate_s)
+    hopeless = world.status(world.submit(ask=GpuAsk(99, memory_bytes=GIB, share_ppm=500_000)))
+    assert (hopeless.reason, hopeless.estimate_s) == ("ExceedsMaxQuota", None)
+    queue = ("ClusterQueue", "", "a")
+    world.step("hold", lambda book, now: book.hold(queue, False, now))
+    held = world.status(waiting[0])
+    assert (held.message, held.estimate_s) == ("ClusterQueue a is stopped (Hold)", None)
