@@ -97,22 +97,55 @@ def needs(live: ClusterQueueState, info: WorkloadInfo, settings: EngineSettings)
         return found
     scratch, as_is = Scratch(live, settings), Scratch(live, settings)
     lacking: dict[Fr, Shortage] = {}
+    fits = False
     # Every round settles a pod set, or makes it fit on one more flavor it would rather have.
     flavors = sum(len(group.flavors) for group in live.groups)
     for _ in range(1 + len(info.pod_sets) * max(1, flavors)):
         result = scratch.assign(info, counts)
-        if result.mode is Mode.FIT:
+        fits = result.mode is Mode.FIT
+        if fits:
             break
         lacks = _next_lack(scratch, as_is, info, result, found)
         for one in lacks:
-            now = as_is.node.available(one.fr)
-            where = tuple(limits(as_is.node, one.fr, one.asked))
-            lacking[one.fr] = replace(one, available=now, limits=where)
+            lacking[one.fr] = _seen_from(as_is, one, one.asked)
             scratch.give(one.fr, one.missing)
         if found.refused or not lacks:
             break
+    if fits and len(info.pod_sets) > 1:
+        _take_back(live, info, settings, lacking, counts)
     found.shortages = list(lacking.values())
     return found
+
+
+def _seen_from(as_is: Scratch, one: Shortage, asked: int) -> Shortage:
+    """The shortage as things are, without what the scratch was given before."""
+    available = as_is.node.available(one.fr)
+    where = tuple(limits(as_is.node, one.fr, asked))
+    return replace(one, asked=asked, available=available, limits=where)
+
+
+def _take_back(
+    live: ClusterQueueState,
+    info: WorkloadInfo,
+    settings: EngineSettings,
+    lacking: dict[Fr, Shortage],
+    counts: Sequence[int] | None,
+) -> None:
+    """Less will do where a pod set moves to what was given for another: the least is found by
+    bisection, one shortage after the other."""
+    as_is = Scratch(live, settings)
+    for fr, one in list(lacking.items()):
+        low, high = 0, one.missing  # it does not fit with low, and does with high
+        while high - low > 1:
+            middle = (low + high) // 2
+            scratch = Scratch(live, settings)
+            for other in lacking.values():
+                scratch.give(other.fr, middle if other.fr == fr else other.missing)
+            if scratch.assign(info, counts).mode is Mode.FIT:
+                high = middle
+            else:
+                low = middle
+        lacking[fr] = _seen_from(as_is, one, one.available + high)
 
 
 def _next_lack(
