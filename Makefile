@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full lint bench fuzz soak gpu-check clean
+.PHONY: help demo build test test-full lint bench fuzz soak gpu-check docs install packages test-packages clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ test: build lint ## everything that fits in CI: lint, unit, property, ABI, inter
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-full: build lint ## the same, with the long torture and fuzz runs
-	$(BIN)/python -m pytest -m '' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not packages' $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
 	@packaging/lint.sh
@@ -41,6 +41,23 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
+
+docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md
+	$(BIN)/python packaging/reference.py configuration.md >docs/configuration.md
+
+# Without the virtual environment: what is installed must find the system's Python.
+SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+PREFIX ?= /usr
+install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who packages it
+	@test -f build/system/build.ninja || PATH=$(SYSTEM_PATH) meson setup build/system -Dsystem=true \
+		--prefix=$(PREFIX) --sysconfdir=/etc --buildtype=release >build/setup-system.log 2>&1 || { cat build/setup-system.log; exit 1; }
+	@PATH=$(SYSTEM_PATH) DESTDIR="$(DESTDIR)" meson install -C build/system --quiet
+
+packages: $(VENV)/.ready ## build the Debian packages and their bill of materials into build/packages; on Debian, as root or with the tools there
+	@packaging/packages.sh build/packages
+
+test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
+	$(BIN)/python -m pytest -m packages tests/packages $(PYTEST_ARGS)
 
 clean: ## remove what was built, keep .venv
 	rm -rf build

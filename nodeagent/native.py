@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -45,6 +44,11 @@ class NativeFiles:
         """What the kubelet speaks: device plugin, PodResources and Pods."""
         return self.root / "proto" / "kubelet.binpb"
 
+    @property
+    def vendored(self) -> Path:
+        """Python modules of others that a package brings; there is none in a checkout or wheel."""
+        return self.root / "vendor"
+
     def missing(self) -> list[Path]:
         wanted = [
             self.region_library,
@@ -69,10 +73,10 @@ def locate(override: str | None = None) -> NativeFiles:
 
 @cache
 def version() -> str:
-    checkout = PACKAGE.parent / "VERSION"
-    if (PACKAGE.parent / "meson.build").is_file() and checkout.is_file():
-        return checkout.read_text(encoding="ascii").strip()
-    try:
-        return metadata.version("sluice")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    """From the file VERSION, which an installed package has beside its modules."""
+    for place in (PACKAGE, PACKAGE.parent):
+        try:
+            return (place / "VERSION").read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+    return "unknown"

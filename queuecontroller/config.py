@@ -51,6 +51,8 @@ class TlsSettings:
     certificate: str = _path()
     """Of the server, with its chain."""
     key: str = _path()
+    """Of the certificate. As a systemd credential it stays readable for root alone; see
+    docs/install.md."""
     client_ca: str = _path()
     """Callers must have a certificate of this authority (mutual TLS); empty: any caller may."""
     admins: str = ""

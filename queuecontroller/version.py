@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 
 @cache
 def version() -> str:
-    checkout = Path(__file__).resolve().parent.parent
-    if (checkout / "meson.build").is_file() and (checkout / "VERSION").is_file():
-        return (checkout / "VERSION").read_text(encoding="ascii").strip()
-    try:
-        return metadata.version("sluice")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    """From the file VERSION, which an installed package has beside its modules."""
+    package = Path(__file__).resolve().parent
+    for place in (package, package.parent):
+        try:
+            return (place / "VERSION").read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+    return "unknown"

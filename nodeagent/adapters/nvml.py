@@ -76,6 +76,7 @@ class ChildNvml:
         arguments = [self._library] if self._library else []
         self._child = await asyncio.create_subprocess_exec(
             sys.executable,
+            *(["-I"] if sys.flags.isolated else []),  # as we were started ourselves
             "-m",
             "nodeagent.adapters.nvml_child",
             *arguments,

@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import pynvml
-
+from nodeagent.adapters.nvml_binding import pynvml
 from nodeagent.core.events import write_plain
 from nodeagent.ports import GpuReading, NodeReading, ProcessReading
 from nodeagent.units import Bytes, GpuUuid

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import tomllib
-from dataclasses import fields
 
 import pytest
 
-from nodeagent import config
-from nodeagent.config import SECTIONS, ConfigError, Settings, parse, split_address
-from tests.golden import check
-from tests.places import REPO
+from nodeagent.config import ConfigError, Settings, parse, split_address
 
 
 def problems(text: str) -> list[str]:
@@ -85,73 +79,3 @@ def test_addresses() -> None:
     for bad in ("9464", ":9464", "host:", "host:70000", "host:http"):
         with pytest.raises(ValueError, match="ADDRESS:PORT"):
             split_address(bad)
-
-
-def said_of(kind: type) -> dict[str, str]:
-    """The text below each field, as the source has it."""
-    (node,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(node, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for field, text in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return texts
-
-
-def plain(number: object) -> str:
-    assert isinstance(number, int | float)
-    return str(int(number)) if number == int(number) else str(number)
-
-
-def allowed(meta: dict[str, object]) -> str:
-    if "low" in meta:
-        return f"{plain(meta['low'])} to {plain(meta['high'])}"
-    if "allowed" in meta:
-        return ", ".join(f"`{value}`" for value in meta["allowed"])  # type: ignore[attr-defined]
-    return "absolute path" if meta.get("absolute") else ""
-
-
-def documented() -> str:
-    lines = [
-        "# Configuration",
-        "",
-        "`sluice serve --config FILE`; without the flag `/etc/sluice/sluice.toml` if it is there. TOML, every key optional. A file with",
-        "mistakes stops the daemon from starting and lists all of them. Tenants are not affected: their limits are in their regions.",
-        "",
-        "```toml",
-        "[grants]",
-        "slots_per_gpu = 4",
-        "memory_reserve_mib = 512",
-        "",
-        "[planner]",
-        "period_ms = 5        # latency-bound inference",
-        "```",
-        "",
-    ]
-    for section, kind in SECTIONS.items():
-        lines += [
-            f"## `[{section}]`",
-            "",
-            "| Key | Default | Allowed | Meaning |",
-            "|---|---|---|---|",
-        ]
-        texts = said_of(kind)
-        for field in fields(kind):
-            default = field.default
-            if isinstance(default, bool):
-                shown = str(default).lower()
-            elif isinstance(default, int | float):
-                shown = plain(default)
-            else:
-                shown = str(default)
-            lines.append(
-                f"| `{field.name}` | {f'`{shown}`' if shown else ''} | {allowed(dict(field.metadata))} | {texts[field.name]} |"
-            )
-        lines.append("")
-    return "\n".join(lines)
-
-
-def test_the_page_says_what_the_code_does() -> None:
-    assert inspect.getmodule(parse) is config
-    check(REPO / "docs" / "configuration.md", documented())

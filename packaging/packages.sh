@@ -1,0 +1,9 @@
+#!/bin/bash
+# Everything that is released, below DEST. usage: packages.sh DEST
+set -euo pipefail
+dest=${1:?usage: packages.sh DEST}
+cd "$(dirname "$0")/.."
+packaging/deb.sh "$dest/deb"
+SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
+export SOURCE_DATE_EPOCH
+python3 packaging/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"

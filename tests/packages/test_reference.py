@@ -1,0 +1,83 @@
+"""What is generated from the code is what the code says, and what is shipped is what it accepts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from nodeagent import config as node_config
+from queuecontroller import config as queue_config
+from tests.golden import check
+from tests.places import REPO
+
+
+def made(page: str) -> str:
+    return subprocess.run(
+        [sys.executable, REPO / "packaging" / "reference.py", page],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"SOURCE_DATE_EPOCH": "1700000000", "PYTHONDONTWRITEBYTECODE": "1"},
+    ).stdout
+
+
+def test_the_page_of_settings_says_what_the_code_does() -> None:
+    check(REPO / "docs" / "configuration.md", made("configuration.md"))
+
+
+@pytest.mark.parametrize(
+    ("page", "parse", "defaults", "known"),
+    [
+        ("sluice.toml", node_config.parse, node_config.Settings(), node_config.SECTIONS),
+        ("queue.toml", queue_config.parse, queue_config.Settings(), queue_config.SECTIONS),
+    ],
+    ids=["node", "queue"],
+)
+def test_the_settings_that_are_shipped_are_the_defaults(
+    page: str,
+    parse: Callable[[Mapping[str, object]], object],
+    defaults: object,
+    known: Mapping[str, Any],
+) -> None:
+    text = made(page)
+    assert parse(tomllib.loads(text)) == defaults
+    for section in known:
+        assert f"[{section}]" in text
+
+
+@pytest.mark.parametrize("page", ["sluice.toml", "queue.toml"])
+def test_every_shipped_setting_may_be_uncommented(page: str) -> None:
+    lines = [
+        line[1:] if line.startswith("#") and not line.startswith("# ") else line
+        for line in made(page).splitlines()
+    ]
+    document = tomllib.loads("\n".join(lines))
+    parse = node_config.parse if page == "sluice.toml" else queue_config.parse
+    settings: Any = parse(document)
+    for section, values in document.items():
+        for key, value in values.items():
+            assert getattr(getattr(settings, section), key) == value
+
+
+@pytest.mark.parametrize("page", ["sluice.1", "sluice-queue.1"])
+def test_manual_pages_name_every_command_and_are_the_same_each_time(page: str) -> None:
+    text = made(page)
+    assert text == made(page)
+    assert ".SH COMMANDS" in text
+    assert text.count(".TP\n.B ") >= 8
+
+
+def test_a_wrong_page_is_refused() -> None:
+    answer = subprocess.run(
+        [sys.executable, REPO / "packaging" / "reference.py", "nonsense"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 2
+    assert "usage" in answer.stderr
