@@ -125,6 +125,9 @@ class FakeKubelet:
         """Active ones, by UID."""
         self.entries: list[Entry] = []
         self._random = random.Random(seed)
+        self._choosing = asyncio.Lock()
+        self._promised: set[str] = set()
+        """Taken by an Allocate that has not been answered."""
         self._changed = asyncio.Event()
         self._servers: list[Any] = []
 
@@ -300,15 +303,20 @@ class FakeKubelet:
         endpoint = self.endpoints.get(resource)
         if endpoint is None or not endpoint.devices:
             raise AdmissionError(f"no healthy devices present; cannot allocate {resource}")
-        ids = await self._choose(endpoint, container.gpus, resource, reusable)
-        request = self.wire.plugin("AllocateRequest")(
-            container_requests=[self.wire.plugin("ContainerAllocateRequest")(devices_ids=ids)]
-        )
-        response = await self._call(endpoint, "Allocate")(request)  # without a deadline
-        if len(response.container_responses) != 1:
-            raise AdmissionError("no containers in the response")
-        answer = response.container_responses[0].SerializeToString()
-        self.entries.append(Entry(pod.uid, container.name, resource, tuple(ids), answer))
+        async with self._choosing:
+            ids = await self._choose(endpoint, container.gpus, resource, reusable)
+            self._promised.update(ids)
+        try:
+            request = self.wire.plugin("AllocateRequest")(
+                container_requests=[self.wire.plugin("ContainerAllocateRequest")(devices_ids=ids)]
+            )
+            response = await self._call(endpoint, "Allocate")(request)  # without a deadline
+            if len(response.container_responses) != 1:
+                raise AdmissionError("no containers in the response")
+            answer = response.container_responses[0].SerializeToString()
+            self.entries.append(Entry(pod.uid, container.name, resource, tuple(ids), answer))
+        finally:
+            self._promised.difference_update(ids)
         self._write_checkpoint()
         return tuple(ids)
 
@@ -319,7 +327,7 @@ class FakeKubelet:
         if len(reused) == count:
             return reused
         self._free_ended()
-        taken = {one for entry in self.entries for one in entry.device_ids}
+        taken = {one for entry in self.entries for one in entry.device_ids} | self._promised
         free = [one for one in self.allocatable(resource) if one not in taken]
         needed = count - len(reused)
         if len(free) < needed:

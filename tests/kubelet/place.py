@@ -89,7 +89,9 @@ class Daemon:
         self.place = place
         place.daemons += 1
         self.gpus = Gpus(place.slots, 0)
-        self.gpus.take(NodeReading(tuple(place.readings), "999.1", "12.999"), place.clock.now_ns)
+        self.gpus.take(
+            NodeReading(tuple(place.readings), "999.1", "12.999"), place.clock.monotonic_ns()
+        )
         self.ledger = SqliteLedger(place.directory / "ledger.sqlite", BOOT)
         self.keeper = Keeper(
             rules_of(Settings(), BOOT),
@@ -139,7 +141,8 @@ class Daemon:
 
     def read_gpus(self) -> None:
         self.gpus.take(
-            NodeReading(tuple(self.place.readings), "999.1", "12.999"), self.place.clock.now_ns
+            NodeReading(tuple(self.place.readings), "999.1", "12.999"),
+            self.place.clock.monotonic_ns(),
         )
         self.keeper.apply(ev.GpusSeen(self.gpus.capacities()))
 
@@ -186,7 +189,7 @@ class Place:
         ]
         self.daemons = 0
         self.daemon: Daemon | None = None
-        (directory / "cgroup").mkdir()
+        (directory / "cgroup").mkdir(exist_ok=True)
 
     async def start_daemon(self) -> Daemon:
         self.daemon = Daemon(self)

@@ -1,0 +1,128 @@
+"""Kubelet restarts and kills of the daemon, many times."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from tests.kubelet.place import RESOURCE, Place, limits, place, with_place
+from tests.places import REPO
+
+GPUS, SLOTS, MOST_PODS = 2, 20, 24
+
+
+@pytest.mark.parametrize(
+    "restarts", [20, pytest.param(500, marks=[pytest.mark.full, pytest.mark.timeout(1200)])]
+)
+def test_registered_again_after_every_restart_of_the_kubelet(restarts: int) -> None:
+    @with_place()
+    async def run(place: Place) -> None:
+        pod = Pod("trainer", (Container("main", limits=limits(gpumem=1024)),))
+        first = await place.run(pod)
+        descriptors = _descriptors()
+        for number in range(restarts):
+            await place.restart_kubelet()
+            assert len(place.kubelet.allocatable(RESOURCE)) == 20, f"restart {number}"
+        assert place.daemon is not None
+        assert place.daemon.server.registrations_total == restarts + 1
+        assert len(list(place.kubelet.plugins_dir.glob("sluice-*.sock"))) == 1
+        assert _descriptors() < descriptors + 20, "descriptors are not lost"
+        again = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
+        assert again["grant"] == first["grant"]
+
+    run()
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Round:
+    """What the kubelet was told before the daemon was killed."""
+
+    def __init__(self) -> None:
+        self.admitted: dict[str, Pod] = {}
+        self.grants: dict[str, str] = {}
+
+
+async def _use(place: Place, pod: Pod, told: Round) -> None:
+    try:
+        if pod.uid not in told.admitted:
+            await place.kubelet.admit(pod, RESOURCE)
+            told.admitted[pod.uid] = pod
+        cdi = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
+    except (AdmissionError, StartError):
+        return
+    before = told.grants.setdefault(pod.uid, str(cdi["grant"]))
+    assert before == cdi["grant"], "an acknowledged start was lost"
+
+
+async def _kills(place: Place, kills: int, seed: int) -> None:
+    chance = random.Random(seed)
+    told = Round()
+    for number in range(kills):
+        victim = await _started(place)
+        for uid in chance.sample(sorted(told.admitted), max(0, len(told.admitted) - MOST_PODS)):
+            place.kubelet.end(uid)
+            del told.admitted[uid]
+            told.grants.pop(uid, None)
+        shape = (Container("main", limits=limits(gpumem=512, gpucores=1)),)
+        fresh = [Pod(f"n{number}-{i}", shape) for i in range(chance.randint(1, 4))]
+        known = chance.sample(sorted(told.admitted), min(3, len(told.admitted)))
+        work: list[Awaitable[Any]] = [_use(place, pod, told) for pod in fresh]
+        work += [_use(place, told.admitted[uid], told) for uid in known]
+        running = asyncio.gather(*work)
+        await asyncio.wait({running}, timeout=chance.uniform(0, 0.06))
+        victim.send_signal(signal.SIGKILL)
+        await victim.wait()
+        await running
+    victim = await _started(place)
+    try:
+        for pod in list(told.admitted.values()):
+            await _use(place, pod, told)
+        assert told.grants.keys() == told.admitted.keys(), "every acknowledged allocation starts"
+        assert len(set(told.grants.values())) == len(told.grants), "no grant is given twice"
+    finally:
+        victim.terminate()
+        await victim.wait()
+
+
+async def _started(place: Place) -> asyncio.subprocess.Process:
+    registered = place.kubelet.registered_total
+    victim = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "tests.kubelet.victim",
+            str(place.directory),
+            str(GPUS),
+            str(SLOTS),
+        ),
+        cwd=REPO,
+        stderr=(place.directory / "log").open("ab"),
+    )
+    await place.kubelet.until(
+        lambda: place.kubelet.registered_total > registered and place.kubelet.allocatable(RESOURCE),
+        30,
+    )
+    return victim
+
+
+@pytest.mark.parametrize(
+    "kills", [12, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(3000)])]
+)
+def test_killed_while_it_answers_nothing_acknowledged_is_lost_or_given_twice(kills: int) -> None:
+    async def run() -> None:
+        async with place(GPUS, SLOTS, start=False) as made:
+            await made.kubelet.start()
+            await _kills(made, kills, seed=kills)
+
+    asyncio.run(run())
