@@ -116,8 +116,12 @@ class NvmlSettings:
     interval_s: float = _number(1.0, 0.1, 60.0)
     """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
     also take."""
-    idle_interval_s: float = _number(5.0, 0.1, 300.0)
-    """Time between readings, in s, on a node without grants."""
+    idle_interval_s: float = _number(1.0, 0.1, 300.0)
+    """Time between readings, in s, on a node without grants. 1: whoever uses a GPU without a
+    grant is seen within two seconds."""
+    burst_interval_s: float = _number(0.1, 0.05, 60.0)
+    """Time between readings, in s, for a moment after something changed: a process came, memory
+    or load jumped."""
 
 
 @dataclass(frozen=True, slots=True)

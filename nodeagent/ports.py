@@ -433,6 +433,9 @@ class Nvml(Protocol):
     async def read(self) -> NodeReading:
         """At most the deadline long; a failure is a reading with `error` set."""
 
+    async def refresh(self) -> None:
+        """GPUs came or went: the next reading starts from nothing."""
+
     async def close(self) -> None: ...
 
 

@@ -38,6 +38,8 @@ const struct sim_model *nvml_model(nvmlDevice_t device);
 nvmlReturn_t nvml_text(char *text, unsigned bytes, const char *value);
 /* Busy part of the last second, percent; of one client, or of the device when client < 0. */
 unsigned nvml_busy_percent(nvmlDevice_t device, int client);
+/* The value a knob gives for this GPU, as `3@0,1@2` is 3 for GPU 0; 0 when it names none. */
+uint64_t nvml_at_gpu(const char *knob, nvmlDevice_t device);
 uint64_t nvml_now_us(void); /* of the wall clock, as NVML's samples are stamped */
 
 #define ENTER()                                                                                                        \

@@ -30,6 +30,12 @@ static unsigned index_of(nvmlDevice_t device)
 	return sim_gpu_index(sim_state(), device);
 }
 
+/* An idle card says so; anything else that slows it is the knob's word. */
+static uint64_t clock_reasons(nvmlDevice_t device)
+{
+	return nvml_at_gpu("throttle", device) | (nvml_busy_percent(device, -1) == 0 ? 1 : 0);
+}
+
 /* The calls that answer one number which a model fixes: NUMBER(symbol, type, value). */
 #define NUMBER(symbol, type, value)                                                                                    \
 	NVML_API nvmlReturn_t symbol(nvmlDevice_t device, type *answer)                                                \
@@ -77,9 +83,9 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, m->cc_major == 9 ? 5 : m->
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, m->cc_major == 9 ? 5 : m->cc_major == 7 ? 3 : 4)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, 16)
-NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, 0)
-NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, 0)
-NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 0)
+NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, nvml_at_gpu("pcie_replay", device))
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, clock_reasons(device))
+NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, clock_reasons(device))
 NUMBER(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, 0x1ff)
 NUMBER(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, 0x1ff)
 NUMBER(nvmlDeviceGetSupportedEventTypes, unsigned long long, 8 /* critical XID */)
@@ -318,7 +324,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned 
 {
 	ENTER_DEVICE(device);
 	WANT(errors && type < 2 && counter < 2);
-	*errors = 0;
+	*errors = nvml_at_gpu(type ? "ecc_uncorrected" : "ecc_corrected", device);
 	return nvml_model(device)->ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
@@ -329,6 +335,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *c
 	WANT(correctable && uncorrectable && pending && failed);
 	if (!nvml_model(device)->ecc || nvml_model(device)->cc_major < 8)
 		return NVML_ERROR_NOT_SUPPORTED;
-	*correctable = *uncorrectable = *pending = *failed = 0;
+	*correctable = (unsigned)nvml_at_gpu("row_remap_correctable", device);
+	*uncorrectable = (unsigned)nvml_at_gpu("row_remap_uncorrectable", device);
+	*pending = (unsigned)nvml_at_gpu("row_remap_pending", device);
+	*failed = (unsigned)nvml_at_gpu("row_remap_failed", device);
 	return NVML_SUCCESS;
 }

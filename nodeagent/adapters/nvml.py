@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import sys
 from typing import Final
 
-from nodeagent.core.events import read_plain
+from nodeagent.adapters.nvml_wire import decode
 from nodeagent.ports import Clock, NodeReading
 from nodeagent.units import NS_PER_S
 
@@ -56,12 +55,23 @@ class ChildNvml:
             async with asyncio.timeout(deadline_s):
                 reading = await self._exchange()
         except TimeoutError:
-            return await self._fail(f"NVML did not answer within {deadline_s:g} s")
+            return await self._fail(f"it did not answer within {deadline_s:g} s")
         except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
-            return await self._fail(f"the NVML reader ended: {error or type(error).__name__}")
+            return await self._fail(f"its reader ended: {error or type(error).__name__}")
+        if (
+            reading.error is not None
+        ):  # a driver that was replaced needs a process that maps the new
+            return await self._fail(reading.error)
         self._fresh = False
         self._pause_s = FIRST_PAUSE_S
+        self._last_error = ""
         return reading
+
+    async def refresh(self) -> None:
+        """GPUs came or went: NVML sees that only when it is started again."""
+        self._pause_s = FIRST_PAUSE_S
+        self._not_before_ns = 0
+        await self.close()
 
     async def close(self) -> None:
         child, self._child = self._child, None
@@ -96,11 +106,11 @@ class ChildNvml:
         line = await child.stdout.readline()
         if not line.endswith(b"\n"):
             raise EOFError("no answer")
-        reading: NodeReading = read_plain(NodeReading, json.loads(line))
-        return reading
+        return decode(line)
 
     async def _fail(self, reason: str) -> NodeReading:
-        log.warning("%s; it is started again in %g s", reason, self._pause_s)
+        if reason != self._last_error:
+            log.warning("NVML: %s; its reader is started again in %g s", reason, self._pause_s)
         self._last_error = reason
         self._not_before_ns = self._clock.monotonic_ns() + int(self._pause_s * NS_PER_S)
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)

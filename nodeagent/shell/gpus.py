@@ -29,7 +29,7 @@ class Gpus:
 
     def take(self, reading: NodeReading, now_ns: int) -> None:
         if reading.error != self.error and reading.error is not None:
-            log.warning("NVML: %s", reading.error)
+            log.warning("the GPUs cannot be read: %s", reading.error)
         self.error = reading.error
         if reading.error is None:
             self.read_at_ns = now_ns

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 from nodeagent.config import Settings
 from nodeagent.core import events as ev
 from nodeagent.core.grants import Rules
-from nodeagent.ports import Clock, LedgerLost, Nvml
+from nodeagent.core.sampling import Pace, interval_s, next_pace
+from nodeagent.ports import Clock, LedgerLost, NodeReading, Nvml
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.service import Service
@@ -75,6 +76,8 @@ class Node:
         self._notify = notify
         self._ended: asyncio.Future[int] | None = None
         self._planning: asyncio.TimerHandle | None = None
+        self._last_reading: NodeReading | None = None
+        self._pace = Pace()
 
     def stop(self, status: int = EXIT_OK) -> None:
         """Ask the daemon to end; the first asker decides the exit status."""
@@ -151,6 +154,8 @@ class Node:
 
     async def _read_gpus(self) -> None:
         reading = await self._nvml.read()
+        self._pace = next_pace(self._pace, self._last_reading, reading)
+        self._last_reading = reading
         self._gpus.take(reading, self._clock.monotonic_ns())
         self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
         self._ok("gpus")
@@ -159,7 +164,8 @@ class Node:
         settings = self._settings.nvml
         while True:
             busy = bool(self._keeper.open) or self._gpus.error is not None
-            await asyncio.sleep(settings.interval_s if busy else settings.idle_interval_s)
+            ordinary_s = settings.interval_s if busy else settings.idle_interval_s
+            await asyncio.sleep(interval_s(self._pace, ordinary_s, settings.burst_interval_s))
             await self._read_gpus()
 
     async def _housekeeping_loop(self) -> None:

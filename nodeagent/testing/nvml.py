@@ -31,6 +31,7 @@ class FakeNvml:
         self.hung = False
         self.xids: list[tuple[GpuUuid, int]] = []
         self.restarts_total = 0
+        self.refreshes = 0
 
     def lose(self, uuid: GpuUuid) -> None:
         self.gpus[uuid] = replace(self.gpus[uuid], error="GPU is lost")
@@ -41,6 +42,9 @@ class FakeNvml:
             return NodeReading(error="NVML did not answer within 3 s")
         xids, self.xids = tuple(self.xids), []
         return NodeReading(tuple(self.gpus.values()), "999.1", "12.999", xids)
+
+    async def refresh(self) -> None:
+        self.refreshes += 1
 
     async def close(self) -> None:
         return None
