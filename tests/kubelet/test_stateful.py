@@ -117,6 +117,10 @@ class Machine(RuleBasedStateMachine):
         ):
             if not any(self._take_turns(key, other) for other in chosen):
                 chosen.append(key)
+        for key in chosen:  # whoever had the devices is over before this one is begun
+            for other in [one for one in self.started if self._take_turns(key, one)]:
+                if self._ids(other) != self._ids(key):
+                    del self.started[other]
 
         async def all_of_them():  # type: ignore[no-untyped-def]
             return await asyncio.gather(
@@ -135,9 +139,6 @@ class Machine(RuleBasedStateMachine):
         uid, container = key
         assert cdi["pod_uid"] == uid
         assert cdi["container"] == container
-        for other in [one for one in self.started if one != key and self._take_turns(key, one)]:
-            if self._ids(other) != self._ids(key):
-                del self.started[other]  # it was over before this one began
         before = self.started.get(key)
         assert before in (None, cdi["grant"]), "a restarted container keeps its grant"
         self.started[key] = str(cdi["grant"])
@@ -296,4 +297,4 @@ class TestMachine(Machine.TestCase):  # type: ignore[name-defined,misc]
 @pytest.mark.full
 @pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
 class TestMachineLong(Machine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
