@@ -491,6 +491,8 @@ class GrantAsk:
     policy: SharePolicy
     name: str = ""
     gpu_uuids: tuple[GpuUuid, ...] = ()
+    not_gpu_uuids: tuple[GpuUuid, ...] = ()
+    """Never on these."""
     wait_s: float = 0.0
     queue: QueueAsk | None = None
     """None: given away by this node alone."""

@@ -116,7 +116,8 @@ def place(
             return Unplaced(RefusalKind.INVALID, "the same GPU is named twice")
         pool, count = [known[uuid] for uuid in ask.gpu_uuids], len(ask.gpu_uuids)
     else:
-        pool, count = list(gpus), ask.gpus
+        pool = [gpu for gpu in gpus if gpu.uuid not in ask.not_gpu_uuids]
+        count = ask.gpus
 
     fitting: list[GpuCapacity] = []
     obstacles: list[str] = []

@@ -1,5 +1,6 @@
 """What a container's resource requests mean, in HAMi's names: `nvidia.com/gpu` (how many GPUs),
-`gpumem` (MiB on each), `gpumem-percentage`, `gpucores` (percent of each GPU's time).
+`gpumem` (MiB on each), `gpumem-percentage`, `gpucores` (percent of each GPU's time), `priority` (0
+goes before 1).
 
 What is not asked for is the node's default: the whole memory, and a share of the time that yields
 to others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with HAMi.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -17,6 +18,8 @@ from nodeagent.kubelet_ports import ContainerLimits, Never
 from nodeagent.ports import GrantAsk, MemoryAsk
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 
+FIRST_PRIORITY: Final = 1
+"""Of a grant whose pod asks for HAMi's priority 0; all others have 0."""
 _SUFFIXES: Final[Mapping[str, Fraction]] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -39,6 +42,7 @@ class ResourceNames:
     memory: str = "nvidia.com/gpumem"
     memory_percent: str = "nvidia.com/gpumem-percentage"
     cores: str = "nvidia.com/gpucores"
+    priority: str = "nvidia.com/priority"
     memory_factor: int = 1
     """MiB in one unit of `memory`."""
 
@@ -51,6 +55,10 @@ class DefaultLimits:
     """0: all of the GPU's memory."""
     cores_percent: int = 0
     """0: no cap while alone, an equal weight in company."""
+    elastic: bool = False
+    """A share that is asked for is a weight in company too, and no cap."""
+    alone: bool = False
+    """Everybody gets whole GPUs without company, whatever is asked for."""
 
 
 def parse_quantity(text: str) -> Fraction:
@@ -68,6 +76,8 @@ def limits_from_requests(
     resources: Mapping[str, str], gpus: int, names: ResourceNames, defaults: DefaultLimits
 ) -> ContainerLimits:
     """`gpus`: how many slots the kubelet gave it. Raises Never for what cannot be meant."""
+    if defaults.alone:
+        return default_limits(gpus, defaults)
     memory = _whole(resources, names.memory)
     percent = _whole(resources, names.memory_percent)
     cores = _whole(resources, names.cores)
@@ -79,16 +89,27 @@ def limits_from_requests(
         ask = MemoryAsk(part_ppm=Ppm(percent * 10_000))
     else:
         ask = _default_memory(defaults)
-    asked = [n for n in (names.memory, names.memory_percent, names.cores) if n in resources]
+    known = (names.memory, names.memory_percent, names.cores, names.priority)
+    first = names.priority in resources and _whole(resources, names.priority) == 0
+    grant = _ask(
+        gpus,
+        ask,
+        cores if names.cores in resources else defaults.cores_percent,
+        defaults.elastic,
+    )
     return ContainerLimits(
-        _ask(gpus, ask, cores if names.cores in resources else defaults.cores_percent),
-        source="pod" if asked else "defaults",
+        replace(grant, priority=FIRST_PRIORITY if first else 0),
+        source="pod" if any(name in resources for name in known) else "defaults",
     )
 
 
 def default_limits(gpus: int, defaults: DefaultLimits) -> ContainerLimits:
+    if defaults.alone:
+        whole = MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
+        return ContainerLimits(_ask(gpus, whole, 100, False), source="defaults")
     return ContainerLimits(
-        _ask(gpus, _default_memory(defaults), defaults.cores_percent), source="defaults"
+        _ask(gpus, _default_memory(defaults), defaults.cores_percent, defaults.elastic),
+        source="defaults",
     )
 
 
@@ -98,13 +119,14 @@ def _default_memory(defaults: DefaultLimits) -> MemoryAsk:
     return MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
 
 
-def _ask(gpus: int, memory: MemoryAsk, cores: int) -> GrantAsk:
-    policy = SharePolicy.HARD
-    if cores == 0:
-        policy = SharePolicy.ELASTIC
-    elif cores >= 100:
+def _ask(gpus: int, memory: MemoryAsk, cores: int, elastic: bool) -> GrantAsk:
+    if cores >= 100:
         policy = SharePolicy.EXCLUSIVE
-    share = WHOLE_PPM if policy is not SharePolicy.HARD else cores * 10_000
+    elif cores == 0 or elastic:
+        policy = SharePolicy.ELASTIC
+    else:
+        policy = SharePolicy.HARD
+    share = cores * 10_000 if 0 < cores < 100 else WHOLE_PPM
     return GrantAsk(gpus=gpus, memory=memory, share_ppm=Ppm(share), policy=policy)
 
 

@@ -22,6 +22,7 @@ from nodeagent.core import events as ev
 from nodeagent.core import kubelet as kb
 from nodeagent.core.kubelet_choice import attempts, hinted_gpus, prefer
 from nodeagent.core.kubelet_identity import Holder, identify
+from nodeagent.core.placement import GpuCapacity
 from nodeagent.core.pod_limits import merge
 from nodeagent.kubelet_ports import (
     Allocation,
@@ -84,6 +85,10 @@ class DeskSettings:
     """Between two looks at what the kubelet still has."""
     orphan_s: float = 60.0
     """Between the two looks that must miss an answer which the kubelet never wrote down."""
+    numa_topology: bool = True
+    exclude_uuids: frozenset[str] = frozenset()
+    exclude_indexes: frozenset[int] = frozenset()
+    """GPUs that are not offered."""
 
 
 @dataclass(slots=True)
@@ -143,7 +148,8 @@ class KubeletDesk:
         self._pods = pods
         self._cgroups = cgroups
         self._cdi = cdi
-        self._sources = sources
+        self.sources = sources
+        """May be replaced while the daemon runs."""
         self._mounts_of = mounts_of
         self._fatal = fatal
         self._decided = decided
@@ -204,12 +210,21 @@ class KubeletDesk:
 
     def _slots(self) -> tuple[SlotDevice, ...]:
         """All slots of a GPU have its health: the kubelet counts each for itself."""
-        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.sorted()}
+        told = self._settings.numa_topology
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.sorted() if told}
         return tuple(
             SlotDevice(str(SlotId(gpu.uuid, number)), gpu.healthy, nodes.get(gpu.uuid))
-            for gpu in self._gpus.capacities()
+            for gpu in self._offered()
             for number in range(self._settings.slots_per_gpu)
         )
+
+    def _offered(self) -> list[GpuCapacity]:
+        settings = self._settings
+        return [
+            gpu
+            for gpu in self._gpus.capacities()
+            if gpu.uuid not in settings.exclude_uuids and gpu.index not in settings.exclude_indexes
+        ]
 
     def devices(self) -> tuple[SlotDevice, ...]:
         return self._shown
@@ -256,7 +271,7 @@ class KubeletDesk:
     # --- Allocate -----------------------------------------------------------------------------
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        known = {gpu.uuid for gpu in self._gpus.capacities()}
+        known = {gpu.uuid for gpu in self._offered()}
         rows = []
         for ids in requests:
             self._check(ids, known)
@@ -354,7 +369,7 @@ class KubeletDesk:
             except KubeletAway as error:
                 raise NotYet(f"the kubelet's list of pods cannot be read: {error}") from error
             pod = requests.pod if requests is not None and requests.pod.name else holder.pod
-            for source in self._sources:
+            for source in self.sources:
                 found = await source.limits(pod, container, requests, gpus)
                 if found is not None:
                     parts.append(found)
@@ -403,7 +418,10 @@ class KubeletDesk:
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}" if of.pod else f"pod {of.pod_uid}"
         refusal = "no GPU"
-        for ask in attempts(replace(limits.ask, name=name), of.device_ids):
+        offered = {gpu.uuid for gpu in self._offered()}
+        others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in offered)
+        wanted = replace(limits.ask, name=name, not_gpu_uuids=others)
+        for ask in attempts(wanted, of.device_ids):
             request = RequestId(next(self._requests))
             asked = ev.Asked(request, do.grant, ask, NOBODY, self._clock.unix_s(), container=of)
             answers = self._keeper.ask(asked, None)

@@ -106,7 +106,14 @@ class Daemon:
         self.allocations = CrashingAllocations(place.directory / "allocations.sqlite")
         records = KubeletFiles(place.kubelet.root, RESOURCE, place.wire)
         self.desk = KubeletDesk(
-            DeskSettings(RESOURCE, place.slots, "pack", reconcile_s=3600.0, orphan_s=60.0),
+            DeskSettings(
+                RESOURCE,
+                place.slots,
+                "pack",
+                reconcile_s=3600.0,
+                orphan_s=60.0,
+                exclude_uuids=place.hidden,
+            ),
             BOOT,
             self.keeper,
             self.gpus,
@@ -188,6 +195,7 @@ class Place:
             NodeDefaults(DefaultLimits()),
         ]
         self.daemons = 0
+        self.hidden: frozenset[str] = frozenset()
         self.daemon: Daemon | None = None
         (directory / "cgroup").mkdir(exist_ok=True)
 

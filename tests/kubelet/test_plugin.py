@@ -300,3 +300,18 @@ async def test_a_kubelet_that_comes_later_is_found(place: Place) -> None:
     assert not daemon.server.registered
     await place.kubelet.start()
     await place.kubelet.until(lambda: place.kubelet.allocatable(RESOURCE))
+
+
+@with_place(gpus=3)
+async def test_gpus_that_are_not_offered_are_never_used(place: Place) -> None:
+    assert place.daemon is not None
+    place.hidden = frozenset({place.readings[0].uuid})
+    await place.restart_daemon()
+    endpoint = place.kubelet.endpoints[RESOURCE]
+    await place.kubelet.until(lambda: len(endpoint.devices) == 20)
+    pods = [Pod(f"p{i}", (Container("main", limits=limits(gpumem=50 * 1024)),)) for i in range(3)]
+    used = [(await place.run(pod))["gpus"][0] for pod in pods[:2]]
+    assert sorted(used) == sorted(one.uuid for one in place.readings[1:])
+    await place.kubelet.admit(pods[2], RESOURCE)
+    with pytest.raises(StartError, match="30Gi of 80Gi free"):
+        await place.kubelet.start_container(pods[2].uid, "main")

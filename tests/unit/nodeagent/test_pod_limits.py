@@ -108,3 +108,28 @@ def test_containers_with_one_grant_get_the_larger_limits() -> None:
     ask = merge([init, app]).ask
     assert ask.memory == MemoryAsk(amount_bytes=Bytes(4000 * MIB))
     assert (ask.share_ppm, ask.policy) == (600_000, SharePolicy.HARD)
+
+
+def test_priority_0_goes_first_and_any_other_does_not() -> None:
+    none = DefaultLimits()
+    asked = [
+        limits_from_requests({"nvidia.com/priority": p}, 1, NAMES, none).ask for p in ("0", "1")
+    ]
+    assert asked[0].priority > asked[1].priority == 0
+    assert limits_from_requests({}, 1, NAMES, none).ask.priority == 0
+
+
+def test_shares_may_be_weights_only() -> None:
+    elastic = DefaultLimits(cores_percent=20, elastic=True)
+    for resources, share in (({"nvidia.com/gpucores": "30"}, 300_000), ({}, 200_000)):
+        ask = limits_from_requests(resources, 1, NAMES, elastic).ask
+        assert (ask.policy, ask.share_ppm) == (SharePolicy.ELASTIC, share)
+    whole = limits_from_requests({"nvidia.com/gpucores": "100"}, 1, NAMES, elastic).ask
+    assert whole.policy is SharePolicy.EXCLUSIVE
+
+
+def test_a_node_that_gives_whole_gpus_gives_nothing_less() -> None:
+    alone = DefaultLimits(memory_mib=1000, alone=True)
+    ask = limits_from_requests({"nvidia.com/gpumem": "8000"}, 2, NAMES, alone).ask
+    assert ask.memory == MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
+    assert (ask.policy, ask.gpus) == (SharePolicy.EXCLUSIVE, 2)
