@@ -32,7 +32,8 @@ from nodeagent.adapters.metrics_http import MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
 from nodeagent.adapters.queue_client import GrpcQueueLink
-from nodeagent.adapters.region import RegionLibrary, TmpfsRegions, can_mount
+from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
+from nodeagent.adapters.region_mounts import region_mounts
 from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
 from nodeagent.adapters.sqlite_file import LedgerTooNew
@@ -127,7 +128,8 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
         raise Unavailable(f"{error}; see `sluice doctor`") from error
     raise_descriptor_limit()
     boot = boot_id()
-    mount_refusal = can_mount(runtime) if os.geteuid() == 0 else "not root"
+    mounts = region_mounts(runtime)
+    mount_refusal = mounts.refusal(runtime) if os.geteuid() == 0 else "not root"
     if mount_refusal:
         log.warning("no tmpfs per grant: %s; regions share %s", mount_refusal, runtime)
     try:
@@ -139,7 +141,7 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
 
     clock = SystemClock()
     notify = SdNotify(environment.get("NOTIFY_SOCKET"))
-    regions = TmpfsRegions(runtime / "grants", library, boot, mount=mount_refusal is None)
+    regions = TmpfsRegions(runtime / "grants", library, boot, None if mount_refusal else mounts)
     gpus = Gpus(settings.grants.slots_per_gpu, settings.grants.memory_reserve_mib)
     nvml = make_nvml(settings, clock)
     nodes: list[Node] = []

@@ -25,6 +25,7 @@ from queuecontroller.adapters.grpc_server import GrpcServer, TlsUnusable
 from queuecontroller.adapters.http import HttpServer
 from queuecontroller.adapters.metrics import render
 from queuecontroller.adapters.nodes_api import NodesApi
+from queuecontroller.adapters.sd_notify import SdNotify
 from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
 from queuecontroller.adapters.users_api import UsersApi
 from queuecontroller.adapters.wire import Wire, find_descriptors
@@ -126,7 +127,8 @@ def serve(
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
     try:
-        return asyncio.run(_serve(settings, store, wire, listening))
+        notify = SdNotify(environment.get("NOTIFY_SOCKET"))
+        return asyncio.run(_serve(settings, store, wire, listening, notify))
     except (StoreUnusable, TlsUnusable, OSError) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
@@ -141,11 +143,15 @@ def serve(
 
 
 async def _serve(
-    settings: Settings, store: Store, wire: Wire, listening: Callable[[Bound], None] | None
+    settings: Settings,
+    store: Store,
+    wire: Wire,
+    listening: Callable[[Bound], None] | None,
+    notify: SdNotify,
 ) -> int:
     placer = StockPlacer() if settings.placement.mode == "nodes" else None
     book = Book(book_settings(settings), placer, lambda: str(uuid.uuid4()))
-    shell = Shell(book, store, SystemClock())
+    shell = Shell(book, store, SystemClock(), notify.send)
     shell.start()
     journal = book.journal
     log.info("database of cluster %s, term %d", journal.cluster_id, journal.term)
@@ -177,8 +183,10 @@ async def _serve(
         log.info("serving on %s (port %d)", settings.server.listen, bound.grpc_port)
         if listening is not None:
             listening(bound)
+        notify.send("READY=1")
         return await running
     finally:
+        notify.send("STOPPING=1")
         shell.stop()
         collecting.cancel()
         collector.stop()

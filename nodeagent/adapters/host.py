@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodeagent.adapters import elf
 from nodeagent.adapters.pidfd import peer_pidfd_supported
-from nodeagent.adapters.region import can_mount
+from nodeagent.adapters.region_mounts import region_mounts
 from nodeagent.native import NativeFiles
 from nodeagent.ports import Finding
 
@@ -175,11 +175,11 @@ def _tmpfs(runtime_dir: Path) -> Finding:
             "tmpfs per grant",
             "warning",
             "not root: regions share one directory, for this user's programs only",
-            "run the daemon as root, see systemd/sluice-nodeagent.service",
+            "run the daemon as root: systemctl enable --now sluice",
         )
     if not runtime_dir.is_dir():
         return Finding("tmpfs per grant", "ok", f"{runtime_dir} is made when the daemon starts")
-    why = can_mount(runtime_dir)
+    why = region_mounts(runtime_dir).refusal(runtime_dir)
     if why is None:
         return Finding("tmpfs per grant", "ok", f"can be mounted below {runtime_dir}")
     return Finding(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters import region_layout as c
+from nodeagent.adapters.region_mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, RegionMounts
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.ports import (
     DeviceCounters,
@@ -45,8 +46,6 @@ RECORD_FILE: Final = "grant.json"
 MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
 """76 pages for the two files and one for the record; inodes: the root, four files and one to
 rename from."""
-MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 
 _SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
 _SLOTS_AT: Final = c.Usage.slot.offset
@@ -288,16 +287,17 @@ class TmpfsRegion:
 class TmpfsRegions:
     """The RegionStore below `<runtime>/grants`."""
 
-    def __init__(self, root: Path, library: RegionLibrary, boot_id: str, mount: bool) -> None:
-        """`mount`: give every grant a tmpfs of its own; needs CAP_SYS_ADMIN."""
+    def __init__(
+        self, root: Path, library: RegionLibrary, boot_id: str, mounts: RegionMounts | None
+    ) -> None:
+        """`mounts` gives every grant a tmpfs of its own; None: all share the one of `root`."""
         self._root = root
         self._closed_root = root.parent / "pods"
         """Regions of containers: any user in the container may write its usage, so nobody else on
         the host may come near."""
         self._library = library
         self._boot_id = uuid.UUID(boot_id).bytes
-        self._mount = mount
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._mounts = mounts
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._closed_root.mkdir(mode=0o700, exist_ok=True)
         os.chmod(self._closed_root, 0o700)
@@ -306,8 +306,8 @@ class TmpfsRegions:
         directory = self._place(record.grant, record.container is not None)
         directory.mkdir(mode=0o755)
         try:
-            if self._mount:
-                self._mount_tmpfs(directory)
+            if self._mounts is not None:
+                self._mounts.mount(directory, MOUNT_OPTIONS, MS_NOSUID | MS_NODEV | MS_NOEXEC)
             self._make_files(directory, record)
             region = TmpfsRegion(self._library, directory, len(limits))
             region.publish(_draft(record, limits, self._boot_id))
@@ -328,7 +328,8 @@ class TmpfsRegions:
         if not _GRANT_NAME.fullmatch(grant):
             raise ValueError(f"{grant!r} is not a grant's directory")
         directory = self._found(grant)
-        while self._libc.umount2(os.fsencode(directory), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
+        unmounts = self._mounts or RegionMounts()  # what a daemon that could mount has left
+        while unmounts.unmount(directory):
             pass
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(directory):
@@ -365,13 +366,6 @@ class TmpfsRegions:
         closed = self._place(grant, closed=True)
         return closed if closed.is_dir() else self._place(grant, closed=False)
 
-    def _mount_tmpfs(self, directory: Path) -> None:
-        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-        target, options = os.fsencode(directory), MOUNT_OPTIONS.encode()
-        if self._libc.mount(b"sluice", target, b"tmpfs", flags, options) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"mount tmpfs on {directory}: {os.strerror(number)}")
-
     def _make_files(self, directory: Path, record: GrantRecord) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         for name, size, mode in (
@@ -391,23 +385,6 @@ class TmpfsRegions:
             finally:
                 os.close(fd)
         self.write_record(record)
-
-
-def can_mount(root: Path) -> str | None:
-    """None when a tmpfs can be mounted below `root`, else why not. Leaves nothing behind."""
-    probe = root / f".mount-probe-{os.getpid()}"
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        probe.mkdir(mode=0o700)
-    except OSError as error:
-        return str(error)
-    try:
-        if libc.mount(b"sluice", os.fsencode(probe), b"tmpfs", MS_NOSUID, b"size=4k") != 0:
-            return os.strerror(ctypes.get_errno())
-        libc.umount2(os.fsencode(probe), MNT_DETACH)
-        return None
-    finally:
-        probe.rmdir()
 
 
 def _slot_at(slot: int) -> int:

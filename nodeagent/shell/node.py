@@ -26,6 +26,10 @@ from nodeagent.units import NS_PER_MS, NS_PER_US, Nanoseconds
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_S: Final = 1.0
+NVML_START_S: Final = 15.0
+"""The first reading of a new reader; see adapters.nvml."""
+WATCHDOG_SLACK_S: Final = 10.0
+"""For a machine that swaps."""
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 70
 EXIT_LEDGER_LOST: Final = 75
@@ -178,6 +182,21 @@ class Node:
                 self._notify("WATCHDOG=1")
 
     def _alive(self) -> bool:
-        """The planning loop still comes round; this one does, or we would not be here."""
-        longest_s = 10 * max(1.0, self._settings.planner.idle_tick_ms / 1000)
-        return self._clock.unix_s() - self._service.loops["planning"] < longest_s
+        """Every loop has come round in its time; the slowest one decides."""
+        settings = self._settings
+        allowed_s = {
+            "planning": 10 * max(1.0, settings.planner.idle_tick_ms / 1000),
+            # A driver that hangs costs one deadline, then the pause before the next reader.
+            "gpus": 2 * (settings.nvml.idle_interval_s + settings.nvml.deadline_s)
+            + NVML_START_S
+            + WATCHDOG_SLACK_S,
+        }
+        now_s = self._clock.unix_s()
+        late = [
+            name
+            for name, limit_s in allowed_s.items()
+            if now_s - self._service.loops.get(name, now_s) > limit_s
+        ]
+        if late:
+            log.error("the watchdog is not fed: no round of %s", ", ".join(late))
+        return not late

@@ -13,7 +13,6 @@ from typing import Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from queuecontroller.service.nodes import SECOND_NS
 from queuecontroller.service.shell import Shell
 
 REQUEST_DEADLINE_S: Final = 2.0
@@ -82,8 +81,7 @@ class HttpServer:
         if path == b"/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, self._metrics()
         if path == b"/healthz":
-            oldest_ns = self._shell.now_ns() - int(HEALTHY_SILENCE_S * SECOND_NS)
-            silent = [loop for loop, at in self._shell.last_ok_ns.items() if at < oldest_ns]
+            silent = self._shell.silent_loops(HEALTHY_SILENCE_S)
             return _verdict(f"silent: {', '.join(silent)}" if silent else "")
         if path == b"/readyz":
             return _verdict(self._shell.why_not_ready)

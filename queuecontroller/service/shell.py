@@ -28,6 +28,8 @@ T = TypeVar("T")
 TICK_S: Final = 1.0
 CYCLES_AT_ONCE: Final = 8
 """Cycles before others get a turn in the event loop."""
+WATCHDOG_SILENCE_S: Final = 20.0
+"""The slowest loop feeds the watchdog; the longest step over 100,000 workloads takes seconds."""
 MOST_BEHIND: Final = 10_000
 """Changes a watcher may be behind before it is told to start over."""
 EXIT_OK: Final = 0
@@ -72,7 +74,11 @@ class Subscription:
 
 
 class Shell:
-    def __init__(self, book: Book, store: Store, clock: Clock) -> None:
+    def __init__(
+        self, book: Book, store: Store, clock: Clock, notify: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`notify` tells who started us how we are, as in sd_notify(3)."""
+        self._notify = notify
         self.book = book
         self.views = Views(book)
         self.store = store
@@ -202,7 +208,14 @@ class Shell:
         while True:
             self.step("tick", lambda book, now_ns: book.tick(now_ns))
             self.last_ok_ns["tick"] = self.now_ns()
+            if not self.silent_loops(WATCHDOG_SILENCE_S):
+                self._notify("WATCHDOG=1")
             await asyncio.sleep(TICK_S)
+
+    def silent_loops(self, seconds: float) -> list[str]:
+        """Loops that have not come round for so long."""
+        oldest_ns = self.now_ns() - int(seconds * SECOND_NS)
+        return [loop for loop, at_ns in self.last_ok_ns.items() if at_ns < oldest_ns]
 
     # -- watching ---------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Daemon:
             rules_of(Settings(), BOOT),
             place.clock,
             self.ledger,
-            TmpfsRegions(place.directory / "grants", place.library, BOOT, mount=False),
+            TmpfsRegions(place.directory / "grants", place.library, BOOT, mounts=None),
             SystemProcesses(),
             fatal=self.fatal,
         )

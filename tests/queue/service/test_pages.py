@@ -1,71 +1,18 @@
-"""docs/queue.md and docs/queue-metrics.md say what the code does."""
+"""docs/queue-metrics.md says what the code does; settings tell every mistake."""
 
 from __future__ import annotations
-
-import ast
-import inspect
-from dataclasses import fields
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuecontroller import metrics
 from queuecontroller.adapters.metrics import render
-from queuecontroller.config import SECTIONS, ConfigError, Settings, is_loopback, parse
+from queuecontroller.config import ConfigError, Settings, is_loopback, parse
 from queuecontroller.service.shell import Shell
 from tests.golden import check
 from tests.places import REPO
 
 from .world import World
-
-
-def documented_settings() -> str:
-    lines: list[str] = []
-    for section, kind in SECTIONS.items():
-        about = inspect.getdoc(kind) or ""
-        lines += [f"### `[{section}]`", "", _sentence(about.partition(": ")[2]), ""]
-        lines += ["| Key | Default | Allowed | Meaning |", "|---|---|---|---|"]
-        texts = _texts(kind)
-        for one in fields(kind):
-            default = str(one.default).lower() if isinstance(one.default, bool) else one.default
-            shown = (
-                f"`{default:g}`"
-                if isinstance(default, float)
-                else f"`{default}`"
-                if default != ""
-                else ""
-            )
-            lines.append(
-                f"| `{one.name}` | {shown} | {_allowed(dict(one.metadata))} | {texts[one.name]} |"
-            )
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _allowed(limits: dict[str, Any]) -> str:
-    if "low" in limits:
-        return f"{limits['low']:g} to {limits['high']:g}"
-    if "allowed" in limits:
-        return ", ".join(f"`{one}`" for one in limits["allowed"])
-    return "absolute path" if limits.get("absolute") else ""
-
-
-def _texts(kind: type[Any]) -> dict[str, str]:
-    """The text under each field."""
-    body = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {one.name: "" for one in fields(kind)}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            assert isinstance(text.value, ast.Constant)
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
 
 
 def documented_metrics() -> str:
@@ -84,12 +31,6 @@ def documented_metrics() -> str:
         labels = ", ".join(f"`{label}`" for label in one.labels)
         lines.append(f"| `{name}` | {one.kind} | {labels} | {one.help} |")
     return "\n".join([*lines, ""])
-
-
-def test_the_settings_on_the_page() -> None:
-    path = REPO / "docs" / "queue.md"
-    head = path.read_text().partition("### `[server]`")[0]
-    check(path, head.rstrip() + "\n\n" + documented_settings())
 
 
 def test_the_metrics_on_the_page() -> None:

@@ -1,0 +1,28 @@
+#!/bin/bash
+# A Debian 12 with systemd and what our packages depend on, as a tar archive that is made once: an operator's fresh
+# machine, and the base of the container image. usage: root.sh machine|image ARCHIVE
+set -euo pipefail
+kind=${1:?usage: root.sh machine|image ARCHIVE}
+archive=$(realpath -m "${2:?usage: root.sh machine|image ARCHIVE}")
+cd "$(dirname "$0")/.."
+[ -f "$archive" ] && exit 0
+packaging/tools.sh mmdebstrap=mmdebstrap
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+needs=ca-certificates,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
+case $kind in
+machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
+image) ;;
+*) echo "root.sh: $kind is neither machine nor image" >&2; exit 2 ;;
+esac
+mkdir -p "$(dirname "$archive")"
+SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
+export SOURCE_DATE_EPOCH
+# Documentation is left out of the image as Debian's own slim images do, but for the licences.
+slim=(--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright'
+	--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*')
+[ "$kind" = image ] || slim=()
+mmdebstrap --quiet --variant=minbase --mode=root --include="$needs" --skip=cleanup/apt/lists "${slim[@]}" \
+	bookworm "$archive.new.tar" "deb $mirror bookworm main" \
+	"deb $mirror bookworm-updates main" "deb http://deb.debian.org/debian-security bookworm-security main" \
+	>"$archive.log" 2>&1 || { tail -20 "$archive.log" >&2; exit 1; }
+mv "$archive.new.tar" "$archive"
