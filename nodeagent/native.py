@@ -36,6 +36,16 @@ class NativeFiles:
         return self.root / "preload" / "libsluice.so"
 
     @property
+    def preload_list(self) -> Path:
+        """An /etc/ld.so.preload with our library alone, as a container sees it."""
+        return self.root / "preload" / "ld.so.preload"
+
+    @property
+    def container_hook(self) -> Path:
+        """What a container runtime starts; absent where no static program could be built."""
+        return self.root / "hook" / "sluice-container-hook"
+
+    @property
     def wire_descriptors(self) -> Path:
         return self.root / "proto" / "sluice.binpb"
 

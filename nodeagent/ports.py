@@ -722,7 +722,14 @@ class GrantMounts:
     """Where the container sees `region_dir`: /run/sluice/grant, the interposer's fixed place."""
     preload_path: str
     """Our library for /etc/ld.so.preload, on the host."""
+    hook_path: str = ""
+    """Our program that a runtime starts while it makes the container: it adds our line to the
+    image's own /etc/ld.so.preload. Empty: there is none, `preload_list_path` replaces the file."""
+    preload_list_path: str = ""
+    """A file with that one line."""
     libraries: tuple[DriverLibrary, ...] = ()
+    counted_gpus: tuple[GpuUuid, ...] = ()
+    """Those that Allocate was asked for; the grant may be on others."""
     pod_uid: str = ""
     namespace: str = ""
     pod: str = ""
@@ -757,18 +764,27 @@ class ContainerAnswer:
     nodes: tuple[ContainerNode, ...] = ()
 
 
+CDI_SETTLES_S: Final = 0.025
+"""From the renaming of a new file until the runtime's cache has it, in s: the library's cache needs
+up to 9 ms for a directory of 64 files on a machine with nothing else to do."""
+
+
 class CdiPort(Protocol):
     """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, used once."""
+
+    fixes_gpus: bool
+    """The answer to Allocate decides the GPUs: a grant on others cannot be written."""
 
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         """By the configured strategy; `gpus` are those of the device ids, a hint. No I/O."""
 
     def write(self, nonce: str, edits: GrantMounts) -> bool:
-        """Durable and visible to the runtime's cache ~25 ms after it returns True; False: it was
-        there already, word for word. Raises OSError, or ValueError for what cannot be written."""
+        """Durable, and visible to the runtime's cache CDI_SETTLES_S after it returns True; False:
+        it was there already, word for word, for at least that long. Raises OSError, or
+        ValueError for what cannot be written."""
 
     def remove(self, nonce: str) -> None:
         """Idempotent."""
 
     def names(self) -> list[str]:
-        """The nonces that have a file now."""
+        """The nonces that have a file now; leftovers of an interrupted writing are removed."""

@@ -11,6 +11,10 @@ stage interpose/shim/libcuda.so.1 shim/libcuda.so.1
 stage interpose/shim/libnvidia-ml.so.1 shim/libnvidia-ml.so.1
 stage interpose/preload/libsluice.so preload/libsluice.so
 stage interpose/libsluice_region.so libsluice_region.so
+if [ -f "$meson_dir/interpose/hook/sluice-container-hook" ]; then
+	stage interpose/hook/sluice-container-hook hook/sluice-container-hook
+fi
+install -D -m 0644 "$(dirname "$0")/../interpose/preload/ld.so.preload" "$dest/preload/ld.so.preload"
 for set in sluice kubelet queue; do
 	cmp -s "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb" ||
 		install -D -m 0644 "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb"

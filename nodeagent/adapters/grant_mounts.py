@@ -11,6 +11,7 @@ from nodeagent.adapters import region_layout as c
 from nodeagent.adapters.host import DRIVER, NVML
 from nodeagent.adapters.injection import GRANT_DIR, Cover, covers, find_driver
 from nodeagent.adapters.library_store import libraries
+from nodeagent.core.kubelet_choice import hinted_gpus
 from nodeagent.native import NativeFiles
 from nodeagent.ports import DriverLibrary, GrantMounts, GrantRecord
 
@@ -46,7 +47,10 @@ class GrantMounter:
             socket_path=f"{region_dir}/{c.SOCKET_FILE}",
             container_dir=str(GRANT_DIR),
             preload_path=str(files.preload_library),
+            hook_path=_if_there(files.container_hook),
+            preload_list_path=_if_there(files.preload_list),
             libraries=found,
+            counted_gpus=hinted_gpus(ref.device_ids) if ref else (),
             pod_uid=ref.pod_uid if ref else "",
             namespace=ref.namespace if ref else "",
             pod=ref.pod if ref else "",
@@ -72,3 +76,7 @@ def _library(cover: Cover) -> DriverLibrary:
         shim_path=str(cover.ours),
         kept_path=str(cover.kept),
     )
+
+
+def _if_there(path: Path) -> str:
+    return str(path) if path.is_file() else ""

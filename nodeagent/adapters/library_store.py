@@ -35,9 +35,13 @@ def libraries(files: NativeFiles, drivers: Mapping[str, str], root: Path) -> Nat
         f"shim/{DRIVER}": (files.shim_dir / DRIVER, DRIVER),
         f"shim/{NVML}": (files.shim_dir / NVML, NVML),
         f"preload/{files.preload_library.name}": (files.preload_library, DRIVER),
+        f"preload/{files.preload_list.name}": (files.preload_list, ""),
+        f"hook/{files.container_hook.name}": (files.container_hook, ""),
     }
     contents = {
         name: fitted(ours.read_bytes(), soname, drivers.get(soname, ""))
+        if soname
+        else ours.read_bytes()
         for name, (ours, soname) in wanted.items()
         if ours.is_file()
     }

@@ -58,10 +58,14 @@ def hinted_gpus(device_ids: Collection[str]) -> tuple[GpuUuid, ...]:
     return tuple(sorted({parse_slot(text).gpu for text in device_ids}))
 
 
-def attempts(ask: GrantAsk, device_ids: Collection[str]) -> tuple[GrantAsk, ...]:
+def attempts(
+    ask: GrantAsk, device_ids: Collection[str], only_hinted: bool = False
+) -> tuple[GrantAsk, ...]:
     """What to try, in order: where it was decided, else where the kubelet counts it, else
-    anywhere on the node."""
+    anywhere on the node. `only_hinted`: the container sees those GPUs, whatever we say."""
     hints = hinted_gpus(device_ids)
+    if only_hinted:
+        return (replace(ask, gpu_uuids=hints),) if set(ask.gpu_uuids) <= set(hints) else ()
     if ask.gpu_uuids or len(hints) != ask.gpus:
         return (ask,)
     return (replace(ask, gpu_uuids=hints), ask)

@@ -44,6 +44,7 @@ from nodeagent.kubelet_ports import (
     parse_slot,
 )
 from nodeagent.ports import (
+    CDI_SETTLES_S,
     CdiPort,
     Clock,
     ContainerAnswer,
@@ -66,8 +67,6 @@ log = logging.getLogger(__name__)
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
 RECORDS_DEADLINE_S: Final = 5.0
-CDI_SETTLES_S: Final = 0.025
-"""From the renaming of a new file until the runtime's cache has it; see docs/kubernetes.md."""
 RECOVERY_QUIET_S: Final = 1.5
 """A GPU is offered again only after this; that it is sick is told at once."""
 FIRST_REQUEST: Final = 1 << 33
@@ -417,11 +416,11 @@ class KubeletDesk:
         """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}" if of.pod else f"pod {of.pod_uid}"
-        refusal = "no GPU"
+        refusal = "decided for another GPU than the container was given (strategy envvar)"
         offered = {gpu.uuid for gpu in self._offered()}
         others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in offered)
         wanted = replace(limits.ask, name=name, not_gpu_uuids=others)
-        for ask in attempts(wanted, of.device_ids):
+        for ask in attempts(wanted, of.device_ids, self._cdi.fixes_gpus):
             request = RequestId(next(self._requests))
             asked = ev.Asked(request, do.grant, ask, NOBODY, self._clock.unix_s(), container=of)
             answers = self._keeper.ask(asked, None)

@@ -14,6 +14,8 @@ from nodeagent.units import GpuUuid
 
 
 class FakeCdi:
+    fixes_gpus = False
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.fails = ""

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sluice-container-hook: an OCI createContainer hook that puts our library first in the image's own /etc/ld.so.preload.
+ *
+ *   sluice-container-hook preload /run/sluice/lib/libsluice.so  < state
+ *
+ * It runs as root, in the container's mount namespace before the runtime changes its root, over a file system that the
+ * image's maker wrote. So: statically linked (runtimes have given hooks the container's LD_PRELOAD), every path of the
+ * container is resolved inside of its root, nothing of the image is executed or written, and what goes wrong ends the
+ * start of the container with a sentence. The merged file is a tmpfs of its own, mounted read-only over the image's.
+ * Source: OCI runtime specification 1.2, config.md "Hooks" and runtime.md "State".
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interpose/hook/json.h"
+
+#define NAME "sluice-container-hook"
+#define STATE_MAX (1 << 20)
+#define CONFIG_MAX (16 << 20)
+#define PRELOAD_MAX (64 << 10)
+#define TMPFS_OPTIONS "size=128k,nr_inodes=4,mode=0755"
+#define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+#define FILE_IN_ROOT "etc/ld.so.preload"
+
+__attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...)
+{
+	va_list arguments;
+
+	fputs(NAME ": ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+/* A string of at most `most` bytes; NUL inside ends what follows from it. */
+static char *read_all(int fd, size_t most, const char *what)
+{
+	size_t have = 0;
+	size_t room = 4096;
+	char *data = malloc(room + 1);
+
+	for (;;) {
+		if (!data)
+			fail("no memory for %s", what);
+		ssize_t n = read(fd, data + have, room - have);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			fail("cannot read %s: %s", what, strerror(errno));
+		if (n == 0)
+			break;
+		have += (size_t)n;
+		if (have > most)
+			fail("%s is larger than %zu bytes", what, most);
+		if (have == room) {
+			room *= 2;
+			data = realloc(data, room + 1);
+		}
+	}
+	data[have] = '\0';
+	return data;
+}
+
+/* --- paths of the container ------------------------------------------------------------------------------------- */
+
+/* Before Linux 5.6: no link at all may be on the way. */
+static int walk(int root, const char *path, int flags)
+{
+	int at = dup(root);
+
+	for (;;) {
+		size_t length = strcspn(path, "/");
+		char part[256];
+		bool last = path[length] == '\0';
+
+		if (at < 0)
+			return -1;
+		if (length == 0 || length >= sizeof(part)) {
+			close(at);
+			errno = EINVAL;
+			return -1;
+		}
+		memcpy(part, path, length);
+		part[length] = '\0';
+		int next = openat(at, part, (last ? flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC);
+		int why = errno;
+
+		close(at);
+		errno = why;
+		if (last)
+			return next;
+		at = next;
+		path += length + 1;
+	}
+}
+
+/* As a program in the container would find it; links lead nowhere else. */
+static int open_in(int root, const char *path, int flags)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(flags | O_CLOEXEC),
+		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+	};
+	long fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
+
+	if (fd < 0 && errno == ENOSYS)
+		return walk(root, path, flags);
+	return (int)fd;
+}
+
+static const char *fd_path(int fd, char buffer[32])
+{
+	snprintf(buffer, 32, "/proc/self/fd/%d", fd);
+	return buffer;
+}
+
+/* The image's file, or an empty new one to mount over, as runtimes make for every mount. */
+static int open_target(int root)
+{
+	int fd = open_in(root, FILE_IN_ROOT, O_PATH);
+	struct stat seen;
+
+	if (fd < 0 && errno == ENOENT) {
+		if (mkdirat(root, "etc", 0755) != 0 && errno != EEXIST)
+			fail("cannot make /etc in the container: %s", strerror(errno));
+		int etc = open_in(root, "etc", O_PATH | O_DIRECTORY);
+
+		if (etc < 0)
+			fail("cannot open /etc of the container: %s", strerror(errno));
+		fd = openat(etc, "ld.so.preload", O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0644);
+		if (fd < 0)
+			fail("cannot make /etc/ld.so.preload in the container: %s", strerror(errno));
+		close(etc);
+		close(fd);
+		fd = open_in(root, FILE_IN_ROOT, O_PATH);
+	}
+	if (fd < 0)
+		fail("cannot open /etc/ld.so.preload of the container: %s", strerror(errno));
+	if (fstat(fd, &seen) != 0 || !S_ISREG(seen.st_mode))
+		fail("/etc/ld.so.preload of the image is not a file");
+	return fd;
+}
+
+/* --- the merged file -------------------------------------------------------------------------------------------- */
+
+/* ld.so takes spaces, tabs and colons as the ends of names too. */
+static bool has_entry(const char *list, const char *entry)
+{
+	const char *ends = " \t\n:";
+
+	for (list += strspn(list, ends); *list; list += strspn(list, ends)) {
+		size_t length = strcspn(list, ends);
+
+		if (*list == '#') /* a comment, to the end of its line */
+			length = strcspn(list, "\n");
+		else if (length == strlen(entry) && memcmp(list, entry, length) == 0)
+			return true;
+		list += length;
+	}
+	return false;
+}
+
+static void write_file(int directory, const char *library, const char *rest)
+{
+	int fd = openat(directory, "list", O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0644);
+
+	if (fd < 0 || fchmod(fd, 0644) != 0 || dprintf(fd, "%s\n%s", library, rest) < 0 || close(fd) != 0)
+		fail("cannot write the merged ld.so.preload: %s", strerror(errno));
+}
+
+/* In a directory that the runtime has just made for our library's mount, and that comes back when this is detached. */
+static void cover(int root, int target, const char *library, const char *rest, const char *label)
+{
+	char directory[256];
+	char options[512];
+	char path[32];
+	char other[32];
+	const char *slash = strrchr(library, '/');
+
+	if (slash == library || (size_t)(slash - library) >= sizeof(directory))
+		fail("%s: not a path that can be used", library);
+	memcpy(directory, library + 1, (size_t)(slash - library - 1));
+	directory[slash - library - 1] = '\0';
+	if (label[0] && !strchr(label, '"'))
+		snprintf(options, sizeof(options), TMPFS_OPTIONS ",context=\"%.400s\"", label);
+	else
+		snprintf(options, sizeof(options), TMPFS_OPTIONS);
+
+	int below = open_in(root, directory, O_PATH | O_DIRECTORY);
+
+	if (below < 0)
+		fail("cannot open /%s of the container: %s", directory, strerror(errno));
+	if (mount("tmpfs", fd_path(below, path), "tmpfs", QUIET, options) != 0)
+		fail("cannot mount a tmpfs: %s", strerror(errno));
+	int made = open_in(root, directory, O_PATH | O_DIRECTORY);
+
+	if (made < 0)
+		fail("cannot open the new tmpfs: %s", strerror(errno));
+	write_file(made, library, rest);
+	int file = openat(made, "list", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+	if (file < 0 || mount(fd_path(file, path), fd_path(target, other), NULL, MS_BIND, NULL) != 0)
+		fail("cannot mount over /etc/ld.so.preload: %s", strerror(errno));
+	int covered = open_in(root, FILE_IN_ROOT, O_PATH);
+
+	if (covered < 0 ||
+	    mount(NULL, fd_path(covered, path), NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | QUIET, NULL) != 0)
+		fail("cannot make /etc/ld.so.preload read-only: %s", strerror(errno));
+	if (umount2(fd_path(made, path), MNT_DETACH) != 0)
+		fail("cannot detach the tmpfs: %s", strerror(errno));
+}
+
+static void preload(int root, const char *library, const char *label)
+{
+	int target = open_target(root);
+	char path[32];
+	int image = open(fd_path(target, path), O_RDONLY | O_CLOEXEC);
+
+	if (image < 0)
+		fail("cannot read /etc/ld.so.preload of the image: %s", strerror(errno));
+	char *list = read_all(image, PRELOAD_MAX, "/etc/ld.so.preload of the image");
+
+	close(image);
+	if (!has_entry(list, library))
+		cover(root, target, library, list, label);
+	free(list);
+}
+
+/* --- what the runtime says -------------------------------------------------------------------------------------- */
+
+static char *text_at(const char *json, const char *key, const char *what)
+{
+	char *text = json_text(json_member(json, key));
+
+	if (!text || !text[0])
+		fail("%s has no \"%s\"", what, key);
+	return text;
+}
+
+static int open_root(const char *bundle, const char *config)
+{
+	char *path = text_at(json_member(config, "root"), "path", "root of config.json");
+	int base = open(bundle, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int root =
+		base < 0 ? -1 : openat(base, path, O_PATH | O_DIRECTORY | O_CLOEXEC); /* an absolute one stands alone */
+
+	if (root < 0)
+		fail("cannot open the container's root %s: %s", path, strerror(errno));
+	close(base);
+	free(path);
+	return root;
+}
+
+static char *read_config(const char *bundle)
+{
+	int base = open(bundle, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = base < 0 ? -1 : openat(base, "config.json", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		fail("cannot open config.json in %s: %s", bundle, strerror(errno));
+	char *config = read_all(fd, CONFIG_MAX, "config.json");
+
+	close(fd);
+	close(base);
+	return config;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 3 || strcmp(argv[1], "preload") != 0 || argv[2][0] != '/') {
+		fputs("usage: " NAME " preload /PATH/OF/LIBRARY  (the state of an OCI container on standard input)\n",
+		      stderr);
+		return 2;
+	}
+	char *state = read_all(STDIN_FILENO, STATE_MAX, "the container's state");
+	char *bundle = text_at(state, "bundle", "the container's state");
+	char *config = read_config(bundle);
+	char *label = json_text(json_member(json_member(config, "linux"), "mountLabel"));
+	int root = open_root(bundle, config);
+
+	preload(root, argv[2], label ? label : "");
+	close(root);
+	free(label);
+	free(config);
+	free(bundle);
+	free(state);
+	return 0;
+}

@@ -1,0 +1,232 @@
+"""Grants as the container runtime reads them: one CDI file for each, or for runtimes without CDI
+one directory of links.
+
+The runtime's library is told of changes by inotify, and only of some: a file renamed within the
+directory is seen, one renamed into it from elsewhere or linked there never is. So a file is
+written beside its place, synced and renamed, and has a few milliseconds before anybody is told.
+Names are never used twice, so that what a slow cache still has cannot be another container's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.cdi_installed import DIRECTORIES, InstalledSpecs
+from nodeagent.core import cdi
+from nodeagent.core.cdi_base import edits_of
+from nodeagent.kubelet_ports import NONCE
+from nodeagent.ports import CDI_SETTLES_S, CdiPort, ContainerAnswer, GrantMounts
+from nodeagent.units import NS_PER_S, GpuUuid
+
+OURS: Final = cdi.KIND.replace("/", "-") + "_"
+"""How our files' names begin: the library's convention for what lives as long as a container."""
+STRATEGIES: Final = ("cdi-cri", "cdi-annotations", "envvar")
+_FILE: Final = re.compile(re.escape(OURS) + r"([0-9a-f]{32})\.json")
+_TEMPORARY: Final = re.compile(r"\." + re.escape(OURS) + r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
+_NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+
+Indexes = Callable[[], Mapping[GpuUuid, int]]
+
+
+def cdi_port(
+    strategy: str,
+    links_dir: Path,
+    indexes: Indexes,
+    directories: Sequence[Path] = DIRECTORIES,
+) -> CdiPort:
+    """The port of a strategy. `links_dir` is of envvar alone; `indexes` has the GPUs' numbers, for
+    specifications that name devices by them. The last of `directories` is written to."""
+    if strategy == "envvar":
+        return RegionLinks(links_dir)
+    answer = {"cdi-cri": cdi.by_cri, "cdi-annotations": cdi.by_annotation}[strategy]
+    return CdiFiles(answer, indexes, directories)
+
+
+class CdiFiles:
+    """Strategies cdi-cri and cdi-annotations."""
+
+    fixes_gpus = False
+
+    def __init__(
+        self,
+        answer: Callable[[str], ContainerAnswer],
+        indexes: Indexes,
+        directories: Sequence[Path] = DIRECTORIES,
+    ) -> None:
+        self._answer = answer
+        self._indexes = indexes
+        self._directory = directories[-1]
+        self._installed = InstalledSpecs(directories, OURS)
+        self._lock = threading.Lock()
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
+        return self._answer(nonce)
+
+    def write(self, nonce: str, edits: GrantMounts) -> bool:
+        name = _file_name(nonce)
+        specs, broken = self._installed.read()
+        base, version = edits_of(specs, edits.gpus, self._indexes(), broken)
+        text = json.dumps(cdi.document(nonce, base, version, edits), separators=(",", ":"))
+        with self._lock, _opened(self._directory) as directory:
+            age_ns = _age_of_same(directory, name, text.encode())
+            if age_ns is not None:
+                return age_ns < CDI_SETTLES_S * NS_PER_S
+            _replace(directory, name, text.encode())
+            return True
+
+    def remove(self, nonce: str) -> None:
+        name = _file_name(nonce)
+        with self._lock, _opened(self._directory) as directory:
+            _unlink(directory, name)
+
+    def names(self) -> list[str]:
+        with self._lock, _opened(self._directory) as directory:
+            found = os.listdir(directory)
+            for name in found:
+                if _TEMPORARY.fullmatch(name):
+                    _unlink(directory, name)
+        return sorted(match[1] for name in found if (match := _FILE.fullmatch(name)))
+
+
+class RegionLinks:
+    """Strategy envvar: NONCE/ with links to what the container's mounts name."""
+
+    fixes_gpus = True
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
+        return cdi.by_environment(nonce, gpus, str(self._directory))
+
+    def write(self, nonce: str, edits: GrantMounts) -> bool:
+        """No cache stands between: True only says that something changed."""
+        wanted = cdi.links(nonce, edits)
+        for target in wanted.values():
+            os.stat(target)  # kubelets make a directory of what is not there
+        changed = False
+        with self._lock, _opened(self._directory) as directory:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(nonce, 0o755, dir_fd=directory)
+            with _opened_in(directory, nonce) as place:
+                for name, target in wanted.items():
+                    if _link_target(place, name) != target:
+                        _link(place, name, target)
+                        changed = True
+        return changed
+
+    def remove(self, nonce: str) -> None:
+        cdi.check_nonce(nonce)
+        with self._lock, _opened(self._directory) as directory:
+            try:
+                with _opened_in(directory, nonce) as place:
+                    for name in os.listdir(place):
+                        _unlink(place, name)
+            except FileNotFoundError:
+                return
+            os.rmdir(nonce, dir_fd=directory)
+
+    def names(self) -> list[str]:
+        with self._lock, _opened(self._directory) as directory:
+            found = os.listdir(directory)
+        return sorted(name for name in found if NONCE.fullmatch(name))
+
+
+def _file_name(nonce: str) -> str:
+    return f"{OURS}{cdi.check_nonce(nonce)}.json"
+
+
+# --- one directory, by its descriptor: names below it are single components, links are not
+# followed, so nobody who could write elsewhere can lead us there
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Made when it is not there. Raises OSError, PermissionError when others may write to it."""
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW)
+    try:
+        _check_owner(directory, str(path))
+        yield directory
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def _opened_in(directory: int, name: str) -> Iterator[int]:
+    place = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=directory)
+    try:
+        _check_owner(place, name)
+        yield place
+    finally:
+        os.close(place)
+
+
+def _check_owner(directory: int, path: str) -> None:
+    seen = os.fstat(directory)
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
+        raise PermissionError(
+            f"{path} may be written by others than root (mode {stat.S_IMODE(seen.st_mode):o}, owner"
+            f" {seen.st_uid}): chown root and chmod go-w it, the runtime does as root what is there"
+        )
+
+
+def _age_of_same(directory: int, name: str, data: bytes) -> int | None:
+    """How long, in ns, the file has been there with these contents; None: it is not. By the time
+    of its renaming, which is in the inode: a restart of ours does not forget it."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW, dir_fd=directory)
+    except OSError:  # not there, or not a file: it is replaced
+        return None
+    with os.fdopen(fd, "rb") as file:
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode) or file.read(len(data) + 1) != data:
+            return None
+        return abs(time.time_ns() - seen.st_ctime_ns)
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    temporary = f".{name.removesuffix('.json')}.{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW
+    fd = os.open(temporary, flags, 0o644, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, 0o644)  # whatever the umask is
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        _unlink(directory, temporary)
+        raise
+    os.fsync(directory)
+
+
+def _unlink(directory: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def _link_target(place: int, name: str) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=place)
+    except OSError:
+        return None
+
+
+def _link(place: int, name: str, target: str) -> None:
+    temporary = f".{name}.tmp"
+    _unlink(place, temporary)
+    os.symlink(target, temporary, dir_fd=place)
+    os.rename(temporary, name, src_dir_fd=place, dst_dir_fd=place)

@@ -1,0 +1,171 @@
+"""What is installed for NVIDIA's GPUs, read from their CDI specifications.
+
+Strict, because the result is handed to the container runtime as root: an edit that this release
+does not know is refused and not copied. Source: the Container Device Interface specification,
+1.1.0 and before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodeagent.units import GpuUuid
+
+KIND: Final = "nvidia.com/gpu"
+OLDEST_VERSION: Final = (0, 5, 0)
+"""First version that lets a device's name begin with a digit; containerd 1.7 reads it."""
+NEWEST_VERSION: Final = (1, 1, 0)
+GENERATE: Final = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+
+_EDITS: Final = {
+    "env": list,
+    "deviceNodes": list,
+    "netDevices": list,
+    "mounts": list,
+    "hooks": list,
+    "intelRdt": dict,
+    "additionalGids": list,
+}
+"""containerEdits of CDI 1.1.0; another key is a newer specification, copied it could break."""
+LISTS: Final = tuple(key for key, kind in _EDITS.items() if kind is list)
+
+Edits = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSpec:
+    """What is used of one specification file."""
+
+    source: str
+    """The file, for messages."""
+    version: tuple[int, int, int]
+    edits: Edits
+    """For every device of the file."""
+    devices: Mapping[str, Edits]
+
+
+def parse(document: object, source: str) -> BaseSpec | None:
+    """One specification file; None: not of KIND. Raises ValueError, naming the file and the key."""
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{source}: not a CDI specification: no mapping at the top")
+    kind = document.get("kind")
+    if not isinstance(kind, str):
+        raise ValueError(f"{source}: kind: missing")
+    if kind != KIND:
+        return None
+    version = _version(document.get("cdiVersion"), source)
+    edits = _edits(document.get("containerEdits"), f"{source}: containerEdits")
+    devices = {}
+    for index, device in enumerate(_list(document.get("devices"), f"{source}: devices")):
+        where = f"{source}: devices[{index}]"
+        if not isinstance(device, Mapping):
+            raise ValueError(f"{where}: not a mapping")
+        name = device.get("name")
+        # YAML reads an unquoted 0 as a number.
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise ValueError(f"{where}.name: missing")
+        devices[str(name)] = _edits(device.get("containerEdits"), f"{where}.containerEdits")
+    return BaseSpec(source, version, edits, devices)
+
+
+def _version(text: object, source: str) -> tuple[int, int, int]:
+    found = re.fullmatch(r"v?(\d+)\.(\d+)\.(\d+)", text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(f"{source}: cdiVersion: {text!r} is not a version like 0.5.0")
+    version = (int(found[1]), int(found[2]), int(found[3]))
+    if version > NEWEST_VERSION:
+        raise ValueError(
+            f"{source}: cdiVersion {text} is newer than this release knows"
+            f" ({dotted(NEWEST_VERSION)}): upgrade sluice, or the specification's maker"
+            " (nvidia-ctk) must write an older one"
+        )
+    return version
+
+
+def _edits(value: object, where: str) -> Edits:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: not a mapping")
+    for key, part in value.items():
+        if key not in _EDITS:
+            raise ValueError(f"{where}: {key!r} is not known to CDI {dotted(NEWEST_VERSION)}")
+        if part is not None and not isinstance(part, _EDITS[key]):
+            raise ValueError(f"{where}.{key}: not a {_EDITS[key].__name__}")
+    for key in ("mounts", "hooks", "deviceNodes", "netDevices"):
+        for index, entry in enumerate(value.get(key) or ()):
+            if not isinstance(entry, Mapping):
+                raise ValueError(f"{where}.{key}[{index}]: not a mapping")
+    for index, mount in enumerate(value.get("mounts") or ()):
+        for key in ("hostPath", "containerPath"):
+            if not isinstance(mount.get(key), str) or not mount[key].startswith("/"):
+                raise ValueError(f"{where}.mounts[{index}].{key}: not an absolute path")
+    for index, assignment in enumerate(value.get("env") or ()):
+        if not isinstance(assignment, str) or "=" not in assignment:
+            raise ValueError(f"{where}.env[{index}]: not NAME=VALUE")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: not a list")
+    return value
+
+
+def edits_of(
+    specs: Sequence[BaseSpec],
+    gpus: Sequence[GpuUuid],
+    indexes: Mapping[GpuUuid, int],
+    broken: Sequence[str] = (),
+) -> tuple[Edits, tuple[int, int, int]]:
+    """The edits for these GPUs together and the version they need. Later specifications go first,
+    as in the runtime. `indexes` helps where devices are named by index only; `broken` says which
+    files could not be read. Raises ValueError where one of the GPUs is not found."""
+    if not specs:
+        raise ValueError(
+            f"no CDI specification of kind {KIND} is installed"
+            + "".join(f" ({one})" for one in broken)
+            + f": install the NVIDIA container toolkit and run `{GENERATE}`"
+        )
+    parts: list[Edits] = []
+    version = OLDEST_VERSION
+    for gpu in gpus:
+        names = [str(gpu)] + ([str(indexes[gpu])] if gpu in indexes else [])
+        found = next(
+            ((spec, name) for name in names for spec in reversed(specs) if name in spec.devices),
+            None,
+        )
+        if found is None:
+            raise ValueError(
+                f"{gpu} is not in {', '.join(spec.source for spec in specs)}"
+                + "".join(f" ({one})" for one in broken)
+                + f": the GPU or its MIG layout is newer than the file, run `{GENERATE}` again"
+            )
+        spec, name = found
+        parts += [part for part in (spec.edits, spec.devices[name]) if part not in parts]
+        version = max(version, spec.version)
+    return _joined(parts), version
+
+
+def _joined(parts: Sequence[Edits]) -> Edits:
+    """Each entry once, in order."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            if value is None:
+                continue
+            if key in LISTS:
+                kept = joined.setdefault(key, [])
+                kept += [entry for entry in value if entry not in kept]
+            else:
+                joined[key] = value
+    return joined
+
+
+def dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
