@@ -50,14 +50,13 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
 /* A string of at most `most` bytes; NUL inside ends what follows from it. */
 static char *read_all(int fd, size_t most, const char *what)
 {
+	char *data = malloc(most + 2); /* pages are taken as they are used */
 	size_t have = 0;
-	size_t room = 4096;
-	char *data = malloc(room + 1);
 
+	if (!data)
+		fail("no memory for %s", what);
 	for (;;) {
-		if (!data)
-			fail("no memory for %s", what);
-		ssize_t n = read(fd, data + have, room - have);
+		ssize_t n = read(fd, data + have, most + 1 - have);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -68,10 +67,6 @@ static char *read_all(int fd, size_t most, const char *what)
 		have += (size_t)n;
 		if (have > most)
 			fail("%s is larger than %zu bytes", what, most);
-		if (have == room) {
-			room *= 2;
-			data = realloc(data, room + 1);
-		}
 	}
 	data[have] = '\0';
 	return data;
