@@ -105,6 +105,12 @@ WEIGHTED_SHARE: Final = Metric(
     ("cluster_queue", "cohort"),
     "Dominant share of what is borrowed, in thousandths of what could be, divided by the weight.",
 )
+LOCAL_QUEUE_USAGE: Final = Metric(
+    "kueue_local_queue_admission_fair_sharing_usage",
+    _G,
+    ("name", "namespace"),
+    "What a LocalQueue has used, weighed by resource and divided by its weight; least goes first.",
+)
 UP: Final = Metric("sluice_queue_ready", _G, (), "1 while the controller decides.")
 TERM: Final = Metric("sluice_queue_term", _G, (), "Fencing term: grows with every start.")
 REVISION: Final = Metric("sluice_queue_revision", _G, (), "Revision of the last decision.")
@@ -161,6 +167,7 @@ CATALOGUE: Final = (
     RESERVATION,
     USAGE,
     WEIGHTED_SHARE,
+    LOCAL_QUEUE_USAGE,
     UP,
     TERM,
     REVISION,

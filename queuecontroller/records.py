@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.engine.usage_history import UsageRecord
 
 
 class SharePolicy(StrEnum):
@@ -175,11 +176,13 @@ class Change:
     workloads: dict[WorkloadKey, WorkloadRecord | None] = field(default_factory=dict)
     assignments: dict[PodKey, Assignment | None] = field(default_factory=dict)
     nodes: dict[str, NodeRecord | None] = field(default_factory=dict)
+    usage: dict[str, UsageRecord | None] = field(default_factory=dict)
+    """By LocalQueue: what it has used."""
     events: list[Event] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        rows = (self.objects, self.workloads, self.assignments, self.nodes, self.events)
-        return any(rows)
+        rows = (self.objects, self.workloads, self.assignments, self.nodes, self.usage)
+        return any(rows) or bool(self.events)
 
 
 @dataclass(slots=True)
@@ -193,6 +196,7 @@ class Snapshot:
     workloads: list[WorkloadRecord] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
     nodes: list[NodeRecord] = field(default_factory=list)
+    usage: list[UsageRecord] = field(default_factory=list)
 
 
 class StoreLost(Exception):

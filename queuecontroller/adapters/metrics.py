@@ -25,6 +25,7 @@ from prometheus_client.exposition import generate_latest
 from queuecontroller import metrics as m
 from queuecontroller.engine.cluster_queue import ClusterQueueState
 from queuecontroller.engine.shares import dominant_share
+from queuecontroller.engine.usage_history import FIGURE_UNIT, LAST
 from queuecontroller.engine.workload_info import ADMITTED
 from queuecontroller.service.figures import Histogram
 from queuecontroller.service.shell import Shell
@@ -74,6 +75,7 @@ class QueueCollector:
         self._counters(samples)
         for state in list(self._shell.book.engine.cache.queues.values())[:MOST_QUEUES]:
             self._queue(samples, state)
+        self._usage(samples)
         self._service(samples)
         return samples.families()
 
@@ -132,6 +134,16 @@ class QueueCollector:
         if cohort:
             share = dominant_share(state.node, numbers).per_mille()
             samples.add(m.WEIGHTED_SHARE, (name, cohort), share)
+
+    def _usage(self, samples: _Samples) -> None:
+        history = self._shell.book.engine.history
+        if history is None:
+            return
+        for queue in sorted(history.queues())[:MOST_QUEUES]:
+            namespace, _, name = queue.partition("/")
+            figure = history.figure(queue)
+            shown = float("inf") if figure >= LAST else figure / FIGURE_UNIT
+            samples.add(m.LOCAL_QUEUE_USAGE, (name, namespace), shown)
 
     def _service(self, samples: _Samples) -> None:
         shell = self._shell

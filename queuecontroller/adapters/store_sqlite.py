@@ -16,6 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+from queuecontroller.engine.usage_history import UsageRecord
 from queuecontroller.plain import read_plain, write_plain
 from queuecontroller.records import (
     Assignment,
@@ -28,7 +29,7 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 KEEP_EVENTS: Final = 50_000
 """Lines of the audit trail kept, about 10 MB."""
 
@@ -54,6 +55,11 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_by_subject ON events (subject, id);
 """
+_USAGE: Final = """
+CREATE TABLE usage (queue TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
+"""
+_STEPS: Final = (_SCHEMA, _USAGE)
+"""What each version of the schema added. An older file gets what it lacks, in one transaction."""
 
 
 class StoreUnusable(Exception):
@@ -97,10 +103,9 @@ class SqliteStore:
                     f"{self._path} has schema {version}, this version knows {SCHEMA_VERSION}:"
                     " install the newer sluice again, or restore a backup of that time"
                 )
-            if version == 0:
-                db.executescript(
-                    f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
+            if version < SCHEMA_VERSION:
+                steps = "".join(_STEPS[version:])
+                db.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (str(uuid.uuid4()),))
             db.execute("INSERT OR IGNORE INTO meta VALUES ('term', '0'), ('revision', '0')")
@@ -130,6 +135,7 @@ class SqliteStore:
             workloads=self._bodies("workloads", WorkloadRecord, "revision"),
             assignments=self._bodies("assignments", Assignment, "revision"),
             nodes=self._bodies("nodes", NodeRecord, "name"),
+            usage=self._bodies("usage", UsageRecord, "queue"),
         )
 
     def _bodies(self, table: str, kind: Any, order: str) -> list[Any]:
@@ -199,6 +205,11 @@ class SqliteStore:
                 db.execute("DELETE FROM nodes WHERE name = ?", (name,))
             else:
                 db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (name, _json(node)))
+        for queue, history in change.usage.items():
+            if history is None:
+                db.execute("DELETE FROM usage WHERE queue = ?", (queue,))
+            else:
+                db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?)", (queue, _json(history)))
         if change.events:
             db.executemany(
                 "INSERT INTO events (revision, at_ns, kind, subject, text) VALUES (?, ?, ?, ?, ?)",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from .cluster_queue import ClusterQueueState, set_quotas
 from .holders import Holders
-from .model import ClusterQueue, Cohort, ResourceFlavor, StopPolicy, WorkloadKey
+from .model import AdmissionMode, ClusterQueue, Cohort, ResourceFlavor, StopPolicy, WorkloadKey
 from .quota_tree import (
     FlavorResources,
     QuotaNode,
@@ -20,6 +20,7 @@ from .quota_tree import (
     settle,
     would_cycle,
 )
+from .usage_history import UsageHistory
 from .workload_info import WorkloadInfo
 
 
@@ -30,6 +31,8 @@ class Cache:
         self.holders = Holders()
         self.set_apart: Mapping[WorkloadKey, WorkloadInfo] = {}
         """Who is no candidate for preemption at the moment, as if it had gone already."""
+        self.history: UsageHistory | None = None
+        """What LocalQueues have used, where admission fair sharing is on."""
         self._flavors: dict[str, ResourceFlavor] = {}
         self._topologies: dict[str, tuple[str, ...]] = {}
         self._queue_specs: dict[str, ClusterQueue] = {}
@@ -143,6 +146,36 @@ class Cache:
             if node.name in self._in_cycle:
                 return f"Cohort {node.name} is its own ancestor"
         return None
+
+    # -- admission fair sharing -------------------------------------------------------------------
+
+    def is_by_usage(self, queue: ClusterQueueState) -> bool:
+        """Whether its LocalQueues are served by what they have used."""
+        return self.history is not None and queue.spec.admission_mode is AdmissionMode.BY_USAGE
+
+    def scope_of(self, queue: ClusterQueueState) -> QuotaNode | None:
+        """The topmost cohort over it whose borrowers are served by what they have used."""
+        if self.history is None:
+            return None
+        for cohort in reversed(queue.node.path[1:]):
+            spec = self._cohort_specs.get(cohort.name)
+            if spec is not None and spec.admission_mode is AdmissionMode.BY_USAGE:
+                return cohort
+        return None
+
+    def queue_has_used(self, queue: ClusterQueueState) -> int:
+        """The figure of a ClusterQueue: all of its LocalQueues together over its own weight."""
+        if self.history is None:
+            return 0
+        return self.history.figure_of(queue.name, queue.spec.fair_weight_milli)
+
+    def has_used(self, info: WorkloadInfo) -> int:
+        """The figure of its LocalQueue, to be compared within its ClusterQueue; 0 where that does
+        not go by usage."""
+        if self.history is None:
+            return 0
+        queue = self.queues[info.cluster_queue]
+        return self.history.figure(info.workload.local_queue) if self.is_by_usage(queue) else 0
 
     # -- workloads with quota ---------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Candidates are looked at one by one, as the search goes on: most searches end af
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Final
@@ -131,6 +131,10 @@ class _Source:
         self.advantaged = levels[meeting]
         """Whether the workload has the advantage over it, where they meet in the tree."""
         ranked = self.ranked = context.cache.holders.of(node, context.frs)
+        if ranked and context.cache.is_by_usage(context.cache.queues[node.name]):
+            lower = [one for one in ranked if below is None or one[0][1] < below]
+            ranked, below = _by_usage(context, lower), None
+            self.ranked = ranked
         split, size = 0, len(ranked)
         if ranked and not ranked[0][0][0]:
             split = bisect_left(ranked, True, key=_goes_on)
@@ -217,10 +221,10 @@ class _Candidates:
             if info.priority < self._below:
                 reason = PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING
                 yield Removed(info, node, reason)
-            elif may_borrow:
-                return  # all others of this kind have this priority or a higher one
-            else:
+            elif not may_borrow:
                 yield Removed(info, node, reclaimed)
+            elif self._context.cache.history is None:
+                return  # all others of this kind have this priority or a higher one
 
     def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[QuotaNode, WorkloadInfo]]:
         """Of all queues of one kind, by rank. A queue that borrows no longer is dropped: nothing
@@ -257,11 +261,20 @@ def _own_candidates(context: PreemptionContext) -> list[WorkloadInfo]:
     if context.queue.spec.preemption.within_cluster_queue is PreemptionPolicy.NEVER:
         return []
     apart = context.cache.set_apart
+    ranked = context.cache.holders.of(context.queue.node, context.frs)
+    if context.cache.is_by_usage(context.queue):
+        ranked = _by_usage(context, ranked)
     return [
         info
-        for _, info in context.cache.holders.of(context.queue.node, context.frs)
+        for _, info in ranked
         if may_preempt_within_queue(context, info) and info.key not in apart
     ]
+
+
+def _by_usage(context: PreemptionContext, ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Those of the LocalQueue that used most first, of the evicted and of the others."""
+    has_used = context.cache.has_used
+    return sorted(ranked, key=lambda one: (one[0][0], -has_used(one[1])))
 
 
 def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:

@@ -124,7 +124,7 @@ class Cycle:
     # -- 3. serve ---------------------------------------------------------------------------------
 
     def serve(self, entries: Sequence[Entry]) -> None:
-        for entry in in_order(entries, self._settings, self._cache.numbers):
+        for entry in in_order(entries, self._settings, self._cache):
             self._serve(entry)
             if self._settings.fair_sharing:
                 self._lift(None)  # who is next depends on the shares

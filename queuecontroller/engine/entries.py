@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
 
 from .assignment import Assignment, Mode, PendingReason
+from .cache import Cache
 from .cluster_queue import ClusterQueueState
 from .quota_tree import FlavorResources, QuotaNode
 from .settings import EngineSettings
@@ -75,12 +76,34 @@ class Entry:
         self.requeue_at_once = True
 
 
-def in_classic_order(entries: Iterable[Entry], settings: EngineSettings) -> list[Entry]:
+def in_classic_order(
+    entries: Iterable[Entry], settings: EngineSettings, cache: Cache
+) -> list[Entry]:
     def order(entry: Entry) -> tuple[int, int, int, str]:
         priority = entry.info.priority if settings.priority_sorting_within_cohort else 0
         return (entry.assignment.borrowing, -priority, entry.info.order_ns, entry.info.key)
 
-    return sorted(entries, key=order)
+    found = sorted(entries, key=order)
+    return found if cache.history is None else _by_usage(found, cache)
+
+
+def _by_usage(entries: list[Entry], cache: Cache) -> list[Entry]:
+    """Under a cohort whose admission scope goes by usage, those that borrow equally far change
+    places among themselves: the ClusterQueue that has used least first. Who is under no such
+    cohort, or another, keeps its place, since their usage cannot be compared."""
+    places: dict[tuple[QuotaNode, int], list[int]] = {}
+    for at, entry in enumerate(entries):
+        scope = cache.scope_of(entry.queue) if entry.assignment.borrowing else None
+        if scope is not None:
+            places.setdefault((scope, entry.assignment.borrowing), []).append(at)
+    ordered = list(entries)
+    for taken in places.values():
+        those = sorted(
+            (entries[at] for at in taken), key=lambda entry: cache.queue_has_used(entry.queue)
+        )
+        for at, entry in zip(taken, those, strict=True):
+            ordered[at] = entry
+    return ordered
 
 
 _Rank = tuple[bool, Share]
@@ -163,15 +186,13 @@ class Tournament:
         return self._ranks[at, queue]
 
 
-def in_order(
-    entries: Sequence[Entry], settings: EngineSettings, numbers: FlavorResources
-) -> Iterable[Entry]:
+def in_order(entries: Sequence[Entry], settings: EngineSettings, cache: Cache) -> Iterable[Entry]:
     """Entries without any fit change nothing, so they are served first, out of competition."""
     if not settings.fair_sharing:
-        return in_classic_order(entries, settings)
+        return in_classic_order(entries, settings, cache)
     hopeless = [entry for entry in entries if entry.assignment.mode is Mode.NO_FIT]
     hopeful = [entry for entry in entries if entry.assignment.mode is not Mode.NO_FIT]
-    return _chain(hopeless, Tournament(hopeful, settings, numbers))
+    return _chain(hopeless, Tournament(hopeful, settings, cache.numbers))
 
 
 def _chain(first: Iterable[Entry], then: Iterable[Entry]) -> Iterator[Entry]:

@@ -31,7 +31,7 @@ from .workload_info import Target, WorkloadInfo
 def fair_targets(context: PreemptionContext, settings: EngineSettings) -> list[Target]:
     apart = context.cache.set_apart
     infos = (info for info in _candidates(context) if info.key not in apart)
-    candidates = ordered(infos, context.queue.name, context.now_ns)
+    candidates = ordered(infos, context.queue.name, context.now_ns, context.cache)
     if not candidates:
         return []
     # Shares are compared as they would be with the workload running.

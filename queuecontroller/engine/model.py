@@ -30,6 +30,13 @@ class StopPolicy(StrEnum):
     HOLD_AND_DRAIN = "HoldAndDrain"
 
 
+class AdmissionMode(StrEnum):
+    """In what order work of different sources is let in, see `usage_history`."""
+
+    BY_USAGE = "UsageBasedAdmissionFairSharing"
+    NONE = "NoAdmissionFairSharing"
+
+
 class PreemptionPolicy(StrEnum):
     NEVER = "Never"
     ANY = "Any"
@@ -147,6 +154,8 @@ class ClusterQueue:
     stop_policy: StopPolicy = StopPolicy.NONE
     admission_checks: tuple[AdmissionCheckRule, ...] = ()
     fair_weight_milli: int = DEFAULT_WEIGHT_MILLI
+    admission_mode: AdmissionMode = AdmissionMode.NONE
+    """BY_USAGE: its LocalQueues are served by what they have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,8 @@ class Cohort:
     parent: str | None = None
     resource_groups: tuple[ResourceGroup, ...] = ()
     fair_weight_milli: int = DEFAULT_WEIGHT_MILLI
+    admission_mode: AdmissionMode = AdmissionMode.NONE
+    """BY_USAGE: those of its ClusterQueues that borrow are served by what they have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +276,11 @@ class Workload:
     @property
     def key(self) -> WorkloadKey:
         return WorkloadKey(f"{self.namespace}/{self.name}")
+
+    @property
+    def local_queue(self) -> str:
+        """Key of the LocalQueue it was submitted to."""
+        return f"{self.namespace}/{self.queue_name}"
 
     def condition(self, kind: str) -> Condition | None:
         for one in self.conditions:

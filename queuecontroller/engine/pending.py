@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .model import QueueingStrategy, WorkloadKey
+from .usage_history import UsageHistory
 from .workload_info import Shape, WorkloadInfo
 
 Order = tuple[int, int, str]
@@ -42,6 +43,9 @@ _Entry = tuple[Order, int, Line]
 
 
 class PendingQueue:
+    history: UsageHistory | None = None
+    """What orders its LocalQueues, where something does, see `fair_pending`."""
+
     __slots__ = (
         "_active",
         "_aside",
@@ -166,6 +170,11 @@ class PendingQueue:
                 del self._lines[line.shape]
         return None
 
+    @property
+    def freed(self) -> int:
+        """What `head` was told last."""
+        return self._freed
+
     def _drop_gone(self, line: Line) -> None:
         heap = line.heap
         while heap:
@@ -207,6 +216,12 @@ class PendingQueue:
     def let_go(self, info: WorkloadInfo) -> None:
         if self._sticky == info.key:
             self._sticky = None
+
+    def is_kept_first(self, info: WorkloadInfo) -> bool:
+        return self._sticky == info.key
+
+    def keep_none_first(self) -> None:
+        self._sticky = None
 
     def reconsider(self) -> None:
         """Everyone set aside is looked at again."""

@@ -67,8 +67,19 @@ def order_key(info: WorkloadInfo, queue: str, now_ns: int) -> OrderKey:
     return (not info.evicted, info.cluster_queue == queue, info.priority, -reserved, info.uid)
 
 
-def ordered(infos: Iterable[WorkloadInfo], queue: str, now_ns: int) -> list[WorkloadInfo]:
-    # The key comes last so that two runs agree where Kueue's order is arbitrary.
+def ordered(
+    infos: Iterable[WorkloadInfo], queue: str, now_ns: int, cache: Cache
+) -> list[WorkloadInfo]:
+    """In a ClusterQueue that goes by usage, those of the LocalQueue that used most go first of
+    their kind."""
+
+    def key(info: WorkloadInfo) -> tuple[bool, bool, int, OrderKey, str]:
+        order = order_key(info, queue, now_ns)
+        # The key comes last so that two runs agree where Kueue's order is arbitrary.
+        return (*order[:2], -cache.has_used(info), order, info.key)
+
+    if cache.history is not None:
+        return sorted(infos, key=key)
     return sorted(infos, key=lambda info: (order_key(info, queue, now_ns), info.key))
 
 

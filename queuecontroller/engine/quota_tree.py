@@ -48,6 +48,15 @@ class FlavorResources:
     def resource(self, fr: Fr) -> str:
         return self._pairs[fr][1]
 
+    def by_resource(self, usage: Usage) -> dict[str, int]:
+        """Over all flavors."""
+        total: dict[str, int] = {}
+        for fr, amount in usage.items():
+            if amount:
+                resource = self._pairs[fr][1]
+                total[resource] = total.get(resource, 0) + amount
+        return total
+
 
 class Cell:
     """One (flavor, resource) of one node: its quotas as they are, its usage as it goes."""

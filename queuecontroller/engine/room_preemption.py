@@ -117,7 +117,7 @@ class _Question:
                     for info in nodes[node.name].workloads.values()
                     if uses_any(info, frs) and may_reclaim(context, info)
                 ]
-            for info in ordered(infos, self._queue.name, now_ns):
+            for info in ordered(infos, self._queue.name, now_ns, self._cache):
                 if info.key in taken:
                     continue
                 node = nodes[info.cluster_queue].node

@@ -13,15 +13,18 @@ from typing import Final
 
 from .assignment import PendingReason
 from .cache import Cache
+from .cluster_queue import ClusterQueueState
 from .cycle import Cycle
 from .decisions import CycleResult
 from .entries import Entry, Status
+from .fair_pending import FairPendingQueue
 from .limit_range import LimitRange
 from .model import CheckState, LocalQueue, QueueingStrategy, StopPolicy, Workload, WorkloadKey
 from .pending import PendingQueue
 from .quota_tree import QuotaNode
 from .room import Room
-from .settings import EngineSettings
+from .settings import AdmissionFairSharing, EngineSettings
+from .usage_history import NOTHING, Amounts, UsageHistory
 from .workload_info import FINISHED, WorkloadInfo
 
 _UNWELCOME: Final = (
@@ -49,6 +52,7 @@ class _Tree:
     where nothing happened since it last looked: their heads would end as they did."""
 
     __slots__ = (
+        "by_usage",
         "due_ns",
         "generation",
         "goes_on",
@@ -66,6 +70,8 @@ class _Tree:
         self.root = root
         self.members: list[PendingQueue] = []
         """Those that admit at all."""
+        self.by_usage = False
+        """Whether what LocalQueues have used decides anything in it."""
         self.restless = True
         """Whether who is pending in it, or how, changed since the last look."""
         self.goes_on = _GoesOn.NO
@@ -129,10 +135,34 @@ class Scheduler:
 
     def put_local_queue(self, queue: LocalQueue) -> None:
         self._local_queues[queue.key] = queue
+        if self.history is not None:
+            self.history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
 
     def drop_local_queue(self, key: str) -> None:
         """Who waits in it has to be submitted again, to be told so."""
         self._local_queues.pop(key, None)
+        if self.history is not None:
+            self.history.drop_queue(key)
+
+    @property
+    def history(self) -> UsageHistory | None:
+        """What LocalQueues have used; None where admission fair sharing is off."""
+        return self.cache.history
+
+    def share_admission(self, settings: AdmissionFairSharing | None, now_ns: int) -> None:
+        """Switches admission fair sharing on, over or off. Call `settle` then."""
+        history = self.cache.history
+        if settings is None:
+            self.cache.history = None
+        elif history is not None:
+            history.configure(settings, now_ns)
+        else:
+            history = self.cache.history = UsageHistory(settings)
+            for queue in self._local_queues.values():
+                history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
+            for info in self._holding.values():
+                self._note_usage(info, now_ns)
+            history.restore(())
 
     def settle(self) -> None:
         """Takes changed objects into effect: rebuilds the trees and finds everyone a queue."""
@@ -142,12 +172,12 @@ class Scheduler:
             why = self.cache.why_inactive(name)
             if why is not None:
                 self._inactive[name] = why
-            strategy = state.spec.queueing_strategy
             queue = self.pending.get(name)
-            if queue is None:
-                self.pending[name] = PendingQueue(name, strategy)
+            history = self.history if self.cache.is_by_usage(state) else None
+            if queue is None or queue.history is not history:
+                self.pending[name] = _new_line(state, history, queue)
             else:
-                queue.strategy = strategy
+                queue.strategy = state.spec.queueing_strategy
                 queue.reconsider()
         for name in [name for name in self.pending if name not in self.cache.queues]:
             for info in self.pending.pop(name).everyone():
@@ -163,6 +193,8 @@ class Scheduler:
                     tree.known, tree.due_ns = before[root].known, before[root].due_ns
             if name not in self._inactive:
                 tree.members.append(self.pending[name])
+                tree.by_usage |= self.cache.is_by_usage(state)
+                tree.by_usage |= self.cache.scope_of(state) is not None
         self._round, self._next_tree = list(self._trees.values()), 0
         for tree in self._round:
             tree.set_alarm()
@@ -241,6 +273,13 @@ class Scheduler:
         )
         self._holding[info.key] = info
         self.cache.add_workload(info)
+        self._note_usage(info, now_ns)
+
+    def _note_usage(self, info: WorkloadInfo, now_ns: int, penalized: Amounts = NOTHING) -> None:
+        """From now on its LocalQueue uses what it holds."""
+        if self.history is not None:
+            usage = self.cache.numbers.by_resource(info.usage)
+            self.history.hold(info.key, info.workload.local_queue, usage, now_ns, penalized)
 
     def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
         """The workload holds quota no longer: it finished, or stopped after its eviction."""
@@ -253,6 +292,8 @@ class Scheduler:
         if info is not None:
             self._will_free(self._tree_of(info.cluster_queue), now_ns)
             self.cache.remove_workload(info)
+            if self.history is not None:
+                self.history.release(key, now_ns)
         return info
 
     def delete(self, key: WorkloadKey, now_ns: int = 0) -> None:
@@ -310,6 +351,8 @@ class Scheduler:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
+        if self.history is not None and self.history.sample(now_ns):
+            self._reorder()
         cycle = Cycle(self.cache, self.settings, now_ns, self.room)
         entries: list[Entry] = []
         unfit: list[Entry] = []
@@ -338,6 +381,8 @@ class Scheduler:
         cycle.serve(entries)
         for slice_ in cycle.result.replaced:
             self._holding.pop(slice_.key, None)
+            if self.history is not None:
+                self.history.release(slice_.key, now_ns)
         for entry in unwelcome:
             # Even a StrictFIFO queue does not wait for a namespace to change its labels.
             cycle.report_pending(entry)
@@ -347,6 +392,8 @@ class Scheduler:
             if entry.status is Status.ADMITTED:
                 self._leave_line(entry.info.key)
                 self._holding[entry.info.key] = entry.info
+                if self.history is not None:
+                    self._note_admission(entry, now_ns)
             elif self._put_back(cycle, entry):
                 aside.append(entry.queue.name)
         if aside:
@@ -357,6 +404,20 @@ class Scheduler:
             tree.restless = True
             cycle.result.more |= self.pending[name].head(tree.told, now_ns) is not None
         return cycle.result
+
+    def _note_admission(self, entry: Entry, now_ns: int) -> None:
+        penalized: Amounts = NOTHING
+        if self.cache.is_by_usage(entry.queue):
+            # A slice that took another's place pays for the difference, which is all it asked for.
+            penalized = self.cache.numbers.by_resource(entry.assignment.usage)
+        self._note_usage(entry.info, now_ns, penalized)
+
+    def _reorder(self) -> None:
+        """Histories were sampled anew: who is next may differ where they decide, and whom it would
+        preempt."""
+        for tree in self._round:
+            if tree.by_usage:
+                tree.root.generation += 1
 
     def _is_news(self, tree: _Tree, now_ns: int) -> bool:
         """Whether its heads may end otherwise than at the last look."""
@@ -448,6 +509,20 @@ class Scheduler:
         tree = self._tree_of(queue.name)
         tree.goes_on = max(tree.goes_on, _GoesOn.AT_ONCE if at_once else _GoesOn.AT_LEISURE)
         cycle.result.more |= at_once
+
+
+def _new_line(
+    state: ClusterQueueState, history: UsageHistory | None, before: PendingQueue | None
+) -> PendingQueue:
+    """For a ClusterQueue that has none yet, or whose admission mode changed."""
+    strategy = state.spec.queueing_strategy
+    if history is not None:
+        made: PendingQueue = FairPendingQueue(state.name, strategy, history)
+    else:
+        made = PendingQueue(state.name, strategy)
+    for info in before.everyone() if before is not None else ():
+        made.push(info, info.workload.requeue_state.requeue_at_ns or 0)
+    return made
 
 
 def _unfit_entry(info: WorkloadInfo, cycle: Cycle, why: tuple[PendingReason, str]) -> Entry:

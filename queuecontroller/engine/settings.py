@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class FairPreemptionStrategy(StrEnum):
     LESS_THAN_OR_EQUAL_TO_FINAL_SHARE = "LessThanOrEqualToFinalShare"
     LESS_THAN_INITIAL_SHARE = "LessThanInitialShare"
+
+
+WEIGHT_UNIT: Final = 1_000_000_000
+"""Weights of resources are counted in billionths."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionFairSharing:
+    """Kueue's `admissionFairSharing`: LocalQueues of one ClusterQueue are served by what they have
+    used, where the ClusterQueue's admissionScope says so."""
+
+    half_life_ns: int
+    """After this time half of a past usage is forgotten; 0 forgets at once, so nothing counts."""
+    sampling_interval_ns: int = 300_000_000_000
+    """How often the order is renewed, and how long a new admission counts as having run. Five
+    minutes, as in Kueue."""
+    resource_weights: Mapping[str, int] = field(default_factory=dict)
+    """In billionths; 1 for a resource that is not named."""
 
 
 @dataclass(frozen=True, slots=True)

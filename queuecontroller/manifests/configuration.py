@@ -1,26 +1,89 @@
-"""Kueue's Configuration: the part of it that changes what workloads count for."""
+"""Kueue's Configuration: those parts that change what workloads count for, and whose are next."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import Final
+
 from queuecontroller.engine.quantities import QuantityError, parse_amount
+from queuecontroller.engine.settings import WEIGHT_UNIT, AdmissionFairSharing
 from queuecontroller.engine.transformations import Strategy, Transformation, Transformations
 
+from .durations import parse_duration_ns
 from .reader import Reader, read
 
+DEFAULT_SAMPLING: Final = "5m"
+"""Kueue's."""
+MOST_WEIGHT: Final = 10**9
 
-def read_configuration(value: object, path: str = "Configuration") -> Transformations:
-    """Only `resources` is read; the rest configures Kueue's own processes."""
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    transformations: Transformations = field(default_factory=Transformations)
+    admission_fair_sharing: AdmissionFairSharing | None = None
+    """None: off, whatever the admission scopes say."""
+
+
+def read_configuration(value: object, path: str = "Configuration") -> Configuration:
+    """Only `resources` and `admissionFairSharing` are read; the rest configures Kueue's own
+    processes."""
     return read(_configuration, value, path)
 
 
-def _configuration(reader: Reader) -> Transformations:
+def _configuration(reader: Reader) -> Configuration:
     resources = reader.child("resources")
     rules = tuple(_rule(one) for one in resources.children("transformations"))
     prefixes = resources.texts("excludeResourcePrefixes")
-    resources.ignore("deviceClassMappings")
+    resources.ignore("deviceClassMappings", "quotaCheckStrategy")
     resources.done()
+    sharing = None
+    if reader.has("admissionFairSharing"):
+        sharing = _admission_fair_sharing(reader.child("admissionFairSharing"))
     reader.ignore(*reader.names())
-    return Transformations(rules, prefixes)
+    return Configuration(Transformations(rules, prefixes), sharing)
+
+
+def _admission_fair_sharing(reader: Reader) -> AdmissionFairSharing:
+    half_life_ns = _duration_ns(reader, "usageHalfLifeTime", "0")
+    sampling_ns = _duration_ns(reader, "usageSamplingInterval", DEFAULT_SAMPLING)
+    if half_life_ns < 0:
+        reader.problem("usageHalfLifeTime", "must not be negative")
+    if sampling_ns <= 0:
+        reader.problem("usageSamplingInterval", "must be greater than 0")
+    weights = reader.child("resourceWeights")
+    read_weights = {name: _weight(weights, name) for name in weights.names()}
+    reader.done()
+    return AdmissionFairSharing(half_life_ns, sampling_ns, read_weights)
+
+
+def _duration_ns(reader: Reader, key: str, default: str) -> int:
+    text = reader.raw(key)
+    if text == 0:  # YAML reads a bare 0 as a number
+        text = "0"
+    if text is not None and not isinstance(text, str):
+        reader.problem(key, f"{text!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)")
+        text = None
+    try:
+        return parse_duration_ns(default if text is None else text)
+    except ValueError as error:
+        reader.problem(key, str(error))
+        return parse_duration_ns(default)
+
+
+def _weight(reader: Reader, name: str) -> int:
+    """In billionths, rounded up. Kueue takes any number that is not negative."""
+    given = reader.raw(name)
+    try:
+        if isinstance(given, bool) or not isinstance(given, int | float | str):
+            raise InvalidOperation
+        weight = Decimal(str(given))  # a float by its shortest decimal text
+    except InvalidOperation:
+        weight = Decimal("NaN")
+    if not weight.is_finite() or not 0 <= weight <= MOST_WEIGHT:
+        reader.problem(name, f"must be a number from 0 to {MOST_WEIGHT}, not {given!r}")
+        return WEIGHT_UNIT
+    return int((weight * WEIGHT_UNIT).to_integral_value(ROUND_CEILING))
 
 
 def _rule(reader: Reader) -> Transformation:

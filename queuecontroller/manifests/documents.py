@@ -20,6 +20,7 @@ from queuecontroller.engine.model import (
     ResourceFlavor,
     Workload,
 )
+from queuecontroller.engine.settings import AdmissionFairSharing
 from queuecontroller.engine.transformations import Transformations
 
 from .configuration import read_configuration
@@ -51,6 +52,7 @@ class Documents:
     limit_ranges: dict[str, list[LimitRange]] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     transformations: Transformations = field(default_factory=Transformations)
+    admission_fair_sharing: AdmissionFairSharing | None = None
     workloads: list[Workload] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     """`kind/name` of documents that decide nothing here."""
@@ -111,7 +113,9 @@ class _Loading:
             self.result.problems += error.problems
 
     def _configure(self, one: Mapping[str, Any], path: str) -> None:
-        self.result.transformations = read_configuration(one, path)
+        found = read_configuration(one, path)
+        self.result.transformations = found.transformations
+        self.result.admission_fair_sharing = found.admission_fair_sharing
 
     def _take(self, one: Mapping[str, Any], path: str) -> None:
         kind = one["kind"]

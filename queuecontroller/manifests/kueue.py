@@ -17,6 +17,7 @@ from queuecontroller.engine.model import (
     Admission,
     AdmissionCheckRule,
     AdmissionCheckStatus,
+    AdmissionMode,
     BorrowWithinCohort,
     CheckState,
     ClusterQueue,
@@ -126,6 +127,17 @@ def _weight_milli(spec: Reader) -> int:
     return DEFAULT_WEIGHT_MILLI if weight is None else weight
 
 
+def _admission_mode(spec: Reader) -> AdmissionMode:
+    """Of `admissionScope`; without one a source is like any other."""
+    if not spec.has("admissionScope"):
+        return AdmissionMode.NONE
+    scope = spec.child("admissionScope")
+    scope.required("admissionMode")
+    mode = scope.choice("admissionMode", AdmissionMode, AdmissionMode.NONE, {})
+    scope.done()
+    return mode
+
+
 def _resource_groups(spec: Reader) -> tuple[ResourceGroup, ...]:
     groups = []
     for group in spec.children("resourceGroups"):
@@ -225,8 +237,9 @@ def _cluster_queue(reader: Reader) -> ClusterQueue:
         stop_policy=spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE, {}),
         admission_checks=_admission_checks(spec),
         fair_weight_milli=_weight_milli(spec),
+        admission_mode=_admission_mode(spec),
     )
-    spec.ignore("admissionScope", "concurrentAdmissionPolicy")
+    spec.ignore("concurrentAdmissionPolicy")
     spec.ignore("cohort")
     spec.done()
     return queue
@@ -240,6 +253,7 @@ def _cohort(reader: Reader) -> Cohort:
         parent=spec.optional_text("parentName") or spec.optional_text("parent"),
         resource_groups=_resource_groups(spec),
         fair_weight_milli=_weight_milli(spec),
+        admission_mode=_admission_mode(spec),
     )
     spec.ignore("parent")
     spec.done()

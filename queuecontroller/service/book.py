@@ -88,14 +88,21 @@ class Book:
         journal.term, journal.revision = snapshot.term, snapshot.revision
         for record in snapshot.objects:
             self.catalogue.put(record, self.engine)
+        self._share_admission(now_ns)
         self.engine.settle()
         self.nodes.restore(snapshot.nodes, snapshot.assignments, now_ns)
         for one in snapshot.workloads:
             self.workloads.restore(one, now_ns)
             if one.token:
                 self._tokens[one.token] = one.key
+        if self.engine.history is not None:
+            self.engine.history.restore(snapshot.usage)
+        self.workloads.resume(now_ns)
 
     def take(self, label: str) -> Change:
+        history = self.engine.history
+        for queue, record in history.take_changed().items() if history is not None else ():
+            self.journal.put_usage(queue, record)
         return self.journal.take(label)
 
     # -- objects ----------------------------------------------------------------------------------
@@ -149,6 +156,7 @@ class Book:
 
     def _settle(self, now_ns: int) -> None:
         """Lets changed objects take effect on everybody they concern."""
+        self._share_admission(now_ns)
         self.engine.settle()
         for record in list(self.workloads.records.values()):
             workload = record.workload
@@ -158,6 +166,15 @@ class Book:
                 self.engine.submit(workload, now_ns)
             else:
                 self.workloads.look([record.key], now_ns)
+
+    def _share_admission(self, now_ns: int) -> None:
+        history, wanted = self.engine.history, self.catalogue.configuration.admission_fair_sharing
+        if wanted == (history.settings if history is not None else None):
+            return
+        if history is not None and wanted is None:
+            for queue in history.queues():
+                self.journal.put_usage(queue, None)
+        self.engine.share_admission(wanted, now_ns)
 
     def _put_workloads(
         self, who: Identity, document: Mapping[str, Any], now_ns: int

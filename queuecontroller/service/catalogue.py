@@ -23,7 +23,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.transformations import Transformations
-from queuecontroller.manifests.configuration import read_configuration
+from queuecontroller.manifests.configuration import Configuration, read_configuration
 from queuecontroller.manifests.documents import KUEUE_VERSIONS
 from queuecontroller.manifests.jobs import SUBMITTED, Priorities
 from queuecontroller.manifests.kueue import (
@@ -225,10 +225,14 @@ class Catalogue:
         return self._parsed.get(("Cohort", "", name))
 
     @property
-    def transformations(self) -> Transformations:
-        """Of the one Configuration; the last applied, should there be several."""
+    def configuration(self) -> Configuration:
+        """The one there is; the last applied, should there be several."""
         found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
-        return found[-1] if found else Transformations()
+        return found[-1] if found else Configuration()
+
+    @property
+    def transformations(self) -> Transformations:
+        return self.configuration.transformations
 
     def priorities(self) -> Priorities:
         classes: dict[str, dict[str, int]] = {"WorkloadPriorityClass": {}, "PriorityClass": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.usage_history import UsageRecord
 from queuecontroller.records import (
     Assignment,
     Change,
@@ -73,6 +74,10 @@ class Journal:
     def drop_node(self, name: str) -> None:
         self._change.nodes[name] = None
         self.touched.add(("Node", "", name))
+
+    def put_usage(self, queue: str, record: UsageRecord | None) -> None:
+        """None: its history is forgotten."""
+        self._change.usage[queue] = record
 
     def note(self, kind: str, subject: str, text: str, now_ns: int) -> None:
         """A line of the audit trail."""

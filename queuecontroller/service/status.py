@@ -10,9 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queuecontroller.engine.assignment import HOPELESS
+from queuecontroller.engine.fair_pending import FairPendingQueue
 from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.engine.pending import PendingQueue
 from queuecontroller.engine.quantities import format_amount
 from queuecontroller.engine.shares import dominant_share
+from queuecontroller.engine.usage_history import FIGURE_UNIT, LAST
 from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
 
 from .book import Book
@@ -268,9 +271,29 @@ class Views:
                 for flavor, found in usage.items()
             ],
             "weightedShare": share.per_mille() if share is not None else 0,
+            **self._turns(pending),
         }
 
+    def _turns(self, pending: PendingQueue | None) -> dict[str, Any]:
+        """In what order LocalQueues are served, where what they have used decides."""
+        if not isinstance(pending, FairPendingQueue):
+            return {}
+        served = [{"name": n, "usage": usage_of(f)} for n, f in pending.local_queues()]
+        return {"localQueuesByUsage": served}
+
     def _local_queue(self, namespace: str, name: str) -> dict[str, Any]:
+        history = self._book.engine.history
+        sharing: dict[str, Any] = {}
+        if history is not None:
+            key = f"{namespace}/{name}"
+            consumed, at_ns = history.consumed(key)
+            status = {"consumedResources": amounts(consumed), "lastUpdate": stamp(at_ns)}
+            sharing = {
+                "fairSharing": {
+                    "admissionFairSharingStatus": status,
+                    "usage": usage_of(history.figure(key)),
+                }
+            }
         mine = [
             record.workload
             for record in self._book.workloads.records.values()
@@ -282,6 +305,7 @@ class Views:
             "pendingWorkloads": sum(one.admission is None for one in mine),
             "reservingWorkloads": sum(one.admission is not None for one in mine),
             "admittedWorkloads": sum(one.is_true("Admitted") for one in mine),
+            **sharing,
         }
 
     def _node(self, node: Node, now_ns: int) -> dict[str, Any]:
@@ -333,6 +357,12 @@ def stamp(at_ns: int) -> str | None:
         return None
     moment = datetime.fromtimestamp(at_ns // 1000 / 1e6, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def usage_of(figure: int) -> float | str:
+    """A figure of `usage_history` as people read it: CPUs, bytes and pieces, by their weights.
+    "+Inf" for a LocalQueue of weight 0, as Kueue divides by it."""
+    return "+Inf" if figure >= LAST else round(figure / FIGURE_UNIT, 6)
 
 
 def amounts(found: Mapping[str, int]) -> dict[str, str]:

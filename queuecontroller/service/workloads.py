@@ -99,11 +99,17 @@ class Workloads:
         self._track(record)
         self.engine.submit(record.workload, now_ns)
         workload = record.workload
-        if workload.admission is not None and not workload.is_true(FINISHED):
-            if not workload.is_true(ADMITTED) and not workload.is_true(EVICTED):
-                self._unplaced[record.key] = None
-            if workload.is_true(EVICTED) and not self._nodes.of_workload(record.key):
-                self.complete_eviction(record.key, now_ns)
+        over = (ADMITTED, EVICTED, FINISHED)
+        if workload.admission is not None and not any(workload.is_true(kind) for kind in over):
+            self._unplaced[record.key] = None
+
+    def resume(self, now_ns: int) -> None:
+        """To be called when all are restored: goes on where the process ended."""
+        for key, record in list(self.records.items()):
+            workload = record.workload
+            holds = workload.admission is not None and not workload.is_true(FINISHED)
+            if holds and workload.is_true(EVICTED) and not self._nodes.of_workload(key):
+                self.complete_eviction(key, now_ns)
 
     def submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
         record = self._save(record, now_ns)

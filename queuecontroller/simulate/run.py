@@ -69,6 +69,7 @@ class Player:
             made.cache.put_cluster_queue(queue)
         for local in found.local_queues:
             made.put_local_queue(local)
+        made.share_admission(found.admission_fair_sharing, 0)
         made.settle()
         for workload in found.workloads:
             self._at(0, partial(self._arrive, workload))

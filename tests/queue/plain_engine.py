@@ -32,6 +32,7 @@ from queuecontroller.engine.workload_info import Target, WorkloadInfo
 class PlainQueue:
     """A list of who is pending, looked through from its begin for each head."""
 
+    history = None
     by_shape = True
     """Whether one that cannot start takes the others of its shape with it."""
 

@@ -120,6 +120,8 @@ class MemoryStore:
         held.assignments = [one for one in assignments.values() if one is not None]
         nodes = {o.name: o for o in held.nodes} | change.nodes
         held.nodes = [one for one in nodes.values() if one is not None]
+        usage = {o.queue: o for o in held.usage} | change.usage
+        held.usage = [one for one in usage.values() if one is not None]
         self.lines += change.events
 
     def events(self, subject: str, limit: int) -> list[Event]:

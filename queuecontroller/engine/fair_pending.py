@@ -1,0 +1,178 @@
+"""The pending workloads of a ClusterQueue that serves its LocalQueues by what they have used.
+
+One line for each LocalQueue. The head is the head of the line whose LocalQueue has used least;
+among equals, priority and time decide as everywhere. As in Kueue, usage also goes before a workload
+that waits for those it preempted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from .model import QueueingStrategy, WorkloadKey
+from .pending import Order, PendingQueue, order_of
+from .usage_history import UsageHistory
+from .workload_info import WorkloadInfo
+
+_SETTLED_HALF_LIVES: Final = 256
+"""After that many no history moves any more, see `decay`."""
+
+
+class FairPendingQueue(PendingQueue):
+    __slots__ = ("_lines_of", "_local_queue_of", "history")
+
+    def __init__(self, name: str, strategy: QueueingStrategy, history: UsageHistory) -> None:
+        super().__init__(name, strategy)
+        self.history: UsageHistory = history
+        self._lines_of: dict[str, PendingQueue] = {}
+        """By LocalQueue; only of those in which somebody waits."""
+        self._local_queue_of: dict[WorkloadKey, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._local_queue_of)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._local_queue_of
+
+    def get(self, key: WorkloadKey) -> WorkloadInfo | None:
+        queue = self._local_queue_of.get(key)
+        return self._lines_of[queue].get(key) if queue is not None else None
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def push(self, info: WorkloadInfo, not_before_ns: int = 0, now_ns: int = 0) -> None:
+        name = info.workload.local_queue
+        if self._local_queue_of.get(info.key, name) != name:
+            self.remove(info.key)
+        line = self._lines_of.get(name)
+        if line is None:
+            line = self._lines_of[name] = PendingQueue(name, self.strategy)
+        self._local_queue_of[info.key] = name
+        line.push(info, not_before_ns, now_ns)
+
+    def remove(self, key: WorkloadKey) -> WorkloadInfo | None:
+        name = self._local_queue_of.pop(key, None)
+        if name is None:
+            return None
+        line = self._lines_of[name]
+        info = line.remove(key)
+        if not len(line):
+            del self._lines_of[name]
+        return info
+
+    # -- the head ---------------------------------------------------------------------------------
+
+    def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
+        figure = self.history.figure
+        names = sorted(self._lines_of, key=figure)
+        for _, equals in groupby(names, key=figure):
+            lines = [self._lines_of[name] for name in equals]
+            heads = [(line, line.head(freed, now_ns)) for line in lines]
+            found = [
+                (not line.is_kept_first(one), order_of(one), one) for line, one in heads if one
+            ]
+            if found:
+                return min(found, key=lambda entry: entry[:2])[2]
+        return None
+
+    def wakes_at_ns(self) -> int | None:
+        found = [line.wakes_at_ns() for line in self._lines_of.values()]
+        found.append(self._reorders_at_ns())
+        return min((due for due in found if due is not None), default=None)
+
+    def _reorders_at_ns(self) -> int | None:
+        """When another LocalQueue comes before that of a head that keeps its place, if ever.
+
+        The difference of two histories moves on a straight line in 2**-(time / half-life), so it
+        changes its sign once at most: not at all when it has the same sign at the end of time.
+        """
+        heads = [
+            (line, head)
+            for line in self._lines_of.values()
+            if (head := line.head(line.freed, 0)) is not None
+        ]
+        keeps = self.strategy is QueueingStrategy.STRICT_FIFO
+        keeps = keeps or any(line.is_kept_first(head) for line, head in heads)
+        if len(heads) < 2 or not keeps:
+            return None
+        figure, in_the_end = self.history.figure, self.history.figure_in_the_end
+        ranked = sorted(
+            (figure(line.name), not line.is_kept_first(head), order_of(head), line.name)
+            for line, head in heads
+        )
+        first = ranked[0]
+        last = (in_the_end(first[3]), *first[1:])
+        overtakers = [one for one in ranked[1:] if (in_the_end(one[3]), *one[1:]) < last]
+        times = [self._overtakes_at_ns(first, one) for one in overtakers]
+        return min((due for due in times if due is not None), default=None)
+
+    def _overtakes_at_ns(
+        self, first: tuple[int, bool, Order, str], other: tuple[int, bool, Order, str]
+    ) -> int | None:
+        """The first sampling moment at which the other comes before the first."""
+        history = self.history
+
+        def overtaken(samples: int) -> bool:
+            at_ns = history.sampling_after_ns(history.sampled_ns, samples)
+            mine = history.figure_at(first[3], at_ns)
+            theirs = history.figure_at(other[3], at_ns)
+            return (theirs, *other[1:]) < (mine, *first[1:])
+
+        interval_ns = history.sampling_after_ns(0)
+        most = _SETTLED_HALF_LIVES * history.settings.half_life_ns // interval_ns + 1
+        high = 1
+        while not overtaken(high):
+            if high > most:
+                return None
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if overtaken(middle) else (middle, high)
+        return history.sampling_after_ns(history.sampled_ns, high)
+
+    # -- after an evaluation ----------------------------------------------------------------------
+
+    def _line(self, info: WorkloadInfo) -> PendingQueue:
+        return self._lines_of[self._local_queue_of[info.key]]
+
+    def set_shape_aside(self, info: WorkloadInfo) -> None:
+        self._line(info).set_shape_aside(info)
+
+    def set_aside(self, info: WorkloadInfo) -> None:
+        self._line(info).set_aside(info)
+
+    def keep_first(self, info: WorkloadInfo) -> None:
+        for line in self._lines_of.values():
+            line.keep_none_first()
+        self._line(info).keep_first(info)
+
+    def let_go(self, info: WorkloadInfo) -> None:
+        self._line(info).let_go(info)
+
+    def reconsider(self) -> None:
+        for line in self._lines_of.values():
+            line.reconsider()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def everyone(self) -> list[WorkloadInfo]:
+        figure = self.history.figure
+        every = (
+            (figure(name), order_of(info), info)
+            for name, line in self._lines_of.items()
+            for info in line.everyone()
+        )
+        return [info for _, _, info in sorted(every, key=lambda entry: entry[:2])]
+
+    def is_inadmissible(self, info: WorkloadInfo) -> bool:
+        return self._line(info).is_inadmissible(info)
+
+    def local_queues(self) -> Iterator[tuple[str, int]]:
+        """LocalQueues in which somebody waits, those served first first, and their figures."""
+        figure = self.history.figure
+        return (
+            (name, figure(name)) for name in sorted(self._lines_of, key=lambda n: (figure(n), n))
+        )
