@@ -25,7 +25,7 @@ from prometheus_client.exposition import generate_latest
 from queuecontroller import metrics as m
 from queuecontroller.engine.cluster_queue import ClusterQueueState
 from queuecontroller.engine.shares import dominant_share
-from queuecontroller.engine.usage_history import FIGURE_UNIT, LAST
+from queuecontroller.engine.usage_history import usage_of
 from queuecontroller.engine.workload_info import ADMITTED
 from queuecontroller.service.figures import Histogram
 from queuecontroller.service.shell import Shell
@@ -141,9 +141,8 @@ class QueueCollector:
             return
         for queue in sorted(history.queues())[:MOST_QUEUES]:
             namespace, _, name = queue.partition("/")
-            figure = history.figure(queue)
-            shown = float("inf") if figure >= LAST else figure / FIGURE_UNIT
-            samples.add(m.LOCAL_QUEUE_USAGE, (name, namespace), shown)
+            usage = usage_of(history.figure(queue))
+            samples.add(m.LOCAL_QUEUE_USAGE, (name, namespace), usage)
 
     def _service(self, samples: _Samples) -> None:
         shell = self._shell

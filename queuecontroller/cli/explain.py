@@ -57,5 +57,16 @@ def lines_of(answer: Any) -> list[str]:
         lines.append(f"estimate: about {duration(status.estimate_seconds)}, as things went lately")
     elif answer.remedies and not json.loads(answer.json)["explanation"]["waitingHelps"]:
         lines.append("estimate: never, unless something is changed")
+    lines += turn_lines(json.loads(answer.json).get("explanation") or {})
     lines += [f"it would start if: {one}" for one in answer.remedies]
     return lines
+
+
+def turn_lines(explanation: dict[str, Any]) -> list[str]:
+    """Where what LocalQueues have used decides whose turn it is."""
+    turn = explanation.get("turn")
+    if turn is None:
+        return []
+    before = [f"{one['name']} ({one['usage']})" for one in turn["servedBefore"]]
+    who = f"after {', '.join(before)}" if before else "first"
+    return [f"turn: LocalQueue {turn['localQueue']} has used {turn['usage']} and is served {who}"]

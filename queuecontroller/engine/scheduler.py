@@ -216,6 +216,7 @@ class Scheduler:
         local = self._local_queues.get(f"{workload.namespace}/{workload.queue_name}")
         why = self._why_homeless(workload, local)
         if why is not None or local is None:
+            self._leave_line(key)
             self._homeless[key] = (workload, why or "")
             return
         info = WorkloadInfo(

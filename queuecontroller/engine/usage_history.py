@@ -228,12 +228,11 @@ class UsageHistory:
         return self._histories.keys() | self._weights.keys()
 
     def consumed(self, queue: str) -> tuple[dict[str, int], int]:
-        """By resource in the engine's integers, rounded down, and the moment they are of, ns."""
+        """By resource in units of 2**-64, and the moment they are of, ns."""
         found = self._histories.get(queue)
         if found is None:
             return {}, self.sampled_ns
-        amounts = {resource: value >> FRACTION_BITS for resource, value in self._now(found).items()}
-        return amounts, max(self.sampled_ns, found.updated_ns)
+        return self._now(found), max(self.sampled_ns, found.updated_ns)
 
     # -- keeping ----------------------------------------------------------------------------------
 
@@ -275,6 +274,11 @@ class UsageHistory:
                 changed[queue] = UsageRecord(queue, found.updated_ns, dict(found.consumed))
         self._changed.clear()
         return changed
+
+
+def usage_of(figure: int) -> float:
+    """A figure in CPUs, bytes and pieces, by their weights; infinite for weight 0."""
+    return float("inf") if figure >= LAST else figure / FIGURE_UNIT
 
 
 def _divided(total: int, weight_milli: int) -> int:

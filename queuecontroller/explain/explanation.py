@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.engine.assignment import HOPELESS, Mode, PendingReason
@@ -17,6 +17,7 @@ from . import wording
 from .limits import LimitKind
 from .scratch import Scratch
 from .shortages import Candidate, Needs, Shortage, needs
+from .turns import Turn, turn_of
 
 _QUOTA: Final = frozenset({*HOPELESS, PendingReason.WAITING_FOR_QUOTA})
 
@@ -31,6 +32,8 @@ class Explanation:
     """All of them have to be mended."""
     flavors: tuple[Candidate, ...] = ()
     """What each flavor lacks, for the pod sets that do not fit."""
+    turn: Turn | None = None
+    """Where what LocalQueues have used decides whose turn it is."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -41,6 +44,7 @@ class Explanation:
                 {"podSet": one.pod_set, "flavor": one.flavor, "text": wording.candidate(one)}
                 for one in self.flavors
             ],
+            **({"turn": self.turn.as_dict()} if self.turn is not None else {}),
         }
 
 
@@ -55,6 +59,21 @@ def explain(
 ) -> Explanation:
     """`cluster_queue` is where it stands, empty for nowhere; `reason` and `message` what the engine
     last said of it; `ahead` how many stand before it."""
+    turn = turn_of(scheduler.pending.get(cluster_queue), workload.local_queue)
+    found = _explain(scheduler, workload, cluster_queue, reason, message, now_ns, ahead, turn)
+    return replace(found, turn=turn)
+
+
+def _explain(
+    scheduler: Scheduler,
+    workload: Workload,
+    cluster_queue: str,
+    reason: str,
+    message: str,
+    now_ns: int,
+    ahead: int,
+    turn: Turn | None,
+) -> Explanation:
     homeless = scheduler.homeless(workload.key)
     if homeless is not None:
         local = scheduler.local_queue(f"{workload.namespace}/{workload.queue_name}")
@@ -87,7 +106,7 @@ def explain(
     elif reason == PendingReason.WAITING_FOR_PLACEMENT:
         way = wording.no_room(message)
     elif ahead:
-        way = wording.its_turn(ahead, cluster_queue)
+        way = wording.its_turn(ahead, cluster_queue, turn)
     elif reason in _QUOTA and state.spec.cohort is not None:
         way = wording.kept(state.spec.cohort)
     else:

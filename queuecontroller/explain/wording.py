@@ -14,6 +14,7 @@ from queuecontroller.engine.workload_info import WorkloadInfo
 
 from .limits import Limit, LimitKind
 from .shortages import Candidate, Needs, Shortage
+from .turns import Turn
 
 SHOWN: Final = 3
 """Names in a list before the rest is only counted."""
@@ -167,9 +168,16 @@ def backing_off(seconds: float, count: int) -> str:
     return f"{seconds:.0f} s went by: it backs off after {count} attempts"
 
 
-def its_turn(ahead: int, cluster_queue: str) -> str:
+def its_turn(ahead: int, cluster_queue: str, turn: Turn | None = None) -> str:
     who = "1 workload stands" if ahead == 1 else f"{ahead} workloads stand"
-    return f"its turn came: there is quota for it, and {who} before it in {cluster_queue}"
+    way = f"its turn came: there is quota for it, and {who} before it in {cluster_queue}"
+    if turn is None or not turn.before:
+        return way
+    before = listed([f"{name} {used:.4g}" for name, used in turn.before])
+    return (
+        f"{way} (its LocalQueue {turn.local_queue} has used {turn.usage:.4g} of late, those served"
+        f" before it less: {before})"
+    )
 
 
 def kept(cohort: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queuecontroller.engine.model import ClusterQueue
+from queuecontroller.engine.model import AdmissionMode, ClusterQueue, Cohort
 from queuecontroller.engine.quantities import QuantityError, format_amount, parse_amount
 from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.simulate.run import Player
@@ -194,6 +194,29 @@ def omitted_resources(everything: _All) -> Iterator[Finding]:
                     )
 
 
+def idle_scopes(everything: _All) -> Iterator[Finding]:
+    """Admission scopes that order nothing, because nothing used is remembered."""
+    sharing = everything.documents.admission_fair_sharing
+    if sharing is not None and sharing.half_life_ns:
+        return
+    why = "no Configuration with admissionFairSharing is among the files"
+    if sharing is not None:
+        why = "admissionFairSharing.usageHalfLifeTime of the Configuration is 0"
+    scoped: list[tuple[str, ClusterQueue | Cohort]] = []
+    scoped += [("ClusterQueue", one) for one in everything.documents.cluster_queues]
+    scoped += [("Cohort", one) for one in everything.documents.cohorts]
+    for kind, one in scoped:
+        if one.admission_mode is AdmissionMode.BY_USAGE:
+            yield _finding(
+                Severity.WARNING,
+                "admission-scope-without-effect",
+                everything.place(kind, one.name),
+                "spec.admissionScope.admissionMode",
+                f"{one.admission_mode} orders nothing: {why}",
+                "give the Configuration admissionFairSharing with a usageHalfLifeTime (168h)",
+            )
+
+
 def unservable_quota(everything: _All) -> Iterator[Finding]:
     """Quotas on flavors that no given node carries, or beyond what those nodes have."""
     nodes = everything.kind("Node")
@@ -271,6 +294,7 @@ RULES: Final[tuple[Callable[[_All], Iterator[Finding]], ...]] = (
     closed_to_its_namespace,
     no_selector,
     omitted_resources,
+    idle_scopes,
     unservable_quota,
     never_admitted,
 )

@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queuecontroller.engine.assignment import HOPELESS
+from queuecontroller.engine.decay import FRACTION_BITS
 from queuecontroller.engine.fair_pending import FairPendingQueue
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.engine.pending import PendingQueue
-from queuecontroller.engine.quantities import format_amount
+from queuecontroller.engine.quantities import CPU, format_amount
 from queuecontroller.engine.shares import dominant_share
-from queuecontroller.engine.usage_history import FIGURE_UNIT, LAST
+from queuecontroller.engine.usage_history import usage_of
 from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
 
 from .book import Book
@@ -278,7 +279,7 @@ class Views:
         """In what order LocalQueues are served, where what they have used decides."""
         if not isinstance(pending, FairPendingQueue):
             return {}
-        served = [{"name": n, "usage": usage_of(f)} for n, f in pending.local_queues()]
+        served = [{"name": n, "usage": shown_usage(f)} for n, f in pending.local_queues()]
         return {"localQueuesByUsage": served}
 
     def _local_queue(self, namespace: str, name: str) -> dict[str, Any]:
@@ -287,11 +288,12 @@ class Views:
         if history is not None:
             key = f"{namespace}/{name}"
             consumed, at_ns = history.consumed(key)
-            status = {"consumedResources": amounts(consumed), "lastUpdate": stamp(at_ns)}
+            shown = {name: consumed_of(name, value) for name, value in consumed.items()}
+            status = {"consumedResources": shown, "lastUpdate": stamp(at_ns)}
             sharing = {
                 "fairSharing": {
                     "admissionFairSharingStatus": status,
-                    "usage": usage_of(history.figure(key)),
+                    "usage": shown_usage(history.figure(key)),
                 }
             }
         mine = [
@@ -359,10 +361,19 @@ def stamp(at_ns: int) -> str | None:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def usage_of(figure: int) -> float | str:
-    """A figure of `usage_history` as people read it: CPUs, bytes and pieces, by their weights.
-    "+Inf" for a LocalQueue of weight 0, as Kueue divides by it."""
-    return "+Inf" if figure >= LAST else round(figure / FIGURE_UNIT, 6)
+def shown_usage(figure: int) -> float | str:
+    """JSON has no infinity; as Kueue writes it."""
+    usage = usage_of(figure)
+    return "+Inf" if usage == float("inf") else round(usage, 6)
+
+
+def consumed_of(resource: str, value: int) -> str:
+    """A history as a quantity: in thousandths as Kueue has it, in whole units from a million on."""
+    milli = (value if resource == CPU else value * 1000) >> FRACTION_BITS
+    if resource == CPU:
+        return format_amount(CPU, milli)
+    exact = milli % 1000 and milli < 10**9
+    return f"{milli}m" if exact else format_amount(resource, milli // 1000)
 
 
 def amounts(found: Mapping[str, int]) -> dict[str, str]:

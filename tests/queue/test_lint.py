@@ -71,6 +71,7 @@ def test_nothing_is_said_of_what_is_right() -> None:
         ("[nvidia.com/gpu]", "[nvidia.com/gpu, cpu]", "omitted-resource", "warning", 6, "ClusterQueue/a", "unlimited"),
         ("labels: {pool: gpu}", "labels: {pool: cpu}", "no-node-for-flavor", "warning", 6, "ClusterQueue/a", "pool=gpu"),
         ("nominalQuota: 4", "nominalQuota: 9", "quota-beyond-nodes", "warning", 6, "ClusterQueue/a", "9 is more than the 8"),
+        ("spec:\n  namespaceSelector", "spec:\n  admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}\n  namespaceSelector", "admission-scope-without-effect", "warning", 6, "ClusterQueue/a", "no Configuration"),
         ("requests: {nvidia.com/gpu: 1}", "requests: {nvidia.com/gpu: 5}", "never-admitted", "error", 29, "Job/team-a/j", "empty queues"),
     ],
 )  # fmt: skip
@@ -89,6 +90,21 @@ def test_each_rule_finds_its_case(
     )
     assert part in f"{one.text} {one.fix}"
     assert one.fix
+
+
+@pytest.mark.parametrize(("half_life", "count"), [("0s", 2), ("168h", 0)])
+def test_scopes_without_a_memory_are_told(half_life: str, count: int) -> None:
+    scope = "admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}"
+    text = "\n---\n".join(
+        (
+            f"kind: Configuration\nadmissionFairSharing: {{usageHalfLifeTime: {half_life}}}",
+            f"kind: Cohort\nmetadata: {{name: all}}\nspec: {{{scope}}}",
+            f"kind: ClusterQueue\nmetadata: {{name: a}}\nspec: {{{scope}, namespaceSelector: {{}}}}",
+        )
+    )
+    ours = [one for one in found(text) if one.rule == "admission-scope-without-effect"]
+    assert len(ours) == count
+    assert all("usageHalfLifeTime" in one.text for one in ours)
 
 
 def test_a_circle_of_cohorts_is_told_once_for_each_of_it() -> None:
@@ -146,11 +162,11 @@ def test_the_owners_folders_say_the_same_each_time(
 
 def test_every_rule_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "queue-manifests.md").read_text()
-    assert len(RULES) == 9
+    assert len(RULES) == 10
     rules = (
         *("unreadable", "old-version", "dangling", "cohort-cycle", "namespace-never-matches"),
         *("no-namespace-selector", "omitted-resource", "no-node-for-flavor"),
-        *("quota-beyond-nodes", "never-admitted"),
+        *("quota-beyond-nodes", "never-admitted", "admission-scope-without-effect"),
     )
     for rule in rules:
         assert f"`{rule}`" in page

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from queuecontroller.engine.model import (
+    AdmissionMode,
     FungibilityPolicy,
     QueueingStrategy,
     StopPolicy,
 )
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.selectors import LabelSelector
-from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.settings import WEIGHT_UNIT, AdmissionFairSharing, EngineSettings
 from queuecontroller.manifests import (
     ManifestError,
     read_cluster_queue,
@@ -22,7 +23,9 @@ from queuecontroller.manifests import (
     read_local_queue,
     read_workload,
 )
+from queuecontroller.manifests.configuration import read_configuration
 from queuecontroller.manifests.documents import Documents, load
+from queuecontroller.manifests.durations import format_duration, parse_duration_ns
 
 from .builders import SECOND, used
 
@@ -137,6 +140,105 @@ resources:
   - {input: e, strategy: Replace, multiplyBy: d, outputs: {f: "10"}}
 ---
 """
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        (
+            {"usageHalfLifeTime": "168h"},
+            AdmissionFairSharing(168 * 3600 * SECOND, 300 * SECOND, {}),
+        ),
+        (
+            {
+                "usageHalfLifeTime": "1h30m",
+                "usageSamplingInterval": "500ms",
+                "resourceWeights": {"cpu": 2.0, "memory": "0.5", "nvidia.com/gpu": 0},
+            },
+            AdmissionFairSharing(
+                5400 * SECOND,
+                SECOND // 2,
+                {"cpu": 2 * WEIGHT_UNIT, "memory": WEIGHT_UNIT // 2, "nvidia.com/gpu": 0},
+            ),
+        ),
+        ({"usageHalfLifeTime": 0, "usageSamplingInterval": "1.5s"}, AdmissionFairSharing(0, 1500 * 10**6)),
+        ({"usageHalfLifeTime": "1s", "resourceWeights": {"x": 1e-10}}, AdmissionFairSharing(SECOND, resource_weights={"x": 1})),
+    ],
+)  # fmt: skip
+def test_admission_fair_sharing_is_read(
+    section: dict[str, object], expected: AdmissionFairSharing
+) -> None:
+    for version in ("v1beta1", "v1beta2"):
+        document = {
+            "apiVersion": f"config.kueue.x-k8s.io/{version}",
+            "kind": "Configuration",
+            "admissionFairSharing": section,
+        }
+        assert read_configuration(document).admission_fair_sharing == expected
+    assert read_configuration({"kind": "Configuration"}).admission_fair_sharing is None
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"usageHalfLifeTime": "-1h"}, "usageHalfLifeTime: must not be negative"),
+        ({"usageHalfLifeTime": "week"}, "usageHalfLifeTime: 'week' is not a duration"),
+        ({"usageHalfLifeTime": 168}, "usageHalfLifeTime: 168 is not a duration"),
+        ({"usageSamplingInterval": "0s"}, "usageSamplingInterval: must be greater than 0"),
+        ({"resourceWeights": {"cpu": -1}}, "resourceWeights.cpu: must be a number from 0"),
+        ({"resourceWeights": {"cpu": True}}, "resourceWeights.cpu: must be a number from 0"),
+        ({"resourceWeights": {"cpu": float("nan")}}, "resourceWeights.cpu: must be a number"),
+        ({"resourceWeights": {"cpu": "much"}}, "resourceWeights.cpu: must be a number"),
+        ({"usageHalfLifetime": "1h"}, "did you mean usageHalfLifeTime?"),
+    ],
+)
+def test_mistakes_in_admission_fair_sharing_are_named(
+    section: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ManifestError) as raised:
+        read_configuration({"admissionFairSharing": section})
+    (problem,) = raised.value.problems
+    assert f"Configuration.admissionFairSharing.{message}" in str(problem) or (
+        "did you mean" in message and message in str(problem)
+    )
+
+
+def test_admission_scopes_are_read() -> None:
+    usage = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+    assert read_cluster_queue(queue()).admission_mode is AdmissionMode.NONE
+    assert read_cluster_queue(queue(admissionScope=usage)).admission_mode is AdmissionMode.BY_USAGE
+    assert read_cohort(queue(admissionScope=usage)).admission_mode is AdmissionMode.BY_USAGE
+    no = {"admissionMode": "NoAdmissionFairSharing"}
+    assert read_cluster_queue(queue(admissionScope=no)).admission_mode is AdmissionMode.NONE
+    for wrong in ({}, {"admissionMode": "Usage"}, {"mode": "UsageBasedAdmissionFairSharing"}):
+        with pytest.raises(ManifestError, match="admissionScope"):
+            read_cluster_queue(queue(admissionScope=wrong))
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("0", 0),
+        ("168h", 168 * 3600 * SECOND),
+        ("1h30m", 5400 * SECOND),
+        ("1.5h", 5400 * SECOND),
+        (".5s", SECOND // 2),
+        ("1us1ns", 1001),
+        ("-2m", -120 * SECOND),
+    ],
+)
+def test_durations(text: str, ns: int) -> None:
+    assert parse_duration_ns(text) == ns
+    if ns > 0:
+        assert parse_duration_ns(format_duration(ns)) == ns
+
+
+@pytest.mark.parametrize("text", ["", "h", "5", "1h 5m", "5d", "1e3s", "9999999999h", "1h-5m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration_ns(text)
+
+
 POD = """
 kind: Pod
 metadata: {name: p, labels: {kueue.x-k8s.io/queue-name: q}}

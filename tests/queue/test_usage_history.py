@@ -103,7 +103,10 @@ def test_order_is_renewed_at_sampling_moments_and_when_usage_changes() -> None:
     assert history.figure("ns/q") == at_ten
     history.hold(OTHER, "ns/q", {"gpu": 1}, HALF_LIFE + 4 * MINUTE)
     assert history.figure("ns/q") == history.figure_at("ns/q", HALF_LIFE + 4 * MINUTE)
-    assert history.consumed("ns/q") == ({"gpu": 2}, HALF_LIFE + 4 * MINUTE)
+    consumed, at_ns = history.consumed("ns/q")
+    assert at_ns == HALF_LIFE + 4 * MINUTE
+    # 4 * (1 - 2**-1.3), thirteen minutes after the begin
+    assert consumed["gpu"] / ONE == pytest.approx(2.375496, abs=1e-6)
 
 
 def test_another_half_life_counts_from_when_it_is_set() -> None:

@@ -216,6 +216,24 @@ def test_a_local_queue_that_stops_is_told_to_who_waits_in_it() -> None:
     assert world.status(one).phase == "QuotaReserved"
 
 
+def test_who_waits_in_a_local_queue_that_is_held_or_gone_is_not_let_in() -> None:
+    for close in (
+        lambda book, now: book.hold(("LocalQueue", "team-a", "q"), False, now),
+        lambda book, now: book.delete(("LocalQueue", "team-a", "q"), "", now),
+    ):
+        world = World()
+        world.connect()
+        running = [world.submit("a") for _ in range(4)]
+        waiting = world.submit("a")
+        assert world.status(waiting).phase == "Pending"
+        world.step("close", close)
+        world.confirm(running[0])
+        world.release(running[0], finished=True)
+        assert world.status(waiting).phase == "Pending"
+        assert "LocalQueue" in world.status(waiting).message
+        assert world.used("a") == 3
+
+
 def test_a_queue_that_holds_quota_cannot_be_deleted() -> None:
     world = World()
     world.connect()

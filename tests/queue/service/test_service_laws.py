@@ -15,13 +15,35 @@ from queuecontroller.records import Desired, OnPreemption, PodState
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import StaleEpoch
 
-from .world import GIB, World, gpu
+from .world import GIB, SECOND, World, gpu
+
+BY_USAGE = """
+kind: Configuration
+apiVersion: config.kueue.x-k8s.io/v1beta2
+admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 5s}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: a}
+spec:
+  cohortName: both
+  namespaceSelector: {}
+  admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}
+  preemption: {reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors:
+    - name: gpus
+      resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
+"""
 
 
 class ManyHands(RuleBasedStateMachine):
-    @initialize()
-    def begin(self) -> None:
+    @initialize(by_usage=st.booleans())
+    def begin(self, by_usage: bool) -> None:
         self.world = World()
+        if by_usage:
+            self.world.apply(BY_USAGE)
         self.messages: list[tuple[str, Said]] = []
         self.running: set[tuple[str, str, int]] = set()
         self.number = 0
@@ -126,10 +148,20 @@ class ManyHands(RuleBasedStateMachine):
     @rule()
     def killed_and_restarted(self) -> None:
         used = self.world.used("a"), self.world.used("b")
+        histories = self.histories()
         self.world.restart()
         assert (self.world.used("a"), self.world.used("b")) == used
+        assert self.histories() == histories
         self.world.settle()
         self.node_connects_again()
+
+    def histories(self) -> dict[str, int]:
+        """What each LocalQueue will have used in an hour's time, if all stays as it is."""
+        history = self.world.book.engine.history
+        if history is None:
+            return {}
+        at_ns = self.world.now_ns + 3600 * SECOND
+        return {queue: history.figure_at(queue, at_ns) for queue in history.queues()}
 
     # -- laws -----------------------------------------------------------------------------------
 
