@@ -18,13 +18,13 @@ import signal
 import socket
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from nodeagent import native
 from nodeagent.adapters.clock import SystemClock, boot_id
+from nodeagent.adapters.config_files import DEFAULT_CONFIG, load
 from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
@@ -38,7 +38,7 @@ from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
 from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.wire import Wire
-from nodeagent.config import ConfigError, Settings, parse, split_address
+from nodeagent.config import ConfigError, Settings, split_address
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, Nvml
 from nodeagent.shell.capacity import CapacityReader
@@ -53,7 +53,6 @@ log = logging.getLogger("nodeagent")
 
 EXIT_USAGE: Final = 2
 EXIT_UNAVAILABLE: Final = 69
-DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,17 +61,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists)",
+        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists);"
+        " `sluice config check` reads it without serving",
     )
     options = parser.parse_args(arguments)
     environment = dict(os.environ)
     try:
-        settings = load_settings(options.config)
+        loaded = load(options.config, socket.gethostname())
+        if loaded.refused:
+            raise ConfigError(list(loaded.kubelet.problems))
     except ConfigError as error:
         for problem in error.problems:
             print(f"sluice serve: {problem}", file=sys.stderr)
         return EXIT_USAGE
+    settings = loaded.settings
     start_logging(settings.daemon.log_level)
+    if loaded.kubelet.config.enabled:
+        for warning in loaded.kubelet.warnings:
+            log.warning("%s", warning)
     try:
         return serve(settings, environment)
     except Unavailable as error:
@@ -85,24 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class Unavailable(Exception):
     """The daemon cannot run here now; the text says what to do."""
-
-
-def load_settings(path: Path | None) -> Settings:
-    """Raises ConfigError."""
-    if path is None:
-        if not DEFAULT_CONFIG.exists():
-            return Settings()
-        path = DEFAULT_CONFIG
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path}: {error}"]) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: not TOML: {error}"]) from error
-    try:
-        return parse(document)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from error
 
 
 def serve(settings: Settings, environment: Mapping[str, str]) -> int:

@@ -7,23 +7,17 @@ wastes an evening. Nothing here reads a file or the environment; `nodeagent.__ma
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from nodeagent.kubelet_config import KubeletConfig, KubeletSection, parse_section
+from nodeagent.settings_fields import ConfigError, check_table, nearest
+from nodeagent.settings_fields import absolute_path as _absolute_path
+from nodeagent.settings_fields import choice as _choice
+from nodeagent.settings_fields import number as _number
 
-def _number(default: float, low: float, high: float) -> Any:
-    return field(default=default, metadata={"low": low, "high": high})
-
-
-def _choice(default: str, *allowed: str) -> Any:
-    return field(default=default, metadata={"allowed": allowed})
-
-
-def _absolute_path() -> Any:
-    return field(default="", metadata={"absolute": True})
+__all__ = ["ConfigError", "Settings", "parse", "split_address"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +188,8 @@ class Settings:
     nvml: NvmlSettings = field(default_factory=NvmlSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
+    kubelet: KubeletSection = field(default_factory=KubeletSection)
     paths: PathSettings = field(default_factory=PathSettings)
-
-
-class ConfigError(Exception):
-    """Every mistake of a configuration, one line each, each naming its key."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 SECTIONS: Mapping[str, type[Any]] = {
@@ -213,14 +200,8 @@ SECTIONS: Mapping[str, type[Any]] = {
     "nvml": NvmlSettings,
     "metrics": MetricsSettings,
     "queue": QueueSettings,
+    "kubelet": KubeletConfig,
     "paths": PathSettings,
-}
-
-_TYPE_NAMES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
 }
 
 T = TypeVar("T")
@@ -232,9 +213,11 @@ def parse(document: Mapping[str, object]) -> Settings:
     parsed: dict[str, Any] = {}
     for name, table in document.items():
         if name not in SECTIONS:
-            problems.append(f"[{name}]: no such section{_nearest(name, SECTIONS)}")
+            problems.append(f"[{name}]: no such section{nearest(name, SECTIONS)}")
         elif not isinstance(table, Mapping):
             problems.append(f"{name}: must be a section, [{name}]")
+        elif name == "kubelet":
+            parsed[name] = parse_section(table, problems)
         else:
             parsed[name] = _parse_section(SECTIONS[name], name, table, problems)
     if problems:
@@ -258,42 +241,8 @@ def split_address(address: str) -> tuple[str, int]:
 def _parse_section(
     kind: type[T], section: str, table: Mapping[str, object], problems: list[str]
 ) -> T | None:
-    known: dict[str, Field[Any]] = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # a dataclass by SECTIONS
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in known:
-            problems.append(f"{section}.{key}: no such key{_nearest(key, known)}")
-            continue
-        problem = _check(known[key], value)
-        if problem:
-            problems.append(f"{section}.{key}: {problem}")
-        else:
-            values[key] = float(value) if known[key].type == "float" else value  # type: ignore[arg-type]  # checked
+    values = check_table(kind, section, table, problems)
     return kind(**values) if not problems else None
-
-
-def _check(known: Field[Any], value: object) -> str | None:
-    expected = str(known.type)
-    good = {
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-        "str": isinstance(value, str),
-        "bool": isinstance(value, bool),
-    }[expected]
-    if not good:
-        return f"must be {_TYPE_NAMES[expected]}, not {value!r}"
-    meta = known.metadata
-    if "low" in meta and isinstance(value, int | float):
-        if not math.isfinite(value) or not meta["low"] <= value <= meta["high"]:
-            return f"must be between {meta['low']:g} and {meta['high']:g}, not {value!r}"
-    elif "allowed" in meta and value not in meta["allowed"]:
-        return f"must be one of {', '.join(meta['allowed'])}, not {value!r}"
-    elif isinstance(value, str):
-        if "\0" in value:
-            return "must not contain NUL"
-        if meta.get("absolute") and value and not value.startswith("/"):
-            return f"must be an absolute path, not {value!r}"
-    return None
 
 
 def _check_together(settings: Settings) -> list[str]:
@@ -344,8 +293,3 @@ def _check_queue(queue: QueueSettings) -> list[str]:
             known = ", ".join(_TAINT_EFFECTS)
             problems.append(f"queue.taints: {one.strip()!r} is not name=value:EFFECT ({known})")
     return problems
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"

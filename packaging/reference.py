@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import sys
 import textwrap
@@ -43,7 +44,15 @@ class Key:
             return str(self.default).lower()
         if isinstance(self.default, int | float):
             return plain(self.default)
+        if isinstance(self.default, tuple):
+            return ", ".join(self.default)
         return str(self.default)
+
+    @property
+    def toml_default(self) -> str:
+        if isinstance(self.default, str | tuple):
+            return json.dumps(self.default)
+        return self.plain_default
 
 
 def sections(known: Mapping[str, type[Any]]) -> Iterator[tuple[str, str, list[Key]]]:
@@ -83,6 +92,10 @@ def allowed(one: Field[Any]) -> str:
         return f"{plain(meta['low'])} to {plain(meta['high'])}"
     if "allowed" in meta:
         return ", ".join(f"`{value}`" for value in meta["allowed"])
+    if "each" in meta:
+        return "list of " + ", ".join(f"`{value}`" for value in meta["each"])
+    if isinstance(one.default, tuple):
+        return "list of absolute paths" if meta.get("absolute") else "list"
     return "absolute path" if meta.get("absolute") else ""
 
 
@@ -154,8 +167,7 @@ def settings_toml(known: Mapping[str, type[Any]], reads: str) -> str:
         for key in keys:
             limits = f"Allowed: {key.allowed}." if key.allowed else ""
             lines += _comment(f"{key.text} {limits}".strip())
-            quoted = f'"{key.default}"' if isinstance(key.default, str) else key.plain_default
-            lines.append(f"#{key.name} = {quoted}")
+            lines.append(f"#{key.name} = {key.toml_default}")
     return "\n".join([*lines, ""])
 
 

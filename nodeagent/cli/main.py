@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     def command(name: str, module: str, help_: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help_, description=help_)
         sub.set_defaults(module=module)
-        if name != "version":
+        if name not in ("version", "config"):
             sub.add_argument(
                 "--socket",
                 metavar="PATH",
@@ -204,6 +204,23 @@ def make_parser() -> argparse.ArgumentParser:
         choices=list(Injection),
         default=Injection.AUTO,
         help="as for `sluice run` (default: auto)",
+    )
+    config = command("config", "config", "Read the configuration as the daemon would, and say it.")
+    config.add_argument("part", choices=["check"], help="what to do")
+    config.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
+    )
+    config.add_argument(
+        "--hami",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file of HAMi's, after those of kubelet.hami; repeat for several",
+    )
+    config.add_argument(
+        "--node", default="", metavar="NAME", help="as if on this node (default: this one)"
     )
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")

@@ -79,3 +79,37 @@ def test_addresses() -> None:
     for bad in ("9464", ":9464", "host:", "host:70000", "host:http"):
         with pytest.raises(ValueError, match="ADDRESS:PORT"):
             split_address(bad)
+
+
+def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
+    assert problems(
+        """
+        [kubelet]
+        enabeld = true
+        mode = "shared"
+        limits = ["queue", "pods"]
+        hami = ["relative.yaml"]
+        exclude_indexes = [0, 0]
+        exclude_uuids = "GPU-1"
+        default_memory_mib = 1.5
+        [kubelet.nodes]
+        n3 = 1
+        [kubelet.nodes.n1]
+        slots_per_gpu = 300
+        hami = []
+        [kubelet.nodes.n2]
+        slot_per_gpu = 3
+        """
+    ) == [
+        "kubelet.enabeld: no such key (did you mean 'enabled'?)",
+        "kubelet.mode: must be one of share, exclusive, mig, mps, not 'shared'",
+        "kubelet.limits: may hold queue, pod, defaults, not 'pods'",
+        "kubelet.hami: must be an absolute path, not 'relative.yaml'",
+        "kubelet.exclude_indexes: has something twice: [0, 0]",
+        "kubelet.exclude_uuids: must be a list of texts, not 'GPU-1'",
+        "kubelet.default_memory_mib: must be a whole number, not 1.5",
+        "kubelet.nodes.n3: must be a section, [kubelet.nodes.n3]",
+        "kubelet.nodes.n1.hami: belongs into [kubelet]; HAMi's files have an entry per node",
+        "kubelet.nodes.n1.slots_per_gpu: must be between 0 and 256, not 300",
+        "kubelet.nodes.n2.slot_per_gpu: no such key (did you mean 'slots_per_gpu'?)",
+    ]
