@@ -41,11 +41,11 @@ _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class KubeletConfig:
-    """[kubelet]: what this node offers to Kubernetes. What counts is the last of: the defaults below,
-    HAMi's device-config.yaml, HAMi's entry for this node, `[kubelet]`, `[kubelet.nodes.NAME]` (the
-    same keys, for the node of that name: one file for a whole cluster). `sluice config check` prints
-    what holds on a node, who said it and what of it is not done. HAMi's keys, overcommit and the
-    modes: docs/hami.md."""
+    """[kubelet]: what this node offers to Kubernetes. What counts is the last of: the defaults
+    below, HAMi's device-config.yaml, HAMi's entry for this node, `[kubelet]`,
+    `[kubelet.nodes.NAME]` (the same keys, for the node of that name: one file for a whole cluster).
+    `sluice config check` prints what holds on a node, who said it and what of it is not done.
+    HAMi's keys, overcommit and the modes: docs/hami.md."""
 
     enabled: bool = flag(False)
     """Serve the kubelet's device plugin API."""
