@@ -22,13 +22,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from nodeagent import metrics as m
 from nodeagent import native
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, load
 from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
-from nodeagent.adapters.metrics_http import MetricsServer
+from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
 from nodeagent.adapters.queue_client import GrpcQueueLink
@@ -38,14 +39,16 @@ from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
 from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.wire import Wire
-from nodeagent.config import ConfigError, Settings, split_address
+from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
+from nodeagent.core.histogram import Histogram
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
-from nodeagent.ports import Clock, Finding, LedgerLost, Nvml
+from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
 from nodeagent.shell.queue import QueueDesk
+from nodeagent.shell.scrape import Scrape, dcgm_wanted
 from nodeagent.shell.service import Service
 from nodeagent.shell.turns import Turns
 
@@ -172,8 +175,8 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
         endpoints.append(service.queue)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
     if settings.metrics.enabled:
-        host, port = split_address(settings.metrics.listen)
-        endpoints.append(MetricsServer(host, port, lambda: service.node_view(None), clock.unix_s))
+        histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
+        endpoints.append(make_metrics(settings.metrics, service, histograms, clock))
     node = Node(settings, clock, keeper, turns, gpus, nvml, service, endpoints, notify.send)
     nodes.append(node)
 
@@ -203,6 +206,49 @@ def user_name(uid: int) -> str:
 def make_nvml(settings: Settings, clock: Clock) -> Nvml:
     """Replaced by tests that need a GPU with a mind of its own."""
     return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
+
+
+def make_metrics(
+    settings: MetricsSettings,
+    service: Service,
+    histograms: Mapping[m.Metric, Histogram],
+    clock: Clock,
+) -> MetricsServer:
+    """Raises Unavailable when a file it names cannot be read."""
+
+    def view() -> NodeView:
+        return service.node_view(None)
+
+    name = settings.node_name or socket.gethostname()
+    certificate = None
+    key = "tls_certificate"
+    try:
+        if settings.tls_certificate:
+            certificate = Certificate(Path(settings.tls_certificate), Path(settings.tls_key))
+        key = "bearer_token_file"
+        token = secret(settings.bearer_token_file)
+        key = "basic_password_file"
+        password = secret(settings.basic_password_file)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"metrics.{key}: {error}") from error
+    return MetricsServer(
+        *split_address(settings.listen),
+        view,
+        Scrape(settings, view, histograms, name, dcgm_wanted(settings)),
+        clock.unix_s,
+        Access(token, f"{settings.basic_user}:{password}" if password else ""),
+        certificate,
+    )
+
+
+def secret(path: str) -> str:
+    """One line of a file. Raises OSError; ValueError when there is nothing in it."""
+    if not path:
+        return ""
+    text = Path(path).read_text(encoding="utf-8").strip()
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return text
 
 
 def raise_descriptor_limit() -> None:

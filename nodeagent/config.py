@@ -126,6 +126,29 @@ class MetricsSettings:
     """Serve /metrics and /healthz."""
     listen: str = "127.0.0.1:9464"
     """Address and port. Loopback by default: the labels name users' jobs."""
+    dcgm: str = _choice("off", "off", "on", "auto")
+    """Also serve dcgm-exporter's default counters under its names. auto: only when nothing answers
+    at 127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
+    dcgm_hostname_label: str = _choice("Hostname", "Hostname", "hostname", "both")
+    """How the label with the node's name is spelt; dcgm-exporter renamed it in May 2026, most
+    dashboards ask for the old one."""
+    hami: str = _choice("off", "off", "on", "legacy")
+    """Also serve the names of HAMi's monitor and scheduler. legacy: those from before HAMi 2.9
+    beside the new ones."""
+    node_name: str = ""
+    """In the labels of both. Default: the host name."""
+    max_series: int = _number(50_000, 100, 10_000_000)
+    """Most series in one scrape; what is left out is counted. 50,000: sixteen full GPUs."""
+    tls_certificate: str = _absolute_path()
+    """PEM chain; with tls_key the endpoint speaks HTTPS. A new file is used without a restart."""
+    tls_key: str = _absolute_path()
+    """PEM of its key."""
+    bearer_token_file: str = _absolute_path()
+    """A scrape must bring this token; /healthz stays open."""
+    basic_user: str = ""
+    """A scrape may bring this user name with the password from basic_password_file instead."""
+    basic_password_file: str = _absolute_path()
+    """Its password, on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +285,19 @@ def _check_together(settings: Settings) -> list[str]:
         split_address(settings.metrics.listen)
     except ValueError as error:
         problems.append(f"metrics.listen: {error}")
-    return problems + _check_queue(settings.queue)
+    return problems + _check_metrics(settings.metrics) + _check_queue(settings.queue)
+
+
+def _check_metrics(metrics: MetricsSettings) -> list[str]:
+    problems = []
+    for one, other in (
+        ("tls_certificate", "tls_key"),
+        ("basic_user", "basic_password_file"),
+    ):
+        if bool(getattr(metrics, one)) != bool(getattr(metrics, other)):
+            lacking = other if getattr(metrics, one) else one
+            problems.append(f"metrics.{lacking}: is missing; {one} and {other} belong together")
+    return problems
 
 
 _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")

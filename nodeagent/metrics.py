@@ -15,6 +15,7 @@ from typing import Final
 class Kind(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Metric:
     kind: Kind
     labels: tuple[str, ...]
     help: str
+    exact: bool = False
+    """A counter of somebody else's: its name stays as it is."""
 
 
 _GPU: Final = ("gpu", "index")
@@ -36,6 +39,10 @@ def _gauge(name: str, labels: tuple[str, ...], help_: str) -> Metric:
 
 def _counter(name: str, labels: tuple[str, ...], help_: str) -> Metric:
     return Metric(name, Kind.COUNTER, labels, help_)
+
+
+def _histogram(name: str, labels: tuple[str, ...], help_: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, labels, help_)
 
 
 BUILD_INFO: Final = _gauge("sluice_build_info", ("version",), "Version of the daemon, always 1.")
@@ -61,6 +68,21 @@ TAMPERS: Final = _counter(
 REGISTRATIONS_DROPPED: Final = _counter(
     "sluice_registrations_dropped", (), "Registrations dropped unanswered by the rate limit."
 )
+GRANT_WAIT: Final = _histogram(
+    "sluice_grant_wait_seconds",
+    (),
+    "Time from a request for a GPU share to the grant; refused and withdrawn ones are not in it.",
+)
+BINDING_DURATION: Final = _histogram(
+    "sluice_binding_duration_seconds",
+    (),
+    "Time to bind a grant: placed, written to the ledger, its region made.",
+)
+SERIES_DROPPED: Final = _counter(
+    "sluice_metrics_series_dropped",
+    ("reason",),
+    "Series left out of scrapes: above metrics.max_series, or there already.",
+)
 
 GPU_INFO: Final = _gauge(
     "sluice_gpu_info", (*_GPU, "model", "pci_bus_id"), "What the GPU is, always 1."
@@ -81,6 +103,72 @@ GPU_UTILIZATION: Final = _gauge(
 )
 GPU_TEMPERATURE: Final = _gauge("sluice_gpu_temperature_celsius", _GPU, "GPU temperature.")
 GPU_POWER: Final = _gauge("sluice_gpu_power_watts", _GPU, "Power drawn by the GPU.")
+GPU_MEMORY_RESERVED: Final = _gauge(
+    "sluice_gpu_memory_reserved_bytes", _GPU, "Memory the driver keeps for itself."
+)
+GPU_MEMORY_UTILIZATION: Final = _gauge(
+    "sluice_gpu_memory_utilization_ratio",
+    _GPU,
+    "Part of the time in which the memory was read or written, by NVML.",
+)
+GPU_CODEC: Final = _gauge(
+    "sluice_gpu_codec_utilization_ratio", (*_GPU, "codec"), "Load of the video encoder or decoder."
+)
+GPU_MEMORY_TEMPERATURE: Final = _gauge(
+    "sluice_gpu_memory_temperature_celsius", _GPU, "Temperature of the memory."
+)
+GPU_CLOCK: Final = _gauge("sluice_gpu_clock_hertz", (*_GPU, "clock"), "Clock of SMs and memory.")
+GPU_POWER_LIMIT: Final = _gauge("sluice_gpu_power_limit_watts", _GPU, "Power limit in force.")
+GPU_ENERGY: Final = _counter(
+    "sluice_gpu_energy_joules", _GPU, "Energy used since the driver was loaded."
+)
+GPU_THROTTLED: Final = _gauge(
+    "sluice_gpu_throttled",
+    (*_GPU, "reason"),
+    "1 while this slows the clocks; no series while nothing does.",
+)
+GPU_ECC_ERRORS: Final = _counter(
+    "sluice_gpu_ecc_errors", (*_GPU, "kind"), "Memory errors since the driver was loaded."
+)
+GPU_ROW_REMAPS: Final = _counter(
+    "sluice_gpu_row_remaps", (*_GPU, "kind"), "Memory rows replaced in the life of the card."
+)
+GPU_ROW_REMAP_PENDING: Final = _gauge(
+    "sluice_gpu_row_remap_pending", _GPU, "1 while a row is to be replaced at the next reset."
+)
+GPU_ROW_REMAP_FAILED: Final = _gauge(
+    "sluice_gpu_row_remap_failed", _GPU, "1 when no spare row was left: replace the card."
+)
+GPU_PCIE_REPLAYS: Final = _counter(
+    "sluice_gpu_pcie_replays", _GPU, "Packets that had to be sent again over PCIe."
+)
+GPU_NVLINK_BYTES: Final = _counter(
+    "sluice_gpu_nvlink_bytes", (*_GPU, "direction"), "Data over all NVLinks together."
+)
+GPU_NVLINKS: Final = _gauge("sluice_gpu_nvlinks_active", _GPU, "NVLinks that are up.")
+GPU_XIDS: Final = _counter(
+    "sluice_gpu_xid_errors",
+    (*_GPU, "xid"),
+    "XID errors since the daemon started, by NVIDIA's number.",
+)
+GPU_ACTIVE: Final = _gauge(
+    "sluice_gpu_active_ratio",
+    (*_GPU, "unit"),
+    "Part of the time, or of the unit, in use between two readings, by GPM (Hopper and later).",
+)
+GPU_PCIE_RATE: Final = _gauge(
+    "sluice_gpu_pcie_bytes_per_second",
+    (*_GPU, "direction"),
+    "Data over PCIe between two readings, by GPM (Hopper and later).",
+)
+GPU_PROCESSES: Final = _gauge(
+    "sluice_gpu_processes", _GPU, "Processes with a context on the GPU, in a grant or not."
+)
+GPU_MIG_INFO: Final = _gauge(
+    "sluice_gpu_mig_info",
+    (*_GPU, "mig", "profile", "gpu_instance", "compute_instance"),
+    "One MIG device of the GPU, always 1.",
+)
 GPU_GRANTS: Final = _gauge("sluice_gpu_grants", _GPU, "Grants on the GPU.")
 GPU_SLOTS: Final = _gauge("sluice_gpu_slots", _GPU, "Grants the GPU may carry.")
 

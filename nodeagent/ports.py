@@ -547,6 +547,9 @@ class GrantView:
     workload: str = ""
     """namespace/name, of one that came through the queue."""
     priority: int = 0
+    container: ContainerRef | None = None
+    pids: tuple[int, ...] = ()
+    """Of the registered processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +592,12 @@ class NodeView:
     nvml_restarts_total: int
     version: str
     counters: Mapping[str, float] = field(default_factory=dict)
+    readings: tuple[GpuReading, ...] = ()
+    """What NVML said, as long ago as `reading_age_s`; in the order of `gpus`."""
+    xids: Mapping[GpuUuid, Mapping[int, int]] = field(default_factory=dict)
+    """How often each code was reported since the daemon started."""
+    last_xid: Mapping[GpuUuid, int] = field(default_factory=dict)
+    nvml_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

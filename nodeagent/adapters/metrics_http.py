@@ -1,128 +1,117 @@
-"""/metrics and /healthz over HTTP, from cached figures: a scrape never touches NVML or a
+"""/metrics and /healthz over HTTP or HTTPS, from cached figures: a scrape never touches NVML or a
 tenant.
 
-A server of its own in the daemon's event loop, forty lines instead of a thread per scrape: GET
-only, one request per connection, 2 s to send it.
+A server of its own in the daemon's event loop instead of a thread per scrape: GET only, one
+request per connection, 2 s to send it. /healthz asks nobody who they are: probes cannot.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+import hmac
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-from nodeagent import metrics as m
+from nodeagent.core.exposition import OPENMETRICS, TEXT, wants_openmetrics
 from nodeagent.ports import NodeView
+
+log = logging.getLogger(__name__)
 
 REQUEST_DEADLINE_S: Final = 2.0
 LONGEST_REQUEST_BYTES: Final = 8 << 10
 MOST_CLIENTS: Final = 32
 HEALTHY_SILENCE_S: Final = 10.0
 """A loop that has not come round for this long makes /healthz fail."""
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@ -]")
+_PLAIN: Final = "text/plain; charset=utf-8"
 
 
-class NodeCollector:
-    """A prometheus collector over the daemon's view of the node."""
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may scrape: anybody, or whoever brings one of these."""
 
-    def __init__(self, view: Callable[[], NodeView]) -> None:
-        self._view = view
+    bearer_token: str = ""
+    basic: str = ""
+    """USER:PASSWORD."""
 
-    def collect(self) -> Iterable[Metric]:
-        view = self._view()
-        samples = _Samples()
-        samples.add(m.BUILD_INFO, (view.version,), 1)
-        for loop in view.loops:
-            samples.add(m.LOOP_LAST_OK, (loop.name,), loop.last_ok_unix_s)
-        samples.add(m.GRANTS_WAITING, (), view.waiting)
-        samples.add(m.NVML_AGE, (), view.reading_age_s)
-        samples.add(m.NVML_RESTARTS, (), view.nvml_restarts_total)
-        samples.add(m.TAMPERS, (), view.counters.get("tampers", 0))
-        samples.add(m.REGISTRATIONS_DROPPED, (), view.counters.get("registrations_dropped", 0))
-        for gpu in view.gpus:
-            labels = (gpu.uuid, str(gpu.index))
-            samples.add(m.GPU_INFO, (*labels, gpu.name, gpu.pci_bus_id or ""), 1)
-            samples.add(m.GPU_HEALTHY, labels, int(gpu.health in ("healthy", "suspect")))
-            samples.add(m.GPU_MEMORY, labels, gpu.memory_total_bytes)
-            samples.add(m.GPU_MEMORY_USED, labels, gpu.memory_used_bytes)
-            samples.add(m.GPU_MEMORY_GRANTED, labels, gpu.memory_granted_bytes)
-            samples.add(m.GPU_SM_GRANTED, labels, gpu.share_granted_ratio)
-            samples.add(m.GPU_UTILIZATION, labels, gpu.utilization_ratio)
-            samples.add(m.GPU_TEMPERATURE, labels, gpu.temperature_celsius)
-            samples.add(m.GPU_POWER, labels, gpu.power_watts)
-            samples.add(m.GPU_GRANTS, labels, gpu.grants)
-            samples.add(m.GPU_SLOTS, labels, gpu.slots)
-        for grant in view.grants:
-            who = (grant.grant, grant.name)
-            info = (*who, grant.policy.value, grant.state, str(grant.uid))
-            samples.add(m.GRANT_INFO, info, 1)
-            samples.add(m.GRANT_PROCESSES, who, grant.processes)
-            samples.add(m.GRANT_TAMPERS, who, grant.tamper_events_total)
-            for device in grant.devices:
-                labels3 = (*who, device.gpu)
-                samples.add(m.GRANT_MEMORY_LIMIT, labels3, device.memory_limit_bytes)
-                samples.add(m.GRANT_MEMORY_USED, labels3, device.memory_used_bytes)
-                samples.add(m.GRANT_MEMORY_PEAK, labels3, device.memory_peak_bytes)
-                samples.add(m.GRANT_SM_LIMIT, labels3, device.share_ratio)
-                samples.add(m.GRANT_SM_USED, labels3, device.used_ratio)
-                samples.add(m.GRANT_BUSY, labels3, device.busy_seconds_total)
-                samples.add(m.GRANT_THROTTLED, labels3, device.throttled_seconds_total)
-                samples.add(m.GRANT_LAUNCHES, labels3, device.launches_total)
-                samples.add(m.GRANT_ALLOCATIONS, labels3, device.allocations_total)
-                samples.add(m.GRANT_DENIED, labels3, device.denied_total)
-        return samples.families()
+    def allows(self, header: str) -> bool:
+        if not self.bearer_token and not self.basic:
+            return True
+        scheme, _, given = header.strip().partition(" ")
+        wanted = ""
+        if scheme.lower() == "bearer":
+            wanted = self.bearer_token
+        elif scheme.lower() == "basic" and self.basic:
+            wanted = base64.b64encode(self.basic.encode()).decode()
+        return bool(wanted) and hmac.compare_digest(given.strip().encode(), wanted.encode())
 
 
-class _Samples:
-    """Collects samples by metric, in the order of the catalogue; what is not reported has no
-    sample."""
-
-    def __init__(self) -> None:
-        self._by_metric: dict[m.Metric, list[tuple[Sequence[str], float]]] = {}
-
-    def add(self, metric: m.Metric, labels: Sequence[str], value: float | None) -> None:
-        if value is not None:
-            safe = [_UNSAFE.sub("_", label)[:128] for label in labels]
-            self._by_metric.setdefault(metric, []).append((safe, value))
-
-    def families(self) -> Iterable[Metric]:
-        for metric in m.CATALOGUE:
-            make: Any = CounterMetricFamily if metric.kind is m.Kind.COUNTER else GaugeMetricFamily
-            family = make(metric.name, metric.help, labels=metric.labels)
-            for labels, value in self._by_metric.get(metric, []):
-                family.add_metric(labels, value)
-            yield family
+ANYBODY: Final = Access()
 
 
-def render(view: Callable[[], NodeView]) -> bytes:
-    """The whole exposition."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(view))
-    text: bytes = generate_latest(registry)
-    return text
+class Certificate:
+    """A server's TLS, with the files looked at again when they change."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Raises OSError, ssl.SSLError being one."""
+        self._files = (certificate, key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._seen = self._stamp()
+        self.context.load_cert_chain(certificate, key)
+
+    def refresh(self) -> None:
+        """Later handshakes use the new files; ones that cannot be read are passed over."""
+        try:
+            stamp = self._stamp()
+            if stamp != self._seen:
+                self._seen = stamp
+                self.context.load_cert_chain(*self._files)
+                log.info("metrics: a new certificate is in use")
+        except OSError as error:
+            log.warning("metrics: the certificate cannot be read again: %s", error)
+
+    def _stamp(self) -> tuple[int, ...]:
+        return tuple(os.stat(path).st_mtime_ns for path in self._files)
 
 
 class MetricsServer:
     def __init__(
-        self, host: str, port: int, view: Callable[[], NodeView], now_unix_s: Callable[[], float]
+        self,
+        host: str,
+        port: int,
+        view: Callable[[], NodeView],
+        render: Callable[[bool], bytes],
+        now_unix_s: Callable[[], float],
+        access: Access = ANYBODY,
+        certificate: Certificate | None = None,
     ) -> None:
+        """`render` answers the page, in OpenMetrics when True."""
         self._address = (host, port)
         self._view = view
+        self._render = render
         self._now_unix_s = now_unix_s
+        self._access = access
+        self._certificate = certificate
         self._server: asyncio.Server | None = None
         self._clients = 0
 
     async def start(self) -> None:
         """Raises OSError when the address is taken."""
         self._server = await asyncio.start_server(
-            self._serve, *self._address, limit=LONGEST_REQUEST_BYTES
+            self._serve,
+            *self._address,
+            limit=LONGEST_REQUEST_BYTES,
+            ssl=self._certificate.context if self._certificate is not None else None,
+            ssl_handshake_timeout=REQUEST_DEADLINE_S if self._certificate is not None else None,
         )
+        log.info("metrics at port %d", self.port)
 
     @property
     def port(self) -> int:
@@ -141,12 +130,7 @@ class MetricsServer:
                 return
             async with asyncio.timeout(REQUEST_DEADLINE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = self._answer(head)
-                writer.write(
-                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-                    "Connection: close\r\n\r\n".encode()
-                    + body
-                )
+                writer.write(self._reply(head))
                 await writer.drain()
         except (
             TimeoutError,
@@ -154,28 +138,48 @@ class MetricsServer:
             asyncio.IncompleteReadError,
             asyncio.LimitOverrunError,
         ):
-            pass
+            pass  # the client is slow, gone, or no HTTP client: nobody is left to tell
         finally:
             self._clients -= 1
             with contextlib.suppress(ConnectionError):
                 writer.close()
+            if self._certificate is not None:
+                self._certificate.refresh()
+
+    def _reply(self, head: bytes) -> bytes:
+        status, kind, body = self._answer(head)
+        extra = 'WWW-Authenticate: Basic realm="sluice"\r\n' if status.startswith("401") else ""
+        return (
+            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
+            "Connection: close\r\n\r\n"
+        ).encode() + body
 
     def _answer(self, head: bytes) -> tuple[str, str, bytes]:
-        words = head.split(b"\r\n", 1)[0].split(b" ")
-        plain = "text/plain; charset=utf-8"
+        first, *lines = head.split(b"\r\n")
+        words = first.split(b" ")
         if len(words) != 3 or words[0] != b"GET":
-            return "405 Method Not Allowed", plain, b"GET only\n"
+            return "405 Method Not Allowed", _PLAIN, b"GET only\n"
+        headers = {}
+        for line in lines:
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
         path = words[1].split(b"?", 1)[0]
-        if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, render(self._view)
         if path == b"/healthz":
-            now_s = self._now_unix_s()
-            silent = [
-                loop.name
-                for loop in self._view().loops
-                if now_s - loop.last_ok_unix_s > HEALTHY_SILENCE_S
-            ]
-            if silent:
-                return "503 Service Unavailable", plain, f"silent: {', '.join(silent)}\n".encode()
-            return "200 OK", plain, b"ok\n"
-        return "404 Not Found", plain, b"see /metrics\n"
+            return self._health()
+        if not self._access.allows(headers.get("authorization", "")):
+            return "401 Unauthorized", _PLAIN, b"a token or a password is needed\n"
+        if path == b"/metrics":
+            openmetrics = wants_openmetrics(headers.get("accept", ""))
+            return "200 OK", OPENMETRICS if openmetrics else TEXT, self._render(openmetrics)
+        return "404 Not Found", _PLAIN, b"see /metrics\n"
+
+    def _health(self) -> tuple[str, str, bytes]:
+        now_s = self._now_unix_s()
+        silent = [
+            loop.name
+            for loop in self._view().loops
+            if now_s - loop.last_ok_unix_s > HEALTHY_SILENCE_S
+        ]
+        if silent:
+            return "503 Service Unavailable", _PLAIN, f"silent: {', '.join(silent)}\n".encode()
+        return "200 OK", _PLAIN, b"ok\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,6 +23,9 @@ class Gpus:
         self._patients: dict[GpuUuid, Patient] = {}
         self.driver_version: str | None = None
         self.error: str | None = "not read yet"
+        self.nvml_version: str | None = None
+        self.xids: dict[GpuUuid, Counter[int]] = {}
+        self.last_xid: dict[GpuUuid, int] = {}
         self.read_at_ns: int | None = None
         """CLOCK_MONOTONIC of the last good pass."""
         self.on_read: list[Callable[[], None]] = []
@@ -33,13 +37,21 @@ class Gpus:
         self.error = reading.error
         if reading.error is None:
             self.read_at_ns = now_ns
+            if self.driver_version not in (None, reading.driver_version):
+                log.warning(
+                    "the driver was %s and is %s now", self.driver_version, reading.driver_version
+                )
             self.driver_version = reading.driver_version
-        seen = {gpu.uuid: gpu for gpu in reading.gpus}
+            self.nvml_version = reading.nvml_version
+        for gpu, code in reading.xid_events:
+            self.xids.setdefault(gpu, Counter())[code] += 1
+            self.last_xid[gpu] = code
+        seen = {card.uuid: card for card in reading.gpus}
         for uuid in self.readings.keys() | seen.keys():
             now: GpuReading | None = seen.get(uuid)
             if reading.error is not None:  # nothing was read: that says little about any one GPU
                 now = replace(self.readings[uuid], error="the node could not be read")
-            xids = tuple(code for gpu, code in reading.xid_events if gpu == uuid)
+            xids = tuple(code for one, code in reading.xid_events if one == uuid)
             before = self._patients.get(uuid, Patient())
             after = examine(before, now, xids)
             self._patients[uuid] = after

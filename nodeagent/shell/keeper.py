@@ -18,6 +18,7 @@ from typing import Any
 
 from nodeagent.core import events as ev
 from nodeagent.core.grants import GrantBook, Held, Rules
+from nodeagent.core.histogram import WORK_BOUNDS_S, Histogram
 from nodeagent.core.usage import GrantAccount
 from nodeagent.ports import (
     Clock,
@@ -38,7 +39,7 @@ from nodeagent.ports import (
     SlotClaimed,
     Waiting,
 )
-from nodeagent.units import GrantId, RequestId, SlotIndex
+from nodeagent.units import NS_PER_S, GrantId, RequestId, SlotIndex
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Keeper:
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self.tampers_total = 0
+        self.binding_s = Histogram(WORK_BOUNDS_S)
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
         self._effects: Mapping[type[Any], Callable[[Any], None]] = {
@@ -205,7 +207,10 @@ class Keeper:
         self._answers[event.request] = queue
         if owner is not None:
             self._owners[event.grant] = owner
+        began_ns = self._clock.monotonic_ns()
         self.apply(event)
+        if event.grant in self.open:
+            self.binding_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
         return queue
 
     def withdraw(self, request: RequestId, grant: GrantId) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 from nodeagent.config import GrantSettings
 from nodeagent.core import events as ev
 from nodeagent.core.grants import Held
+from nodeagent.core.histogram import WAIT_BOUNDS_S, Histogram
 from nodeagent.core.placement import Load
 from nodeagent.ports import (
     Clock,
@@ -91,6 +92,7 @@ class Service:
         """Set where the node takes work from a queue controller."""
         self.counters: Callable[[], dict[str, float]] = dict
         self.nvml_restarts: Callable[[], int] = lambda: 0
+        self.wait_s = Histogram(WAIT_BOUNDS_S)
 
     # --- grants ---
 
@@ -115,6 +117,7 @@ class Service:
             self._clock.unix_s(),
             may_wait=ask.wait_s > 0,
         )
+        began_ns = self._clock.monotonic_ns()
         answers = self._keeper.ask(event, peer.handle.duplicate())
         end_ns = self._clock.monotonic_ns() + int(ask.wait_s * NS_PER_S)
         reason = "no answer"
@@ -130,6 +133,7 @@ class Service:
                     reason = answer.reason
                     yield answer
                     continue
+                self.wait_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
                 yield Granted(self._view(self._held(answer)))
                 return
         finally:
@@ -146,6 +150,7 @@ class Service:
                 " configuration",
             )
         reason = "no answer"
+        began_ns = self._clock.monotonic_ns()
         try:
             async with (
                 asyncio.timeout(ask.wait_s or None),
@@ -153,6 +158,7 @@ class Service:
             ):
                 async for step in progress:
                     if not isinstance(step, Waiting):
+                        self.wait_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
                         yield Granted(self._view(self._held(step)))
                         return
                     reason = step.reason
@@ -239,6 +245,10 @@ class Service:
             waiting=len(self._keeper.book.queue),
             reading_age_s=None if read_at is None else (now_ns - read_at) / NS_PER_S,
             driver_version=self._gpus.driver_version,
+            nvml_version=self._gpus.nvml_version,
+            readings=tuple(self._gpus.sorted()),
+            xids=self._gpus.xids,
+            last_xid=self._gpus.last_xid,
             nvml_error=self._gpus.error,
             nvml_restarts_total=self.nvml_restarts(),
             version=self._version,
@@ -314,6 +324,8 @@ class Service:
             workload=self.queue.workload_of(record.grant) if self.queue else "",
             devices=tuple(devices),
             priority=record.priority,
+            container=record.container,
+            pids=tuple(process.pid for process in held.slots.values()),
         )
 
     # --- who may what ---

@@ -19,7 +19,7 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
 
 
 def test_the_figures_that_matter_are_there() -> None:
-    text = "\n".join(top_lines(node()))
+    text = "\n".join(top_lines(node(grant())))
     for figure in ("NVIDIA H100", "3Gi/8Gi", "28/30", "train", "active", "healthy", "1/10"):
         assert figure in text, figure
 

@@ -1,39 +1,86 @@
-"""A node as people see it, with every figure set."""
+"""A node as people see it, with every figure set: GPUs as captured from two busy (simulated) ones,
+two containers on the first, a job of a user's and an inference server on the second."""
 
 from __future__ import annotations
 
-from nodeagent.ports import DeviceView, GpuView, GrantView, LoopView, NodeView
-from nodeagent.units import GpuUuid, GrantId, SharePolicy
+import json
+from dataclasses import replace
 
-GPU = GpuUuid("GPU-adfc8afe-5fea-48d3-9e78-4acd2b02d679")
+from nodeagent.core.events import read_plain
+from nodeagent.ports import (
+    ContainerRef,
+    DeviceView,
+    GpuReading,
+    GpuView,
+    GrantView,
+    LoopView,
+    NodeReading,
+    NodeView,
+)
+from nodeagent.units import GpuUuid, GrantId, SharePolicy
+from tests.places import REPO
+
+CAPTURED: NodeReading = read_plain(
+    NodeReading, json.loads((REPO / "tests" / "golden" / "node-two-gpus.json").read_text())
+)
+GPU = CAPTURED.gpus[0].uuid
 GIB = 2**30
 
 
-def device() -> DeviceView:
+def device(gpu: GpuUuid = GPU, index: int = 0) -> DeviceView:
     return DeviceView(
-        gpu=GPU, gpu_index=0, memory_limit_bytes=8 * GIB, memory_used_bytes=3 * GIB, memory_peak_bytes=4 * GIB,
+        gpu=gpu, gpu_index=index, memory_limit_bytes=8 * GIB, memory_used_bytes=3 * GIB, memory_peak_bytes=4 * GIB,
         share_ratio=0.3, used_ratio=0.285, busy_seconds_total=12.5, throttled_seconds_total=7.25, launches_total=1234,
         allocations_total=56, denied_total=1, turn="lease",
     )  # fmt: skip
 
 
-def grant(name: str = "train") -> GrantView:
+def grant(name: str = "train", grant: str = "6ba79945-498f-493f-adf5-81b8b2b87dfa") -> GrantView:
     return GrantView(
-        grant=GrantId("6ba79945-498f-493f-adf5-81b8b2b87dfa"), name=name, uid=1000, pid=4242, command="python train.py",
+        grant=GrantId(grant), name=name, uid=1000, pid=4242, command="python train.py",
         policy=SharePolicy.HARD, state="active", created_unix_s=1.7e9, processes=2, tamper_events_total=0,
-        directory="/run/sluice/grants/6ba79945", devices=(device(),),
+        directory="/run/sluice/grants/6ba79945", devices=(device(),), pids=(4200,),
+    )  # fmt: skip
+
+
+def contained(pod: str, container: str, number: int, pid: int, gpu: GpuReading) -> GrantView:
+    ref = ContainerRef(
+        pod_uid=f"1b4e28ba-2fa1-11d2-883f-00000000000{number}",
+        container=container,
+        device_ids=(f"{gpu.uuid}::{number}",),
+        namespace="ml",
+        pod=pod,
+    )
+    name = f"ml/{pod}/{container}"
+    made = grant(name, f"7ba79945-498f-493f-adf5-81b8b2b8000{number}")
+    return replace(made, container=ref, pids=(pid,), devices=(device(gpu.uuid, gpu.index),))
+
+
+def gpu_view(gpu: GpuReading, grants: int) -> GpuView:
+    return GpuView(
+        uuid=gpu.uuid, index=gpu.index, name=gpu.name, memory_total_bytes=gpu.memory_total_bytes,
+        memory_used_bytes=gpu.memory_used_bytes, memory_granted_bytes=grants * 8 * GIB,
+        share_granted_ratio=grants * 0.3, grants=grants, slots=10, utilization_ratio=gpu.utilization_ratio,
+        temperature_celsius=gpu.temperature_celsius, power_watts=gpu.power_watts, sm_count=132,
+        pci_bus_id=gpu.pci_bus_id, numa_node=gpu.numa_node, health="healthy",
     )  # fmt: skip
 
 
 def node(*grants: GrantView) -> NodeView:
-    gpu = GpuView(
-        uuid=GPU, index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 * GIB, memory_used_bytes=5 * GIB,
-        memory_granted_bytes=8 * GIB, share_granted_ratio=0.3, grants=1, slots=10, utilization_ratio=0.29,
-        temperature_celsius=41.0, power_watts=230.5, sm_count=132, pci_bus_id="00000000:10:00.0", numa_node=0,
-        health="healthy",
-    )  # fmt: skip
+    first, second = CAPTURED.gpus
+    found = grants or (
+        contained("bert-0", "trainer", 1, 4200, first),
+        contained("bert-1", "trainer", 2, 4201, first),
+        contained("llm-0", "server", 3, 4202, second),
+    )
+    on = {
+        gpu.uuid: sum(d.gpu == gpu.uuid for g in found for d in g.devices)
+        for gpu in (first, second)
+    }
     return NodeView(
-        gpus=(gpu,), grants=grants or (grant(),), loops=(LoopView("planning", 1.7e9),), waiting=2, reading_age_s=0.5,
-        driver_version="580.95.05", nvml_error=None, nvml_restarts_total=1, version="0.1.0",
-        counters={"tampers": 3, "registrations_dropped": 4},
+        gpus=tuple(gpu_view(gpu, on[gpu.uuid]) for gpu in CAPTURED.gpus), grants=found,
+        loops=(LoopView("planning", 1.7e9),), waiting=2, reading_age_s=0.5,
+        driver_version=CAPTURED.driver_version, nvml_error=None, nvml_restarts_total=1, version="0.1.0",
+        counters={"tampers": 3, "registrations_dropped": 4}, readings=CAPTURED.gpus,
+        xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
     )  # fmt: skip
