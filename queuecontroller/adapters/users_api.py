@@ -10,8 +10,9 @@ from typing import Any, Final
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.explain import Explanation, explain
 from queuecontroller.manifests.reader import ManifestError, Problem
+from queuecontroller.manifests.sources import CLUSTER_WIDE, DEEPEST
 from queuecontroller.records import ObjectId
-from queuecontroller.service.catalogue import CLUSTER_WIDE, OBJECT_KINDS, WORKLOAD_KINDS
+from queuecontroller.service.catalogue import OBJECT_KINDS, WORKLOAD_KINDS
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.status import Status
 from queuecontroller.service.submission import Refused
@@ -23,7 +24,6 @@ from .wire import QUEUES, Wire
 
 MOST_OBJECTS: Final = 10_000
 LARGEST_OBJECT: Final = 256 << 10
-DEEPEST: Final = 32
 PAGE: Final = 500
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
 

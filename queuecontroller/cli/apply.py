@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 
+from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
     add_door,
     add_output,
-    complain,
     connect,
     print_object,
-    printable,
     read_manifests,
 )
 

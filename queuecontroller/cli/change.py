@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from queuecontroller.adapters.client import Client
+from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (
     Failed,
     add_door,
     add_output,
-    complain,
     connect,
     kind_of,
     object_of,
     print_object,
-    printable,
     read_manifests,
 )
 

@@ -11,16 +11,15 @@ from typing import Any
 
 import yaml
 
+from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
     add_door,
     add_object,
     add_output,
-    complain,
     connect,
     object_of,
     print_object,
-    printable,
 )
 
 

@@ -7,16 +7,15 @@ import argparse
 import json
 from typing import Any
 
+from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
     add_door,
     add_namespace,
     add_output,
-    complain,
     connect,
     object_of,
     print_object,
-    printable,
 )
 from queuecontroller.cli.tables import duration
 

@@ -10,16 +10,15 @@ from typing import Any
 import yaml
 
 from queuecontroller.adapters.client import Client
+from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
     add_door,
     add_output,
-    complain,
     connect,
     kind_of,
     object_of,
     print_object,
-    printable,
 )
 from queuecontroller.cli.tables import now, table
 

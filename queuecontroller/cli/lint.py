@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
+from queuecontroller.cli.files import Unreadable, complain, printable, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_USAGE
-from queuecontroller.cli.simulate import texts_of
 from queuecontroller.lint import Finding, Severity, lint
 
 
@@ -27,14 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        found = lint(texts_of(options.filename))
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"sluice-queue: {error}", file=sys.stderr)
+        found = lint(read_texts(options.filename))
+    except Unreadable as error:
+        complain(str(error))
         return EXIT_USAGE
     if options.output == "json":
         print(json.dumps([one.as_dict() for one in found], indent=2))
     else:
-        print("\n".join(lines_of(found)))
+        print("\n".join(map(printable, lines_of(found))))
     return EXIT_NO if any(one.severity is Severity.ERROR for one in found) else 0
 
 

@@ -7,20 +7,19 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from queuecontroller.adapters.client import Client, Door, Refused, Unreachable
 from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.cli.files import Unreadable, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
+from queuecontroller.manifests.documents import misread_of
+from queuecontroller.manifests.sources import sources_of
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9465"
-LARGEST_FILE: Final = 16 << 20
-DEEPEST: Final = 32
 
 _KINDS: Final = {
     "Workload": ("workloads", "wl", "job", "jobs"),
@@ -122,88 +121,23 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
             client.close()
 
 
-def complain(text: str) -> None:
-    for line in text.splitlines() or [""]:
-        print(f"sluice-queue: {printable(line)}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """Names and messages come from users: no control character reaches a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 # -- manifests ------------------------------------------------------------------------------------
 
 
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def _load(text: str) -> list[Any]:
-    """Every document. Raises YAMLError, for aliases too: a few of them make a document of 300
-    bytes expand without end."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        wrong = ""
-        if isinstance(event, yaml.AliasEvent):
-            wrong = f"aliases (*{event.anchor}) are not taken; write it out"
-        elif isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            wrong = f"nested deeper than {DEEPEST}" if depth > DEEPEST else ""
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if wrong:
-            mark: Any = event.start_mark
-            raise yaml.composer.ComposerError(None, None, wrong, mark)
-    return list(yaml.load_all(text, Loader=_LOADER))
-
-
 def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Every document of files, of directories of them (`*.yaml`, `*.yml`, `*.json`) or of stdin
-    (`-`). Raises Failed with everything that cannot be read."""
-    problems: list[str] = []
-    documents: list[dict[str, Any]] = []
-    for name, text in _texts(paths, problems):
-        try:
-            found = _load(text)
-        except yaml.YAMLError as error:
-            problems.append(f"{name}: {error}")
-            continue
-        for number, one in enumerate(found, 1):
-            if one is None:
-                continue
-            if not isinstance(one, dict) or not isinstance(one.get("kind"), str):
-                problems.append(f"{name}, document {number}: has no kind")
-                continue
-            items = one.get("items") if one["kind"] == "List" else [one]
-            documents += [item for item in items or [] if isinstance(item, dict)]
-    if problems:
-        raise Failed(EXIT_USAGE, "\n".join(problems))
-    if not documents:
+    """Every object of files, folders or stdin. Raises Failed with everything that cannot be
+    read."""
+    try:
+        texts = read_texts(paths)
+    except Unreadable as error:
+        raise Failed(EXIT_USAGE, str(error)) from None
+    found, wrong = sources_of(texts)
+    if wrong:
+        misread = [misread_of(source, problem) for source, problem in wrong]
+        raise Failed(EXIT_USAGE, "\n".join(map(str, misread)))
+    if not found:
         raise Failed(EXIT_USAGE, f"no objects in {', '.join(paths)}")
-    return documents
-
-
-def _texts(paths: Iterable[str], problems: list[str]) -> Iterator[tuple[str, str]]:
-    for path in paths:
-        if path == "-":
-            yield "stdin", sys.stdin.read(LARGEST_FILE)
-            continue
-        place = Path(path)
-        files = (
-            sorted(p for p in place.rglob("*") if p.suffix in (".yaml", ".yml", ".json"))
-            if place.is_dir()
-            else [place]
-        )
-        if place.is_dir() and not files:
-            problems.append(f"{path}: no *.yaml, *.yml or *.json in it")
-        for file in files:
-            try:
-                if file.stat().st_size > LARGEST_FILE:
-                    problems.append(f"{file}: larger than {LARGEST_FILE >> 20} MiB")
-                    continue
-                yield str(file), file.read_text(encoding="utf-8-sig")
-            except (OSError, UnicodeDecodeError) as error:
-                problems.append(f"{file}: {getattr(error, 'strerror', None) or error}")
+    return [dict(one.body) for one in found]
 
 
 # -- output ---------------------------------------------------------------------------------------

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from queuecontroller.cli.files import Unreadable, complain, read_text, read_texts
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.simulate.run import Player
 from queuecontroller.simulate.trace import Arrival, TraceError, by_chance, read_trace
+
+MOST_JOBS: Final = 1_000_000
+"""By chance; each takes about 3 KiB."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="arrivals as JSON lines (docs/queue-manifests.md)"
     )
     parser.add_argument(
-        "--jobs", type=int, default=0, metavar="N", help="arrivals made by chance (default: none)"
+        "--jobs",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="arrivals made by chance (default: none)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the chance (default: 0)")
     parser.add_argument(
@@ -41,16 +48,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:10]) <= MOST_JOBS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOST_JOBS}")
+    return int(text)
+
+
 def run(options: argparse.Namespace) -> int:
     try:
-        documents = load(texts_of(options.filename))
+        documents = load(read_texts(options.filename))
         arrivals = _arrivals(options, documents)
-    except (OSError, UnicodeDecodeError, TraceError) as error:
-        print(f"sluice-queue: {error}", file=sys.stderr)
+    except (Unreadable, TraceError) as error:
+        complain(str(error))
         return EXIT_USAGE
-    for problem in documents.problems:
-        print(f"sluice-queue: {problem}", file=sys.stderr)
     if documents.problems:
+        complain("\n".join(map(str, documents.problems)))
         return EXIT_USAGE
     player = Player(documents, arrivals, options.strict_selectors)
     player.run()
@@ -62,26 +74,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def texts_of(paths: Iterable[str]) -> dict[str, str]:
-    """Texts by file name; of a folder all YAML files in it. Raises OSError."""
-    found: dict[str, str] = {}
-    for given in paths:
-        path = Path(given)
-        files = (
-            sorted([*path.glob("**/*.yaml"), *path.glob("**/*.yml")]) if path.is_dir() else [path]
-        )
-        if not files:
-            raise FileNotFoundError(f"{path}: no .yaml files in it")
-        for file in files:
-            found[str(file)] = file.read_text(encoding="utf-8")
-    return found
-
-
 def _arrivals(options: argparse.Namespace, documents: Documents) -> Sequence[Arrival]:
     found: list[Arrival] = []
     if options.trace:
         try:
-            found += read_trace(Path(options.trace).read_text(encoding="utf-8"))
+            taken = {str(one.key) for one in documents.workloads}
+            found += read_trace(read_text(Path(options.trace)), taken)
         except TraceError as error:
             raise TraceError(f"{options.trace}: {error}") from None
     if options.jobs:
@@ -91,7 +89,9 @@ def _arrivals(options: argparse.Namespace, documents: Documents) -> Sequence[Arr
             ]
             for queue in documents.cluster_queues
         }
-        found += by_chance(options.seed, documents.local_queues, covered, options.jobs)
+        taken = {f"{one.namespace}/{one.name}" for one in found}
+        taken |= {str(one.key) for one in documents.workloads}
+        found += by_chance(options.seed, documents.local_queues, covered, options.jobs, taken)
     return found
 
 

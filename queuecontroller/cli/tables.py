@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queuecontroller.cli.session import printable
+from queuecontroller.cli.files import printable
 
 Row = list[str]
 _Object = Mapping[str, Any]

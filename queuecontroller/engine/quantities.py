@@ -31,8 +31,11 @@ _DECIMAL: Final = {
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _NOTATION: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>\d*)(?:\.(?P<fraction>\d*))?"
-    r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?\d{1,3}))?"
+    r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?\d{1,3}))?",
+    re.ASCII,
 )
+LONGEST: Final = 256
+"""Characters; the largest number that counts has 19 digits."""
 
 
 class QuantityError(ValueError):
@@ -50,9 +53,10 @@ def saturate(amount: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _scaled(text: str, scale: int) -> int:
-    match = _NOTATION.fullmatch(text.strip())
+    match = _NOTATION.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None or not (match["whole"] or match["fraction"]):
-        raise QuantityError(f"{text!r} is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)")
+        start = text[:80]
+        raise QuantityError(f"{start!r} is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)")
     fraction = match["fraction"] or ""
     numerator = int((match["whole"] or "0") + fraction) * scale
     exponent = -len(fraction)
@@ -84,7 +88,10 @@ def parse_amount(resource: str, quantity: object) -> int:
     decimal text.
     """
     if isinstance(quantity, bool) or not isinstance(quantity, (str, int, float)):
-        raise QuantityError(f"{quantity!r} is not a quantity")
+        what = type(quantity).__name__ if quantity is not None else "nothing"
+        raise QuantityError(f"a quantity is a number or text, not {what}")
+    if isinstance(quantity, int):
+        quantity = saturate(quantity)  # Python refuses to write numbers of 4,300 digits and more
     text = str(quantity)
     return milli_value(text) if resource == CPU else value(text)
 

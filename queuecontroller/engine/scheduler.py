@@ -309,6 +309,10 @@ class Scheduler:
         found = self._homeless.get(key)
         return found[1] if found else None
 
+    def queue_of(self, key: WorkloadKey) -> str:
+        """The ClusterQueue a pending workload stands in; empty for none."""
+        return self._queue_of.get(key, "")
+
     def local_queue(self, key: str) -> LocalQueue | None:
         """By NAMESPACE/NAME."""
         return self._local_queues.get(key)

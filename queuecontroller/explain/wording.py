@@ -150,7 +150,10 @@ def maximum_time(seconds: float, names: Sequence[str]) -> str:
 
 
 def uncovered(cluster_queue: str, names: Sequence[str]) -> str:
-    return f"ClusterQueue {cluster_queue} covered {' and '.join(names)}, or it did not ask for it"
+    return (
+        f"ClusterQueue {cluster_queue} covered {' and '.join(names)} (or the workload did not ask"
+        " for it, or resources.excludeResourcePrefixes left it out)"
+    )
 
 
 def refused(cluster_queue: str, pod_set: str, candidates: Sequence[Candidate]) -> str:

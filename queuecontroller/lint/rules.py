@@ -5,31 +5,36 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from queuecontroller.engine.model import AdmissionMode, ClusterQueue, Cohort
-from queuecontroller.engine.quantities import QuantityError, format_amount, parse_amount
+from queuecontroller.engine.quantities import format_amount
+from queuecontroller.explain import explain
 from queuecontroller.manifests.documents import Documents, load
+from queuecontroller.manifests.jobs import REPLICATED, SUBMITTED
+from queuecontroller.manifests.reader import Reader
+from queuecontroller.manifests.sources import Source
 from queuecontroller.simulate.run import Player
 
-from .findings import Document, Finding, Severity, documents_of
+from .findings import Finding, Severity
 
+WORKLOAD_KINDS: Final = SUBMITTED | {"Workload"}
+GPU_COUNT: Final = "nvidia.com/gpu.count"
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 OLD_VERSIONS: Final = {"kueue.x-k8s.io/v1alpha1", "kueue.x-k8s.io/v1alpha2"}
 
 
 @dataclass(frozen=True, slots=True)
 class _All:
-    texts: Mapping[str, str]
     documents: Documents
-    places: Mapping[tuple[str, str, str], Document]
+    places: Mapping[tuple[str, str, str], Source]
     """By kind, namespace and name."""
 
-    def place(self, kind: str, name: str, namespace: str = "") -> Document:
+    def place(self, kind: str, name: str, namespace: str = "") -> Source:
         found = self.places.get((kind, namespace, name))
-        return found or Document("", 0, kind, namespace, name, {})
+        return found or Source("", 0, kind, namespace, name)
 
-    def kind(self, kind: str) -> list[Document]:
+    def kind(self, kind: str) -> list[Source]:
         return [one for one in self.places.values() if one.kind == kind]
 
     def queue(self, name: str) -> ClusterQueue | None:
@@ -38,36 +43,46 @@ class _All:
 
 def lint(texts: Mapping[str, str]) -> list[Finding]:
     """Findings over all texts (by file name), worst first."""
-    places = {(one.kind, one.namespace, one.name): one for one in documents_of(texts)}
-    everything = _All(texts, load(texts), places)
+    documents = load(texts)
+    places = {(one.kind, one.namespace, one.name): one for one in documents.sources}
+    everything = _All(documents, places)
     found = [one for rule in RULES for one in rule(everything)]
     order = {Severity.ERROR: 0, Severity.WARNING: 1}
     return sorted(found, key=lambda f: (order[f.severity], f.file, f.line, f.object, f.field))
 
 
-def _finding(
-    severity: Severity, rule: str, at: Document, field: str, text: str, fix: str
-) -> Finding:
-    return Finding(severity, rule, at.file, at.line, at.label, field, text, fix)
+def _finding(severity: Severity, rule: str, at: Source, field: str, text: str, fix: str) -> Finding:
+    return Finding(severity, rule, at.file, at.line(field), at.label, field, text, fix)
 
 
 def unreadable(everything: _All) -> Iterator[Finding]:
     """What the reader could not take: wrong types, unknown fields, unknown versions."""
-    for problem in everything.documents.problems:
-        file, _, rest = problem.field.partition(":")
-        label, _, field = rest.partition(".")
-        kind, _, name = label.partition("/")
-        at = next(
-            (
-                d
-                for d in everything.places.values()
-                if (d.file, d.kind, d.name) == (file, kind, name)
-            ),
-            Document(file, 0, kind or "file", "", name or file, {}),
+    for one in everything.documents.problems:
+        at = one.source
+        yield Finding(
+            Severity.ERROR,
+            "unreadable",
+            at.file,
+            one.line,
+            at.label,
+            one.field,
+            one.message,
+            one.fix,
         )
-        hint = problem.message.partition("did you mean ")[2].rstrip("?")
-        fix = f"write {hint}" if hint else "correct it, or take it out"
-        yield _finding(Severity.ERROR, "unreadable", at, field, problem.message, fix)
+
+
+def duplicates(everything: _All) -> Iterator[Finding]:
+    """Objects that are given twice: applied in this order, the later takes the earlier's place."""
+    for gone, counts in everything.documents.replaced:
+        yield _finding(
+            Severity.WARNING,
+            "duplicate",
+            gone,
+            "metadata.name",
+            f"is given again in {counts.file}:{counts.first_line}, and the last one counts: this"
+            " one is not looked at",
+            "name one of them otherwise, or take it out",
+        )
 
 
 def old_versions(everything: _All) -> Iterator[Finding]:
@@ -91,7 +106,7 @@ def dangling(everything: _All) -> Iterator[Finding]:
     flavors = {one.name for one in documents.flavors}
     locals_ = {(one.namespace, one.name) for one in documents.local_queues}
 
-    def missing(at: Document, field: str, kind: str, name: str, known: Iterable[str]) -> Finding:
+    def missing(at: Source, field: str, kind: str, name: str, known: Iterable[str]) -> Finding:
         near = difflib.get_close_matches(name, list(known), n=1)
         fix = f"did you mean {near[0]}?" if near else f"apply a {kind} {name} too"
         text = f"{kind} {name} is not among these manifests"
@@ -106,7 +121,7 @@ def dangling(everything: _All) -> Iterator[Finding]:
         for group in queue.resource_groups:
             for one in group.flavors:
                 if one.flavor not in flavors:
-                    field = "spec.resourceGroups"
+                    field = f"spec.resourceGroups.flavors[{one.flavor}].name"
                     yield missing(at, field, "ResourceFlavor", one.flavor, flavors)
     for workload in documents.workloads:
         if workload.queue_name and (workload.namespace, workload.queue_name) not in locals_:
@@ -276,18 +291,22 @@ def never_admitted(everything: _All) -> Iterator[Finding]:
         why = report["pending"].get(str(workload.key))
         if why is None or "doesn't exist" in why:  # told as dangling
             continue
+        made = player.scheduler
+        queue = made.queue_of(workload.key)
+        ways = explain(made, workload, queue, "", why, player.now_ns).ways
         yield _finding(
             Severity.ERROR,
             "never-admitted",
             _place_of_workload(everything, workload.namespace, workload.name),
             "spec",
             f"is not admitted even into empty queues: {why}",
-            "ask for less, cover the resource, or exclude it (resources.excludeResourcePrefixes)",
+            f"it would start if {'; or if '.join(ways)}" if ways else "ask for less",
         )
 
 
 RULES: Final[tuple[Callable[[_All], Iterator[Finding]], ...]] = (
     unreadable,
+    duplicates,
     old_versions,
     dangling,
     cohort_cycles,
@@ -300,37 +319,33 @@ RULES: Final[tuple[Callable[[_All], Iterator[Finding]], ...]] = (
 )
 
 
-def _place_of_workload(everything: _All, namespace: str, name: str) -> Document:
+def _place_of_workload(everything: _All, namespace: str, name: str) -> Source:
     """The object a workload was made from: its name ends the workload's, perhaps with a number."""
     for at in everything.places.values():
-        if not at.name or (at.namespace or "default") != (namespace or "default"):
+        if at.kind not in WORKLOAD_KINDS or at.namespace != namespace:
             continue
-        made = f"{at.kind.lower()}-{at.name}"
-        if name in (at.name, made) or name.rpartition("-")[0] == made:
+        made = at.name if at.kind == "Workload" else f"{at.kind.lower()}-{at.name}"
+        if name == made or (at.kind in REPLICATED and name.rpartition("-")[0] == made):
             return at
-    return Document("", 0, "Workload", namespace, name, {})
+    return Source("", 0, "Workload", namespace, name)
 
 
-def _has_labels(node: Document, wanted: Mapping[str, str]) -> bool:
-    head = node.body.get("metadata") or {}
-    labels = head.get("labels") or {}
-    return all(str(labels.get(name)) == value for name, value in wanted.items())
+def _has_labels(node: Source, wanted: Mapping[str, str]) -> bool:
+    labels = Reader(node.body).child("metadata").labels("labels")
+    return all(labels.get(name) == value for name, value in wanted.items())
 
 
-def _capacity(nodes: Iterable[Document], resource: str) -> int | None:
+def _capacity(nodes: Iterable[Source], resource: str) -> int | None:
     """Over these nodes; None when none of them says."""
     total: int | None = None
     for node in nodes:
-        status: Any = node.body.get("status") or {}
-        amounts = status.get("allocatable") or status.get("capacity") or {}
-        labels = (node.body.get("metadata") or {}).get("labels") or {}
+        reader = Reader(node.body)
+        status = reader.child("status")
+        amounts = status.amounts("allocatable") or status.amounts("capacity")
         found = amounts.get(resource)
         if found is None and resource == "nvidia.com/gpu":
-            found = labels.get("nvidia.com/gpu.count")  # GPU feature discovery's label
-        if found is None:
-            continue
-        try:
-            total = (total or 0) + parse_amount(resource, found)
-        except QuantityError:
-            continue
+            # GPU feature discovery's label
+            found = reader.child("metadata").child("labels").amount(GPU_COUNT, resource)
+        if found is not None:
+            total = (total or 0) + found
     return total

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
-from queuecontroller.engine.quantities import QuantityError, parse_amount
 from queuecontroller.engine.settings import WEIGHT_UNIT, AdmissionFairSharing
 from queuecontroller.engine.transformations import Strategy, Transformation, Transformations
 
 from .durations import parse_duration_ns
-from .reader import Reader, read
+from .reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""
@@ -48,9 +47,9 @@ def _admission_fair_sharing(reader: Reader) -> AdmissionFairSharing:
     half_life_ns = _duration_ns(reader, "usageHalfLifeTime", "0")
     sampling_ns = _duration_ns(reader, "usageSamplingInterval", DEFAULT_SAMPLING)
     if half_life_ns < 0:
-        reader.problem("usageHalfLifeTime", "must not be negative")
+        reader.problem("usageHalfLifeTime", "must not be negative", "write 0 or more")
     if sampling_ns <= 0:
-        reader.problem("usageSamplingInterval", "must be greater than 0")
+        reader.problem("usageSamplingInterval", "must be greater than 0", "write more, such as 5m")
     weights = reader.child("resourceWeights")
     read_weights = {name: _weight(weights, name) for name in weights.names()}
     reader.done()
@@ -62,12 +61,13 @@ def _duration_ns(reader: Reader, key: str, default: str) -> int:
     if text == 0:  # YAML reads a bare 0 as a number
         text = "0"
     if text is not None and not isinstance(text, str):
-        reader.problem(key, f"{text!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)")
+        what = f"{shown(text)} is not a duration (examples: 168h, 5m, 1h30m, 500ms)"
+        reader.problem(key, what, "write one of these")
         text = None
     try:
         return parse_duration_ns(default if text is None else text)
     except ValueError as error:
-        reader.problem(key, str(error))
+        reader.problem(key, str(error)[:200], "write one such as 168h, 5m, 1h30m or 500ms")
         return parse_duration_ns(default)
 
 
@@ -78,22 +78,17 @@ def _weight(reader: Reader, name: str) -> int:
         if isinstance(given, bool) or not isinstance(given, int | float | str):
             raise InvalidOperation
         weight = Decimal(str(given))  # a float by its shortest decimal text
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):
         weight = Decimal("NaN")
     if not weight.is_finite() or not 0 <= weight <= MOST_WEIGHT:
-        reader.problem(name, f"must be a number from 0 to {MOST_WEIGHT}, not {given!r}")
+        reader.problem(name, f"must be a number from 0 to {MOST_WEIGHT}, not {shown(given)}")
         return WEIGHT_UNIT
     return int((weight * WEIGHT_UNIT).to_integral_value(ROUND_CEILING))
 
 
 def _rule(reader: Reader) -> Transformation:
     outputs = reader.child("outputs")
-    factors = {}
-    for name in outputs.names():
-        try:
-            factors[name] = parse_amount(name, outputs.raw(name))
-        except QuantityError as error:
-            outputs.problem(name, str(error))
+    factors = outputs.amounts_here()
     rule = Transformation(
         input=reader.required("input"),
         strategy=reader.choice("strategy", Strategy, Strategy.RETAIN, {}),

@@ -1,16 +1,15 @@
-"""Whole files of manifests: every document of a YAML or JSON text, sorted by what it is.
+"""Whole files of manifests: every object of a YAML or JSON text, sorted by what it is.
 
-Problems of all documents are collected, each with its file and place. Kinds that have nothing to
-do with queueing are passed over and listed.
+Problems of all objects are collected, each with its file, line and field. Of two objects of one
+kind and name the last counts, as if they were applied one after the other. Kinds that have nothing
+to do with queueing are passed over and listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
-
-import yaml
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from queuecontroller.engine.limit_range import LimitRange
 from queuecontroller.engine.model import (
@@ -35,15 +34,46 @@ from .kueue import (
     read_workload,
 )
 from .reader import ManifestError, Problem, Reader
+from .sources import CLUSTER_WIDE, Source, sources_of
 
 KUEUE_VERSIONS: Final = frozenset({"v1alpha1", "v1alpha2", "v1beta1", "v1beta2"})
 """v1alpha1 is where Cohort and Topology began."""
+KINDS: Final = frozenset(
+    {*CLUSTER_WIDE, *SUBMITTED, "LocalQueue", "LimitRange", "Workload", "Node"}
+)
+"""What decides anything here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """Something that cannot be taken as it is written."""
+
+    source: Source
+    line: int
+    """In the file, from 1; 0: not known."""
+    field: str
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        where = f"{self.source.file}:{self.line}" if self.line else self.source.file
+        what = f"{self.source.label} {self.field}".rstrip() if self.source.kind else self.field
+        return f"{where}: {what}{': ' if what else ''}{self.message} (fix: {self.fix})"
+
+
+def misread_of(source: Source, problem: Problem) -> Misread:
+    fix = problem.fix or "correct it, or take it out"
+    return Misread(source, source.line(problem.field), problem.field, problem.message, fix)
 
 
 @dataclass(slots=True)
 class Documents:
     """What one or several texts hold."""
 
+    sources: list[Source] = field(default_factory=list)
+    """Every object that counts, with its place."""
+    replaced: list[tuple[Source, Source]] = field(default_factory=list)
+    """Those that do not, each with the later one of the same kind and name."""
     flavors: list[ResourceFlavor] = field(default_factory=list)
     topologies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     cohorts: list[Cohort] = field(default_factory=list)
@@ -56,7 +86,7 @@ class Documents:
     workloads: list[Workload] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     """`kind/name` of documents that decide nothing here."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Misread] = field(default_factory=list)
 
 
 def load(texts: Mapping[str, str]) -> Documents:
@@ -69,84 +99,117 @@ class _Loading:
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.result = Documents()
-        found = [pair for name, text in texts.items() for pair in self._split(name, text)]
-        classes: dict[str, dict[str, int]] = {"WorkloadPriorityClass": {}, "PriorityClass": {}}
-        default = 0
-        for _, one in found:
-            if one.get("kind") in classes:
-                reader = Reader(one)
-                name = reader.child("metadata").text("name")
-                classes[one["kind"]][name] = reader.whole("value")
-                if reader.flag("globalDefault"):
-                    default = reader.whole("value")
-            elif one.get("kind") == "Configuration":
-                self._try(self._configure, one, "Configuration")
+        found, wrong = sources_of(texts)
+        for source, problem in wrong:
+            self._misread(source, problem)
+        self._keep_the_last(found)
+        self._classes: dict[str, dict[str, int]] = {
+            "WorkloadPriorityClass": {},
+            "PriorityClass": {},
+        }
+        self._default = 0
+        for one in self.result.sources:
+            if one.kind in self._classes:
+                self._try(self._class, one)
+            elif one.kind == "Configuration":
+                self._try(self._configure, one)
         self._priorities = Priorities(
-            classes["WorkloadPriorityClass"], classes["PriorityClass"], default
+            self._classes["WorkloadPriorityClass"], self._classes["PriorityClass"], self._default
         )
-        for path, one in found:
-            self._try(self._take, one, path)
+        for one in self.result.sources:
+            self._try(self._take, one)
 
-    def _split(self, name: str, text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-        try:
-            documents = list(yaml.safe_load_all(text))
-        except yaml.YAMLError as error:
-            self.result.problems.append(Problem(name, f"is no YAML: {error}"))
-            return
-        for i, one in enumerate(documents):
-            if one is None:
-                continue
-            if not isinstance(one, Mapping) or not isinstance(one.get("kind"), str):
-                self.result.problems.append(Problem(f"{name}[{i}]", "has no kind"))
-                continue
-            items = one.get("items") if one["kind"] == "List" else [one]
-            for item in items or ():
-                head = item.get("metadata") or {}
-                yield f"{name}:{item.get('kind')}/{head.get('name', '')}", item
+    def _keep_the_last(self, found: list[Source]) -> None:
+        ours = (one for one in found if one.name and one.kind in KINDS)
+        last = {(one.kind, one.namespace, one.name): one for one in ours}
+        for one in found:
+            counts = last.get((one.kind, one.namespace, one.name), one)
+            if counts is one:
+                self.result.sources.append(one)
+            else:
+                self.result.replaced.append((one, counts))
 
-    def _try(
-        self, step: Callable[[Mapping[str, Any], str], None], one: Mapping[str, Any], path: str
-    ) -> None:
+    def _misread(self, source: Source, problem: Problem) -> None:
+        self.result.problems.append(misread_of(source, problem))
+
+    def _try(self, step: Callable[[Source], None], one: Source) -> None:
         try:
-            step(one, path)
+            step(one)
         except ManifestError as error:
-            self.result.problems += error.problems
+            for problem in error.problems:
+                self._misread(one, problem)
 
-    def _configure(self, one: Mapping[str, Any], path: str) -> None:
-        found = read_configuration(one, path)
+    def _class(self, one: Source) -> None:
+        reader = Reader(one.body)
+        name, value = reader.child("metadata").required("name"), reader.whole("value")
+        default = reader.flag("globalDefault")
+        if reader.problems:
+            raise ManifestError(reader.problems)
+        self._classes[one.kind][name] = value
+        if default:
+            self._default = value
+
+    def _configure(self, one: Source) -> None:
+        found = read_configuration(one.body, "")
         self.result.transformations = found.transformations
         self.result.admission_fair_sharing = found.admission_fair_sharing
 
-    def _take(self, one: Mapping[str, Any], path: str) -> None:
-        kind = one["kind"]
+    def _take(self, one: Source) -> None:
+        kind, body = one.kind, one.body
         result = self.result
-        group, _, version = str(one.get("apiVersion", "")).rpartition("/")
+        group, _, version = str(body.get("apiVersion", "")).rpartition("/")
         if group == "kueue.x-k8s.io" and version not in KUEUE_VERSIONS:
             known = ", ".join(sorted(KUEUE_VERSIONS))
-            raise ManifestError([Problem(path, f"unknown version {version} (known: {known})")])
+            what = f"unknown version {version} (known: {known})"
+            raise ManifestError([Problem("apiVersion", what, f"write {group}/v1beta1")])
         if kind == "ResourceFlavor":
-            result.flavors.append(read_flavor(one, path))
+            result.flavors.append(read_flavor(body, ""))
         elif kind == "ClusterQueue":
-            result.cluster_queues.append(read_cluster_queue(one, path))
+            result.cluster_queues.append(read_cluster_queue(body, ""))
         elif kind == "LocalQueue":
-            result.local_queues.append(read_local_queue(one, path))
+            result.local_queues.append(read_local_queue(body, ""))
         elif kind == "Cohort":
-            result.cohorts.append(read_cohort(one, path))
+            result.cohorts.append(read_cohort(body, ""))
         elif kind == "Topology":
-            name, levels = read_topology_levels(one, path)
+            name, levels = read_topology_levels(body, "")
             result.topologies[name] = levels
         elif kind == "LimitRange":
-            namespace, limits = read_limit_range(one, path)
+            namespace, limits = read_limit_range(body, "")
             result.limit_ranges.setdefault(namespace, []).append(limits)
         elif kind == "Namespace":
-            head = Reader(one, path).child("metadata")
-            result.namespaces[head.required("name")] = head.labels("labels")
+            name, labels = _head(body)
+            result.namespaces[name] = labels
+        elif kind == "Node":
+            _check_node(body)
+            result.passed_over.append(one.label)
         elif kind == "Workload":
-            result.workloads.append(read_workload(one, path, result.transformations))
+            workload = read_workload(body, "", result.transformations)
+            result.workloads.append(replace(workload, namespace=one.namespace))
         elif kind in SUBMITTED:
-            made = workloads_of(one, path, result.transformations, self._priorities)
+            made = workloads_of(body, "", result.transformations, self._priorities)
             result.workloads += made
             if not made:
-                result.passed_over.append(path.partition(":")[2])
+                result.passed_over.append(one.label)
         elif kind not in ("Configuration", "PriorityClass", "WorkloadPriorityClass"):
-            result.passed_over.append(path.partition(":")[2])
+            result.passed_over.append(one.label)
+
+
+def _head(body: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Name and labels of an object of which nothing else counts."""
+    head = Reader(body).child("metadata")
+    found = head.required("name"), head.labels("labels")
+    if head.problems:
+        raise ManifestError(head.problems)
+    return found
+
+
+def _check_node(body: Mapping[str, object]) -> None:
+    """What the rules look at: labels, and what the node has."""
+    reader = Reader(body)
+    head, status = reader.child("metadata"), reader.child("status")
+    head.required("name")
+    head.labels("labels")
+    status.amounts("allocatable")
+    status.amounts("capacity")
+    if reader.problems:
+        raise ManifestError(reader.problems)

@@ -14,8 +14,9 @@ _UNIT_NS: Final = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
 _LONGEST_NS: Final = 2**63 - 1
+_LONGEST_TEXT: Final = 100
 
 
 def parse_duration_ns(text: str) -> int:
@@ -24,13 +25,16 @@ def parse_duration_ns(text: str) -> int:
     if rest == "0":
         return 0
     total, at = 0, 0
+    rest = rest if len(rest) <= _LONGEST_TEXT else ""
     while match := _PART.match(rest, at):
         whole, _, fraction = match[1].partition(".")
         unit_ns = _UNIT_NS[match[2]]
         total += int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // 10 ** len(fraction)
         at = match.end()
     if not at or at != len(rest) or total > _LONGEST_NS:
-        raise ValueError(f"{text!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)")
+        raise ValueError(
+            f"{text[:_LONGEST_TEXT]!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)"
+        )
     return sign * total
 
 

@@ -10,16 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuecontroller.engine.model import PodSet, Workload
+from queuecontroller.engine.model import Workload
 from queuecontroller.engine.transformations import Transformations
 
-from .kueue import read_pod_set
+from .kueue import pod_set_of
 from .pods import AS_GIVEN
-from .reader import ManifestError, Reader
+from .reader import ManifestError, Reader, shown
 
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
+
+MOST_COPIES: Final = 100_000
+"""Each replica is a workload of its own; so many in one line are measured (docs/queue.md)."""
 
 REPLICATED: Final = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 SUBMITTED: Final = REPLICATED | {"Job", "Pod"}
@@ -51,7 +54,7 @@ def workloads_of(
     change: Transformations = AS_GIVEN,
     priorities: Priorities = NO_PRIORITIES,
 ) -> list[Workload]:
-    """The workloads one object stands for; none when it names no queue."""
+    """The workloads one object stands for; none when it names no queue. Raises ManifestError."""
     reader = Reader(manifest, path)
     head = reader.child("metadata")
     labels = head.labels("labels")
@@ -59,23 +62,28 @@ def workloads_of(
     kind = reader.text("kind")
     name = head.text("name") or head.text("generateName").rstrip("-")
     if queue is None:
+        if reader.problems:
+            raise ManifestError(reader.problems)
         return []
+    if not name:
+        head.problem("name", "is required", "add it")
     spec = reader.child("spec")
-    template = manifest if kind == "Pod" else spec.raw("template")
+    pod = reader if kind == "Pod" else spec.child("template")
     count, least, copies = _sizes(kind, spec, head)
-    pod_set = _pod_set(template, count, least, f"{path}.spec", change)
-    pod_spec = Reader(template).child("spec")
+    pod_set = pod_set_of(pod, "main", count, least, change)
     workload_class = labels.get(PRIORITY_CLASS)
-    pod_class = pod_spec.optional_text("priorityClassName")
+    pod_class = pod.child("spec").optional_text("priorityClassName")
+    created_ns = head.time_ns("creationTimestamp") or 0
+    namespace, uid = head.text("namespace", "default"), head.text("uid")
     if reader.problems:
         raise ManifestError(reader.problems)
     names = [f"{name}-{i}" for i in range(copies)] if kind in REPLICATED else [name]
     return [
         Workload(
-            namespace=head.text("namespace", "default"),
+            namespace=namespace,
             name=f"{kind.lower()}-{one}",
-            uid=head.text("uid"),
-            created_ns=head.time_ns("creationTimestamp") or 0,
+            uid=uid,
+            created_ns=created_ns,
             pod_sets=(pod_set,),
             queue_name=queue,
             priority=priorities.of(workload_class, pod_class),
@@ -88,24 +96,18 @@ def workloads_of(
 def _sizes(kind: str, spec: Reader, head: Reader) -> tuple[int, int | None, int]:
     """Pods of one workload, the least of them, and how many workloads."""
     if kind in REPLICATED:
-        return 1, None, spec.whole("replicas", 1)
+        return 1, None, spec.whole("replicas", 1, least=0, most=MOST_COPIES)
     if kind != "Job":
         return 1, None, 1
-    count = spec.whole("parallelism", 1)
+    count = spec.whole("parallelism", 1, least=0)
     if spec.has("completions"):
-        count = min(count, spec.whole("completions"))
-    least = head.child("annotations").optional_text(MIN_PARALLELISM)
-    return count, int(least) if least is not None and least.isdigit() else None, 1
-
-
-def _pod_set(
-    template: object, count: int, least: int | None, path: str, change: Transformations
-) -> PodSet:
-    given = {"name": "main", "count": count, "template": template}
-    if least is not None:
-        given["minCount"] = least
-    reader = Reader(given, path)
-    pod_set = read_pod_set(reader, change)
-    if reader.problems:
-        raise ManifestError(reader.problems)
-    return pod_set
+        count = min(count, spec.whole("completions", 1, least=0))
+    annotations = head.child("annotations")
+    least = annotations.optional_text(MIN_PARALLELISM)
+    if least is None:
+        return count, None, 1
+    if not (least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count)):
+        what = f"{shown(least)} is no whole number from 1 to parallelism ({count})"
+        annotations.problem(MIN_PARALLELISM, what, "write one that is, in quotes")
+        return count, None, 1
+    return count, int(least), 1

@@ -8,6 +8,7 @@ ignored by name, so that a misspelt field is still found.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -287,22 +288,16 @@ def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
 
 def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     template = reader.child("template")
-    spec = template.child("spec")
     topology = reader.child("topologyRequest")
-    pod_set = PodSet(
-        name=reader.text("name", "main"),
-        count=reader.whole("count", 1),
-        min_count=reader.optional_whole("minCount"),
-        requests=pod_requests(spec, change),
-        node_selector=spec.labels("nodeSelector"),
-        affinity=read_node_affinity(spec),
-        tolerations=read_tolerations(spec, "tolerations"),
+    count = reader.whole("count", 1, least=0)
+    least = reader.optional_whole("minCount", least=1)
+    made = pod_set_of(template, reader.text("name", "main"), count, least, change)
+    pod_set = replace(
+        made,
         group=topology.optional_text("podSetGroupName"),
         required_topology=topology.optional_text("required"),
         preferred_topology=topology.optional_text("preferred"),
         unconstrained_topology=topology.flag("unconstrained"),
-        containers=tuple(container_requests(spec)),
-        over_limit=over_limit(spec),
     )
     topology.ignore(
         "podIndexLabel",
@@ -317,10 +312,28 @@ def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     return pod_set
 
 
+def pod_set_of(
+    template: Reader, name: str, count: int, least: int | None, change: Transformations
+) -> PodSet:
+    """Pods of one template; `least` are enough to begin with."""
+    spec = template.child("spec")
+    return PodSet(
+        name=name,
+        count=count,
+        min_count=least,
+        requests=pod_requests(spec, change),
+        node_selector=spec.labels("nodeSelector"),
+        affinity=read_node_affinity(spec),
+        tolerations=read_tolerations(spec, "tolerations"),
+        containers=tuple(container_requests(spec)),
+        over_limit=over_limit(spec),
+    )
+
+
 def _assignment(reader: Reader) -> PodSetAssignment:
     assignment = PodSetAssignment(
         name=reader.text("name", "main"),
-        count=reader.whole("count", 1),
+        count=reader.whole("count", 1, least=0),
         flavors=reader.labels("flavors"),
         usage=reader.amounts("resourceUsage"),
     )
@@ -378,13 +391,13 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
         priority=spec.whole("priority"),
         priority_class=priority_class or spec.optional_text("priorityClassName"),
         active=spec.flag("active", True),
-        max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds"),
+        max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds", least=1),
         preemption_gates=_closed_gates(spec, status),
         admission=_admission(status),
         conditions=tuple(_condition(one) for one in status.children("conditions")),
         admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
         reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
-        requeue_state=RequeueState(requeue.whole("count"), requeue.time_ns("requeueAt")),
+        requeue_state=RequeueState(requeue.whole("count", least=0), requeue.time_ns("requeueAt")),
         replaces=WorkloadKey(replaces) if replaces else None,
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
@@ -395,7 +408,7 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
 
 
 def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:
-    return {one.required("name"): one.whole("count") for one in reader.children(key)}
+    return {one.required("name"): one.whole("count", least=0) for one in reader.children(key)}
 
 
 def _closed_gates(spec: Reader, status: Reader) -> tuple[str, ...]:

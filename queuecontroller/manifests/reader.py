@@ -7,33 +7,60 @@ nobody asked for is one of them, with the nearest key somebody would have.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from queuecontroller.engine.quantities import QuantityError, parse_amount
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
+LEAST: Final = -(1 << 31)
+MOST: Final = (1 << 31) - 1
+
+
+_REPR: Final = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+
+
+def shown(value: object) -> str:
+    """A value as a message has it, however large it is."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python refuses to write numbers of 4,300 digits and more
+        return "a number of thousands of digits"
+
+
+def _plain(value: object) -> str | None:
+    """What people write without quotes where Kubernetes has text; None for lists and mappings."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and not LEAST <= value <= MOST:
+        return None
+    return str(value) if isinstance(value, str | int | float | date) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     field: str
     message: str
+    fix: str = ""
+    """What to do about it, where the message does not say it all."""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        return f"{self.field}: {self.message}" if self.field else self.message
 
 
 class ManifestError(ValueError):
     """Everything wrong with one object."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("; ".join(map(str, problems)))
-        self.problems = tuple(problems)
+        self.problems = tuple(dict.fromkeys(problems))  # a field may be looked at more than once
+        super().__init__("; ".join(map(str, self.problems)))
 
 
 class Reader:
@@ -46,16 +73,19 @@ class Reader:
         self.problems: list[Problem] = [] if problems is None else problems
         self._asked: set[str] = set()
         self._value: Mapping[str, object] = {}
+        self._lost = False
+        """It has no fields at all, which is told already: nothing more is required of it."""
         if isinstance(value, Mapping):
             self._value = value
         elif value is not None:
-            self.problem("", f"expected fields, found {value!r}")
+            self._lost = True
+            self.problem("", f"expected fields, found {shown(value)}", "write NAME: VALUE pairs")
 
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path and key else self.path or key
 
-    def problem(self, key: str, message: str) -> None:
-        self.problems.append(Problem(self.at(key), message))
+    def problem(self, key: str, message: str, fix: str = "") -> None:
+        self.problems.append(Problem(self.at(key), message, fix))
 
     def has(self, key: str) -> bool:
         self._asked.add(key)
@@ -71,7 +101,8 @@ class Reader:
             return default
         if isinstance(found, kind) and not (kind is int and isinstance(found, bool)):
             return found
-        self.problem(key, f"expected {what}, found {found!r}")
+        quotes = " in quotes" if kind is str and isinstance(found, int | float) else ""
+        self.problem(key, f"expected {what}, found {shown(found)}", f"write {what}{quotes}")
         return default
 
     def text(self, key: str, default: str = "") -> str:
@@ -82,15 +113,20 @@ class Reader:
 
     def required(self, key: str) -> str:
         found = self.text(key)
-        if not found:
-            self.problem(key, "is required")
+        if not found and not self._lost and self.raw(key) in (None, ""):
+            self.problem(key, "is required", "add it")
         return found
 
-    def whole(self, key: str, default: int = 0) -> int:
-        return self._typed(key, int, default, "a whole number")
+    def whole(self, key: str, default: int = 0, least: int = LEAST, most: int = MOST) -> int:
+        """Kubernetes' whole numbers have 32 bits."""
+        found = self._typed(key, int, default, "a whole number")
+        if least <= found <= most:
+            return found
+        self.problem(key, f"{shown(found)} is not from {least} to {most}", "write one that is")
+        return default
 
-    def optional_whole(self, key: str) -> int | None:
-        return self.whole(key) if self.has(key) else None
+    def optional_whole(self, key: str, least: int = LEAST) -> int | None:
+        return self.whole(key, max(0, least), least) if self.has(key) else None
 
     def flag(self, key: str, default: bool = False) -> bool:
         return self._typed(key, bool, default, "true or false")
@@ -105,7 +141,9 @@ class Reader:
             return kind(found)
         except ValueError:
             allowed = ", ".join(sorted({*kind, *aliases}))
-            self.problem(key, f"{found!r} is not one of {allowed}")
+            near = difflib.get_close_matches(found, [*kind, *aliases], n=1, cutoff=0.4)
+            fix = f"write {near[0]}" if near else "write one of them"
+            self.problem(key, f"{shown(found)} is not one of {allowed}", fix)
             return default
 
     def amount(self, key: str, resource: str) -> int | None:
@@ -113,10 +151,14 @@ class Reader:
         if found is None:
             return None
         try:
-            return parse_amount(resource, found)
+            amount = parse_amount(resource, found)
         except QuantityError as error:
-            self.problem(key, str(error))
+            self.problem(key, str(error), "write a quantity")
             return None
+        if amount < 0:
+            self.problem(key, f"{shown(found)} is negative", "write 0 or more")
+            return None
+        return amount
 
     def amounts(self, key: str) -> dict[str, int]:
         """A resource list such as requests."""
@@ -135,17 +177,30 @@ class Reader:
             return _nanoseconds(found)
         try:
             return _nanoseconds(datetime.fromisoformat(str(found).replace("Z", "+00:00")))
-        except ValueError:
-            self.problem(key, f"{found!r} is not a time (example: 2026-01-01T00:00:00Z)")
+        except (ValueError, OverflowError):
+            fix = "write one such as 2026-01-01T00:00:00Z"
+            self.problem(key, f"{shown(found)} is not a time", fix)
             return None
 
     def texts(self, key: str) -> tuple[str, ...]:
         found = self._typed(key, list, [], "a list")
-        return tuple(str(one) for one in found)
+        texts = [_plain(one) for one in found]
+        for i, one in enumerate(texts):
+            if one is None:
+                what = f"expected text, found {shown(found[i])}"
+                self.problems.append(Problem(f"{self.at(key)}[{i}]", what, "write text"))
+        return tuple(one for one in texts if one is not None)
 
     def labels(self, key: str) -> dict[str, str]:
         found = self.child(key)
-        return {name: str(found.raw(name)) for name in found.names()}
+        labels = {}
+        for name in found.names():
+            value = _plain(found.raw(name) or "")
+            if value is None:
+                found.problem(name, f"expected text, found {shown(found.raw(name))}", "write text")
+            else:
+                labels[name] = value
+        return labels
 
     def child(self, key: str) -> Reader:
         return Reader(self.raw(key), self.at(key), self.problems)
@@ -168,7 +223,8 @@ class Reader:
             if key not in self._asked:
                 near = difflib.get_close_matches(key, self._asked, n=1, cutoff=0.4)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                self.problem(key, f"unknown field{hint}")
+                fix = f"write {near[0]}" if near else "take it out"
+                self.problem(key, f"unknown field{hint}", fix)
 
 
 def _nanoseconds(moment: datetime) -> int:

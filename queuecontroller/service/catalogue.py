@@ -35,6 +35,7 @@ from queuecontroller.manifests.kueue import (
     read_topology_levels,
 )
 from queuecontroller.manifests.reader import ManifestError, Problem, Reader
+from queuecontroller.manifests.sources import CLUSTER_WIDE
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.totals import reported
 from queuecontroller.records import ObjectId, ObjectRecord, OnPreemption
@@ -44,17 +45,6 @@ ON_PREEMPTION: Final = "sluice.dev/on-preemption"
 USERS: Final = "sluice.dev/users"
 """Annotation of a LocalQueue: who may submit through `sluice run`, names separated by commas."""
 
-CLUSTER_WIDE: Final = (
-    "Namespace",
-    "ResourceFlavor",
-    "Topology",
-    "Cohort",
-    "ClusterQueue",
-    "WorkloadPriorityClass",
-    "PriorityClass",
-    "AdmissionCheck",
-    "Configuration",
-)
 NAMESPACED: Final = ("LocalQueue", "LimitRange")
 OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
 WORKLOAD_KINDS: Final = frozenset({"Workload"}) | SUBMITTED

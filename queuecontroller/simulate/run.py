@@ -163,12 +163,18 @@ class Player:
                     amounts[resource] = amounts.get(resource, 0) + amount
         return found
 
+    def _why_not(self, key: WorkloadKey) -> str:
+        found, queue = self.scheduler.homeless(key), self.scheduler.queue_of(key)
+        if found is None and queue:
+            found = self.scheduler.cache.why_inactive(queue)
+        return found or self.reasons.get(key, "not looked at yet")
+
     def report(self) -> dict[str, Any]:
         nominal = {
             queue.name: _nominal(queue.resource_groups) for queue in self.documents.cluster_queues
         }
         waiting = {
-            str(key): self.scheduler.homeless(key) or self.reasons.get(key, "not looked at yet")
+            str(key): self._why_not(key)
             for key in sorted(self._arrived_ns)
             if key not in self.admitted and (key not in self._waited or key in self.reasons)
         }
@@ -203,14 +209,27 @@ class Player:
         }
 
     def _notes(self) -> list[str]:
-        if self.strict_selectors:
-            return []
-        return [
+        """What is played otherwise than it would be."""
+        found = self.documents
+        notes = [
             f"ClusterQueue {queue.name} has no namespaceSelector: taken as every namespace here,"
             " Kueue takes it as none (--strict-selectors)"
-            for queue in self.documents.cluster_queues
-            if queue.namespace_selector is None
+            for queue in found.cluster_queues
+            if queue.namespace_selector is None and not self.strict_selectors
         ]
+        for queue in found.cluster_queues:
+            names = list(dict.fromkeys(rule.name for rule in queue.admission_checks))
+            if names:
+                notes.append(
+                    f"ClusterQueue {queue.name} asks for admission checks ({', '.join(names)}):"
+                    " counted as passed at once"
+                )
+        notes += [
+            f"{gone.label} of {gone.file}:{gone.first_line} does not count: it is given again in"
+            f" {by.file}:{by.first_line}"
+            for gone, by in found.replaced
+        ]
+        return notes
 
 
 def _nothing(now_ns: int) -> None:

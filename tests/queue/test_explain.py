@@ -249,7 +249,7 @@ def closed(case: str) -> Scheduler:
         ("local held", "LocalQueue ns/a were resumed: it is stopped, Hold (sluice-queue resume lq ns/a)"),
         ("cluster queue", "there were a ClusterQueue gone"),
         ("flavor", "there were a ResourceFlavor default, which ClusterQueue a names"),
-        ("uncovered", "ClusterQueue a covered cpu, or it did not ask for it"),
+        ("uncovered", "ClusterQueue a covered cpu (or the workload did not ask for it, or resources.excludeResourcePrefixes left it out)"),
         ("taint", "a flavor of ClusterQueue a took pod set main (untolerated taint lent=yes:NoSchedule in flavor default)"),
         ("inactive", "it were active again (sluice-queue resume workload ns/job)"),
         ("nowhere", "there were a LocalQueue ns/b, or it named one that is there"),

@@ -10,6 +10,7 @@ import pytest
 from queuecontroller.cli.main import main
 from queuecontroller.lint import Finding, Severity, lint
 from queuecontroller.lint.rules import RULES
+from queuecontroller.manifests.documents import load
 
 from .test_manifests import FOLDER, SETS, needs_manifests
 
@@ -61,18 +62,18 @@ def test_nothing_is_said_of_what_is_right() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "rule", "severity", "line", "object_", "part"),
     [
-        ("nominalQuota: 4", "nominal: 4", "unreadable", "error", 6, "ClusterQueue/a", "nominalQuota"),
+        ("nominalQuota: 4", "nominal: 4", "unreadable", "error", 13, "ClusterQueue/a", "nominalQuota"),
         ("v1beta1\nkind: LocalQueue", "v1alpha2\nkind: LocalQueue", "old-version", "warning", 15, "LocalQueue/team-a/main", "v1beta1"),
-        ("clusterQueue: a}", "clusterQueue: b}", "dangling", "warning", 15, "LocalQueue/team-a/main", "ClusterQueue b"),
-        ("flavors: [{name: plain", "flavors: [{name: plane", "dangling", "warning", 6, "ClusterQueue/a", "did you mean plain?"),
-        ("queue-name: main", "queue-name: mail", "dangling", "warning", 29, "Job/team-a/j", "did you mean team-a/main?"),
-        ("labels: {team: a}", "labels: {team: b}", "namespace-never-matches", "error", 15, "LocalQueue/team-a/main", "team=b"),
-        ("  namespaceSelector: {matchLabels: {team: a}}\n", "", "no-namespace-selector", "warning", 6, "ClusterQueue/a", "namespaceSelector"),
-        ("[nvidia.com/gpu]", "[nvidia.com/gpu, cpu]", "omitted-resource", "warning", 6, "ClusterQueue/a", "unlimited"),
-        ("labels: {pool: gpu}", "labels: {pool: cpu}", "no-node-for-flavor", "warning", 6, "ClusterQueue/a", "pool=gpu"),
-        ("nominalQuota: 4", "nominalQuota: 9", "quota-beyond-nodes", "warning", 6, "ClusterQueue/a", "9 is more than the 8"),
-        ("spec:\n  namespaceSelector", "spec:\n  admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}\n  namespaceSelector", "admission-scope-without-effect", "warning", 6, "ClusterQueue/a", "no Configuration"),
-        ("requests: {nvidia.com/gpu: 1}", "requests: {nvidia.com/gpu: 5}", "never-admitted", "error", 29, "Job/team-a/j", "empty queues"),
+        ("spec:\n  namespaceSelector", "spec:\n  admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}\n  namespaceSelector", "admission-scope-without-effect", "warning", 10, "ClusterQueue/a", "no Configuration"),
+        ("clusterQueue: a}", "clusterQueue: b}", "dangling", "warning", 18, "LocalQueue/team-a/main", "ClusterQueue b"),
+        ("flavors: [{name: plain", "flavors: [{name: plane", "dangling", "warning", 13, "ClusterQueue/a", "did you mean plain?"),
+        ("queue-name: main", "queue-name: mail", "dangling", "warning", 31, "Job/team-a/j", "did you mean team-a/main?"),
+        ("labels: {team: a}", "labels: {team: b}", "namespace-never-matches", "error", 18, "LocalQueue/team-a/main", "team=b"),
+        ("  namespaceSelector: {matchLabels: {team: a}}\n", "", "no-namespace-selector", "warning", 9, "ClusterQueue/a", "namespaceSelector"),
+        ("[nvidia.com/gpu]", "[nvidia.com/gpu, cpu]", "omitted-resource", "warning", 13, "ClusterQueue/a", "unlimited"),
+        ("labels: {pool: gpu}", "labels: {pool: cpu}", "no-node-for-flavor", "warning", 13, "ClusterQueue/a", "pool=gpu"),
+        ("nominalQuota: 4", "nominalQuota: 9", "quota-beyond-nodes", "warning", 13, "ClusterQueue/a", "9 is more than the 8"),
+        ("requests: {nvidia.com/gpu: 1}", "requests: {nvidia.com/gpu: 5}", "never-admitted", "error", 32, "Job/team-a/j", "nvidia.com/gpu of flavor plain were 5 instead of 4"),
     ],
 )  # fmt: skip
 def test_each_rule_finds_its_case(
@@ -115,6 +116,93 @@ def test_a_circle_of_cohorts_is_told_once_for_each_of_it() -> None:
     ours = [one for one in found(text) if one.rule == "cohort-cycle"]
     assert [one.object for one in ours] == ["Cohort/a", "Cohort/b"]
     assert "a -> b -> a" in ours[0].text
+
+
+def test_what_is_given_twice_is_told_and_the_last_counts() -> None:
+    wider = GOOD.split("---\n")[1].replace("nominalQuota: 4", "nominalQuota: 9")
+    ours = lint({"a.yaml": GOOD, "b.yaml": wider})
+    assert [(one.rule, one.file, one.line) for one in ours] == [
+        ("duplicate", "a.yaml", 8),
+        ("quota-beyond-nodes", "b.yaml", 8),
+    ]
+    assert "given again in b.yaml:1" in ours[0].text
+    elsewhere = GOOD.replace("namespace: team-a}\nspec: {cl", "namespace: team-b}\nspec: {cl")
+    assert not [one for one in found(elsewhere) if one.rule == "duplicate"]
+    several = JOB_OF_ANY_NAME + "\n---\n" + JOB_OF_ANY_NAME
+    made = load({"x.yaml": several})
+    assert not made.replaced, "the API server makes up a name for each"
+    assert [one.name for one in made.workloads] == ["job-j", "job-j-2"]
+
+
+JOB_OF_ANY_NAME = """kind: Job
+metadata: {generateName: j-, labels: {kueue.x-k8s.io/queue-name: q}}
+spec: {template: {spec: {containers: []}}}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "field"),
+    [
+        ("metadata: {name: a}", "metadata: [a]", 8, "metadata"),
+        ("metadata: {name: plain}", "metadata: plain", 3, "metadata"),
+        ("status: {allocatable: {nvidia.com/gpu: 8}}", "status: [8]", 27, "status"),
+        ("metadata: {name: n, labels: {pool: gpu}}", "metadata: [n]", 26, "metadata"),
+        ("labels: {team: a}}", "labels: [team]}", 22, "metadata.labels"),
+        ("allocatable: {nvidia.com/gpu: 8}", "allocatable: {nvidia.com/gpu: x}", 27, "status.allocatable.nvidia.com/gpu"),
+        ("requests: {nvidia.com/gpu: 1}", "requests: {nvidia.com/gpu: -1}", 34, "spec.template.spec.containers[0].resources.requests.nvidia.com/gpu"),
+        ("nominalQuota: 4", "nominalQuota: -4", 13, "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota"),
+        ("  template:", "  parallelism: -1\n  template:", 33, "spec.parallelism"),
+        ("spec: {clusterQueue: a}", "spec: {}", 18, "spec.clusterQueue"),
+        ("spec: {clusterQueue: a}", "spec: {clusterQueue: a}\nspec: {}", 18, "spec"),
+        ("kind: Namespace", "kind: 7", 20, "kind"),
+    ],
+)  # fmt: skip
+def test_a_field_of_the_wrong_kind_is_named_with_its_line(
+    before: str, after: str, line: int, field: str
+) -> None:
+    assert before in GOOD
+    ours = [one for one in found(GOOD.replace(before, after, 1)) if one.rule == "unreadable"]
+    assert [(one.line, one.field) for one in ours] == [(line, field)]
+    assert ours[0].text
+    assert ours[0].fix
+
+
+def test_items_of_a_list_are_read_one_by_one() -> None:
+    text = """kind: List
+items:
+- 7
+- kind: Cohort
+  metadata:
+    name: good
+  spec:
+    parent: 5
+- [kind, Cohort]
+- metadata: {name: no-kind}
+"""
+    ours = [(one.object, one.line, one.field) for one in found(text)]
+    assert ours == [
+        ("x.yaml", 3, "items[0]"),
+        ("Cohort/good", 8, "spec.parent"),
+        ("x.yaml", 9, "items[2]"),
+        ("x.yaml", 10, "items[3]"),
+    ]
+    assert [one.field for one in found("kind: List\nitems: {a: b}")] == ["items"]
+    assert found("kind: List\nitems: []") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fix"),
+    [
+        ("labels: {team: a}", "labels: {team: b}", "it would start if namespace team-a had team=a among its labels, as the namespaceSelector of ClusterQueue a asks"),
+        ("  namespaceSelector", "  stopPolicy: Hold\n  namespaceSelector", "it would start if ClusterQueue a were resumed: it is stopped, Hold (sluice-queue resume cq a)"),
+        ("requests: {nvidia.com/gpu: 1}", "requests: {cpu: 1}", "it would start if ClusterQueue a covered cpu (or the workload did not ask for it, or resources.excludeResourcePrefixes left it out)"),
+        ("spec: {clusterQueue: a}", "spec: {clusterQueue: a, stopPolicy: Hold}", "it would start if LocalQueue team-a/main were resumed: it is stopped, Hold (sluice-queue resume lq team-a/main)"),
+    ],
+)  # fmt: skip
+def test_what_never_starts_says_what_would_help(before: str, after: str, fix: str) -> None:
+    assert before in GOOD
+    ours = [one for one in found(GOOD.replace(before, after, 1)) if one.rule == "never-admitted"]
+    assert [one.fix for one in ours] == [fix]
+    assert "not looked at yet" not in ours[0].text
 
 
 @needs_manifests
@@ -162,9 +250,16 @@ def test_the_owners_folders_say_the_same_each_time(
 
 def test_every_rule_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "queue-manifests.md").read_text()
-    assert len(RULES) == 10
+    assert len(RULES) == 11
     rules = (
-        *("unreadable", "old-version", "dangling", "cohort-cycle", "namespace-never-matches"),
+        *(
+            "unreadable",
+            "duplicate",
+            "old-version",
+            "dangling",
+            "cohort-cycle",
+            "namespace-never-matches",
+        ),
         *("no-namespace-selector", "omitted-resource", "no-node-for-flavor"),
         *("quota-beyond-nodes", "never-admitted", "admission-scope-without-effect"),
     )

@@ -107,18 +107,111 @@ def test_a_trace_waits_is_preempted_and_ends(
         ("{", "line 1: is no JSON"),
         ("\n[1]", "line 2: is not an object"),
         ('{"at_s": 1, "queue": "a/b"}', "requests is missing"),
-        (line(0, "x", at="1"), "unknown field at"),
+        (line(0, "x", at="1"), "unknown field 'at' (known: at_s,"),
         (line(-1, "x"), "at_s: -1 is no time"),
         (line(0, "x", count=0), "count: 0 is no whole number from 1"),
         (line(0, "x", queue="main"), "queue: 'main' is not NAMESPACE/QUEUE"),
         (line(0, "x", requests={"cpu": "1 Gi"}), "requests: "),
-        (line(0, "x", priority=True), "priority: True"),
+        (line(0, "x", priority=True), "priority: true"),
+        (line(float("nan"), "x"), "at_s: NaN is no time from 0 to 31536000 seconds"),
+        (line(float("inf"), "x"), "at_s: Infinity is no time"),
+        (line(0, "x").replace('"at_s": 0', '"at_s": 1e400'), "at_s: Infinity is no time"),
+        (line(0, "x").replace('"at_s": 0', '"at_s": ' + "9" * 5000), "thousands of digits"),
+        (line(31_536_001, "x"), "at_s: 31536001 is no time from 0 to 31536000 seconds"),
+        (line(0, "x", runs_s=float("nan")), "runs_s: NaN is no time"),
+        (line(0, "x", gpus=-1), "requests: nvidia.com/gpu: -1 is not 0 or more"),
+        (line(0, "x", requests={"": 1}), "requests: : 1 is not 0 or more of a resource"),
+        (line(0, "x", count=1 << 31), "count: 2147483648 is no whole number from 1 to 2147483647"),
+        (line(0, "x", queue="a/b/c"), "queue: 'a/b/c' is not NAMESPACE/QUEUE"),
+        (line(0, "x", queue=7), "queue: 7 is no text"),
+        (line(0, "a/b"), "name: 'a/b' has a /"),
+        (line(0, "x").replace('"name": "x"', '"name": ["x"]'), 'name: ["x"] is no text'),
+        ("[" * 100_000, "line 1: is nested too deep"),
+        ('{"at_s": 0, "at_s": 1}', "'at_s' is given twice"),
+        (
+            "# one\n" + line(0, "x") + "\n" + line(1, "x"),
+            "line 3: name: team/x is on line 2 already",
+        ),
+        (line(0, "taken"), "line 1: name: team/taken is among the manifests already"),
     ],
 )
 def test_a_bad_line_is_named_with_its_field(text: str, what: str) -> None:
     with pytest.raises(TraceError) as caught:
-        read_trace(text)
+        read_trace(text, {"team/taken"})
     assert what in str(caught.value)
+
+
+def test_a_name_that_is_made_up_is_nobodys() -> None:
+    given = line(0, "line-2")
+    unnamed = json.dumps({"at_s": 0, "queue": "team/main", "requests": {"nvidia.com/gpu": "1"}})
+    found = read_trace("\n".join([given, unnamed, unnamed]), {"team/line-3"})
+    assert [one.name for one in found] == ["line-2", "line-2-1", "line-3-1"]
+    elsewhere = line(0, "line-2", queue="other/main")
+    assert len(read_trace("\n".join([given, elsewhere]))) == 2
+    made = by_chance(7, [LocalQueue("n", "q", "a")], {"a": ["cpu"]}, 2, {"n/chance-1"})
+    assert [one.name for one in made] == ["chance-0", "chance-1-1"]
+
+
+def test_what_nobody_looks_at_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = """
+---
+kind: Job
+metadata: {name: j, namespace: team, labels: {kueue.x-k8s.io/queue-name: main}}
+spec: {template: {spec: {containers: [{resources: {requests: {nvidia.com/gpu: 1}}}]}}}
+"""
+    held = tmp_path / "held.yaml"
+    held.write_text(
+        QUEUES.replace("  namespaceSelector", "  stopPolicy: Hold\n  namespaceSelector") + job
+    )
+    found = simulate(capsys, "-f", held)
+    assert found["pending"] == {"team/job-j": "ClusterQueue a is stopped (Hold)"}
+    circle = tmp_path / "circle.yaml"
+    circle.write_text(
+        QUEUES.replace("  namespaceSelector", "  cohort: x\n  namespaceSelector")
+        + job
+        + "---\nkind: Cohort\nmetadata: {name: x}\nspec: {parentName: y}\n"
+        + "---\nkind: Cohort\nmetadata: {name: y}\nspec: {parentName: x}\n"
+    )
+    found = simulate(capsys, "-f", circle)
+    assert "its own ancestor" in found["pending"]["team/job-j"]  # type: ignore[index]
+
+
+def test_what_is_played_otherwise_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked = QUEUES.replace("  preemption", "  admissionChecks: [license, budget]\n  preemption")
+    (tmp_path / "q.yaml").write_text(checked)
+    again = QUEUES.split("---")[0]
+    (tmp_path / "r.yaml").write_text(again)
+    found = simulate(capsys, "-f", tmp_path)
+    assert found["notes"] == [
+        "ClusterQueue a asks for admission checks (license, budget): counted as passed at once",
+        f"ResourceFlavor/plain of {tmp_path}/q.yaml:2 does not count: it is given again in"
+        f" {tmp_path}/r.yaml:2",
+    ]
+
+
+@pytest.mark.parametrize("jobs", ["-1", "1.5", "x", "1000001", "", "9" * 5000])
+def test_jobs_are_a_count(jobs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate", "-f", str(tmp_path), f"--jobs={jobs}"])
+    assert caught.value.code == 2
+    assert "is no whole number from 0 to 1000000" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.yaml").write_bytes(b"kind: x\n\xff\n")
+    assert main(["simulate", "-f", str(tmp_path)]) == 2
+    assert f"{tmp_path}/q.yaml:2: is no UTF-8" in capsys.readouterr().err
+    (tmp_path / "q.yaml").write_text(QUEUES)
+    (tmp_path / "t.jsonl").write_text(line(0, "x") + "\n{")
+    trace = str(tmp_path / "t.jsonl")
+    assert main(["simulate", "-f", str(tmp_path), "--trace", trace]) == 2
+    assert f"{trace}: line 2: is no JSON" in capsys.readouterr().err
+    assert main(["simulate", "-f", str(tmp_path), "--trace", str(tmp_path / "none")]) == 2
+    assert "none: No such file" in capsys.readouterr().err
 
 
 def test_chance_is_the_seeds() -> None:
@@ -137,6 +230,6 @@ def test_what_is_not_there_is_named(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([verb, "-f", str(tmp_path)]) == 2
-    assert "no .yaml files" in capsys.readouterr().err
+    assert "no .yaml, .yml, .json files" in capsys.readouterr().err
     assert main([verb, "-f", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml" in capsys.readouterr().err

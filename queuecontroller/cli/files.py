@@ -1,0 +1,71 @@
+"""Manifest files by path, for every verb that takes `-f`, and saying what is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+LARGEST_FILE: Final = 16 << 20
+"""Bytes; a cluster's whole configuration is about 1 MiB."""
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+class Unreadable(Exception):
+    """One line for each file that cannot be read."""
+
+
+def read_texts(paths: Iterable[str]) -> dict[str, str]:
+    """Texts by file name: of files, of folders (`*.yaml`, `*.yml`, `*.json` in them) or of stdin
+    (`-`). Raises Unreadable with everything that cannot be read."""
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    for given in paths:
+        if given == "-":
+            try:
+                found["stdin"] = _text("stdin", sys.stdin.buffer.read(LARGEST_FILE + 1))
+            except Unreadable as error:
+                problems.append(str(error))
+            continue
+        path = Path(given)
+        files = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES) if path.is_dir() else []
+        if path.is_dir() and not files:
+            problems.append(f"{path}: no {', '.join(SUFFIXES)} files in it")
+        for file in files if path.is_dir() else [path]:
+            try:
+                found[str(file)] = read_text(file)
+            except Unreadable as error:
+                problems.append(str(error))
+    if problems:
+        raise Unreadable("\n".join(problems))
+    return found
+
+
+def read_text(file: Path) -> str:
+    """One file. Raises Unreadable."""
+    try:
+        with file.open("rb") as opened:
+            return _text(str(file), opened.read(LARGEST_FILE + 1))
+    except OSError as error:
+        raise Unreadable(f"{file}: {error.strerror or error}") from None
+
+
+def _text(name: str, content: bytes) -> str:
+    if len(content) > LARGEST_FILE:
+        raise Unreadable(f"{name}: larger than {LARGEST_FILE >> 20} MiB; split it")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"{name}:{line}: is no UTF-8: {error.reason}; save it as UTF-8") from None
+
+
+def complain(text: str) -> None:
+    for line in text.splitlines() or [""]:
+        print(f"sluice-queue: {printable(line)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Names and messages come from users: no control character reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
