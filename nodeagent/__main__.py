@@ -18,14 +18,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from nodeagent import metrics as m
 from nodeagent import native
 from nodeagent.adapters.clock import SystemClock, boot_id
-from nodeagent.adapters.config_files import DEFAULT_CONFIG, load
+from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
 from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
@@ -41,6 +41,7 @@ from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
 from nodeagent.core.histogram import Histogram
+from nodeagent.kubelet_serving import make_kubelet
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for warning in loaded.kubelet.warnings:
             log.warning("%s", warning)
     try:
-        return serve(settings, environment)
+        return serve(loaded, environment)
     except Unavailable as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
@@ -96,8 +97,9 @@ class Unavailable(Exception):
     """The daemon cannot run here now; the text says what to do."""
 
 
-def serve(settings: Settings, environment: Mapping[str, str]) -> int:
+def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
     """Raises Unavailable, LedgerLost."""
+    settings, kubelet = loaded.settings, loaded.kubelet.config
     runtime = runtime_dir(settings.daemon.runtime_dir, environment)
     state = state_dir(settings.daemon.state_dir, environment)
     if len(os.fsencode(runtime)) > longest_runtime_dir():
@@ -133,27 +135,31 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
     clock = SystemClock()
     notify = SdNotify(environment.get("NOTIFY_SOCKET"))
     regions = TmpfsRegions(runtime / "grants", library, boot, None if mount_refusal else mounts)
-    gpus = Gpus(settings.grants.slots_per_gpu, settings.grants.memory_reserve_mib)
+    gpus = Gpus(
+        max(settings.grants.slots_per_gpu, kubelet.slots_per_gpu if kubelet.enabled else 1),
+        settings.grants.memory_reserve_mib,
+        kubelet.memory_scaling if kubelet.enabled else 1.0,
+    )
     nvml = make_nvml(settings, clock)
     nodes: list[Node] = []
-    keeper = Keeper(
-        rules_of(settings, boot),
-        clock,
-        ledger,
-        regions,
-        SystemProcesses(),
-        fatal=lambda error: nodes[0].fatal(error),
-    )
+
+    def fatal(error: BaseException) -> None:
+        nodes[0].fatal(error)
+
+    keeper = Keeper(rules_of(settings, boot), clock, ledger, regions, SystemProcesses(), fatal)
     doorman = SeqpacketDoorman(keeper, clock)
     keeper.doorman = doorman
     turns = Turns(settings.planner, keeper, clock)
     service = Service(settings.grants, keeper, turns, gpus, clock, native.version())
     service.operator_uids = frozenset({0, os.geteuid()})
     service.nvml_restarts = lambda: nvml.restarts_total
-    service.counters = lambda: {
-        "tampers": keeper.tampers_total,
-        "registrations_dropped": doorman.dropped_total,
-    }
+    counters: list[Callable[[], dict[str, float]]] = [
+        lambda: {
+            "tampers": keeper.tampers_total,
+            "registrations_dropped": doorman.dropped_total,
+        }
+    ]
+    service.counters = lambda: {k: v for part in counters for k, v in part().items()}
 
     def doctor() -> list[Finding]:
         return host_findings(files, environment, runtime, settings.nvml.library)
@@ -170,9 +176,28 @@ def serve(settings: Settings, environment: Mapping[str, str]) -> int:
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             unix_s=clock.unix_s,
             user_name=user_name,
-            fatal=lambda error: nodes[0].fatal(error),
+            fatal=fatal,
         )
         endpoints.append(service.queue)
+    if kubelet.enabled:
+        try:
+            side = make_kubelet(
+                kubelet,
+                settings.grants.strategy,
+                boot,
+                (runtime, state),
+                files,
+                environment,
+                keeper,
+                gpus,
+                clock,
+                service.queue,
+                fatal,
+            )
+        except (OSError, ValueError, LedgerTooNew) as error:
+            raise Unavailable(f"[kubelet]: {error}") from error
+        endpoints += [side.desk, side.server]
+        counters.append(side.counters)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
     if settings.metrics.enabled:
         histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}

@@ -63,6 +63,12 @@ class KubeletConfig:
     strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
     """How the container runtime learns what belongs into a container. cdi-cri: containerd 1.7,
     CRI-O 1.28 and later; cdi-annotations: the runtimes before; envvar: without CDI."""
+    cdi_dir: str = absolute_path("/var/run/cdi")
+    """Where the runtime looks for CDI files that come and go; ours are written there, the driver's
+    are read there and in /etc/cdi."""
+    reconcile_s: float = number(10.0, 0.1, 600.0)
+    """Time, in s, between two looks at what the kubelet still has. A pod's share is free again
+    after the second look that finds it gone."""
     slots_per_gpu: int = number(0, 0, 256)
     """Device ids per GPU, which is how many containers may share it. 0: as grants.slots_per_gpu."""
     limits: tuple[str, ...] = choices(

@@ -84,6 +84,37 @@ SERIES_DROPPED: Final = _counter(
     "Series left out of scrapes: above metrics.max_series, or there already.",
 )
 
+KUBELET_REGISTERED: Final = _gauge(
+    "sluice_kubelet_registered", (), "1 while the kubelet knows the device plugin, else 0."
+)
+KUBELET_REGISTRATIONS: Final = _counter(
+    "sluice_kubelet_registrations", (), "Times the device plugin registered with the kubelet."
+)
+KUBELET_READABLE: Final = _gauge(
+    "sluice_kubelet_records_readable",
+    (),
+    "1 while the kubelet's checkpoint and PodResources can be read; else nothing is released.",
+)
+KUBELET_ALLOCATIONS: Final = _counter(
+    "sluice_kubelet_allocations", (), "Containers that were given device ids."
+)
+KUBELET_STARTS: Final = _counter(
+    "sluice_kubelet_container_starts", (), "Starts of containers that were let into a grant."
+)
+KUBELET_REFUSED: Final = _counter(
+    "sluice_kubelet_container_starts_refused",
+    (),
+    "Starts refused; the kubelet tries again, and shows the reason in the pod's events.",
+)
+KUBELET_RELEASES: Final = _counter(
+    "sluice_kubelet_releases", (), "Allocations released because their pod was gone."
+)
+KUBELET_MISMATCHES: Final = _counter(
+    "sluice_kubelet_hint_mismatches",
+    (),
+    "Grants on another GPU than the kubelet counts the container on.",
+)
+
 GPU_INFO: Final = _gauge(
     "sluice_gpu_info", (*_GPU, "model", "pci_bus_id"), "What the GPU is, always 1."
 )

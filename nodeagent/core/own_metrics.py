@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from nodeagent import metrics as m
 from nodeagent.core.exposition import Page
 from nodeagent.core.histogram import Histogram
 from nodeagent.ports import GpuReading, GpuView, GrantView, NodeView
+
+_KUBELET: Final = {
+    m.KUBELET_REGISTERED: "kubelet_registered",
+    m.KUBELET_REGISTRATIONS: "kubelet_registrations",
+    m.KUBELET_READABLE: "kubelet_records_readable",
+    m.KUBELET_ALLOCATIONS: "kubelet_allocations",
+    m.KUBELET_STARTS: "kubelet_starts",
+    m.KUBELET_REFUSED: "kubelet_starts_refused",
+    m.KUBELET_RELEASES: "kubelet_releases",
+    m.KUBELET_MISMATCHES: "kubelet_hint_mismatches",
+}
+"""Counters that are there only where the kubelet is served."""
 
 
 def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -> None:
@@ -19,6 +32,8 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
     page.add(m.NVML_RESTARTS, (), view.nvml_restarts_total)
     page.add(m.TAMPERS, (), view.counters.get("tampers", 0))
     page.add(m.REGISTRATIONS_DROPPED, (), view.counters.get("registrations_dropped", 0))
+    for metric, name in _KUBELET.items():
+        page.add(metric, (), view.counters.get(name))
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:

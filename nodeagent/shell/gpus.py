@@ -16,8 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class Gpus:
-    def __init__(self, slots_per_gpu: int, memory_reserve_mib: int) -> None:
+    def __init__(
+        self, slots_per_gpu: int, memory_reserve_mib: int, memory_scaling: float = 1.0
+    ) -> None:
+        """`memory_scaling`: bytes promised for each byte of a card's; over 1 is overcommit."""
         self._slots = slots_per_gpu
+        self._scaling = memory_scaling
         self._reserve_bytes = memory_reserve_mib * MIB
         self.readings: dict[GpuUuid, GpuReading] = {}
         self._patients: dict[GpuUuid, Patient] = {}
@@ -74,10 +78,13 @@ class Gpus:
                 uuid=gpu.uuid,
                 index=gpu.index,
                 name=gpu.name,
-                memory_bytes=Bytes(max(0, gpu.memory_total_bytes - self._reserve_bytes)),
+                memory_bytes=self._grantable(gpu.memory_total_bytes),
                 physical_bytes=gpu.memory_total_bytes,
                 slots=self._slots,
                 healthy=self.health(gpu.uuid) in OFFERED,
             )
             for gpu in self.sorted()
         )
+
+    def _grantable(self, total: Bytes) -> Bytes:
+        return Bytes(max(0, int(total * self._scaling) - self._reserve_bytes))

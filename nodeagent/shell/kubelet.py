@@ -415,7 +415,7 @@ class KubeletDesk:
     async def _make_grant(self, do: kb.MakeGrant) -> Sequence[kb.Event]:
         """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
         limits, of = do.limits, do.container
-        name = f"{of.namespace}/{of.pod}" if of.pod else f"pod {of.pod_uid}"
+        name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
         refusal = "decided for another GPU than the container was given (strategy envvar)"
         offered = {gpu.uuid for gpu in self._offered()}
         others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in offered)

@@ -34,7 +34,7 @@ async def test_a_pod_gets_what_it_asks_for(place: Place) -> None:
     (device,) = held.record.devices
     assert device.memory_bytes == 8 * GIB
     assert device.share_ppm == 300_000
-    assert held.record.name == "default/trainer"
+    assert held.record.name == "default/trainer/main"
     (slot,) = place.kubelet.device_ids(pod.uid)
     assert slot.startswith(device.gpu)
 

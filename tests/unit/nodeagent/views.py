@@ -43,6 +43,20 @@ def grant(name: str = "train", grant: str = "6ba79945-498f-493f-adf5-81b8b2b87df
     )  # fmt: skip
 
 
+COUNTERS = {
+    "tampers": 3,
+    "registrations_dropped": 4,
+    "kubelet_registered": 1,
+    "kubelet_registrations": 2,
+    "kubelet_records_readable": 1,
+    "kubelet_allocations": 12,
+    "kubelet_starts": 14,
+    "kubelet_starts_refused": 3,
+    "kubelet_releases": 5,
+    "kubelet_hint_mismatches": 1,
+}
+
+
 def contained(pod: str, container: str, number: int, pid: int, gpu: GpuReading) -> GrantView:
     ref = ContainerRef(
         pod_uid=f"1b4e28ba-2fa1-11d2-883f-00000000000{number}",
@@ -81,6 +95,6 @@ def node(*grants: GrantView) -> NodeView:
         gpus=tuple(gpu_view(gpu, on[gpu.uuid]) for gpu in CAPTURED.gpus), grants=found,
         loops=(LoopView("planning", 1.7e9),), waiting=2, reading_age_s=0.5,
         driver_version=CAPTURED.driver_version, nvml_error=None, nvml_restarts_total=1, version="0.1.0",
-        counters={"tampers": 3, "registrations_dropped": 4}, readings=CAPTURED.gpus,
+        counters=COUNTERS, readings=CAPTURED.gpus,
         xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
     )  # fmt: skip

@@ -1,0 +1,144 @@
+"""The kubelet's part of the composition root: from the section [kubelet] to the running desk and
+the device plugin's server."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.adapters.allocations_sqlite import SqliteAllocations
+from nodeagent.adapters.cdi_files import cdi_port
+from nodeagent.adapters.cgroups import CgroupPods
+from nodeagent.adapters.device_plugin import PluginServer
+from nodeagent.adapters.grant_mounts import GrantMounter
+from nodeagent.adapters.kubelet_records import KubeletFiles
+from nodeagent.adapters.kubelet_wire import KubeletWire
+from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.kubelet_config import KubeletConfig
+from nodeagent.kubelet_ports import LimitsSource
+from nodeagent.native import NativeFiles
+from nodeagent.paths import library_dir
+from nodeagent.ports import Clock, ContainerRef
+from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.keeper import Keeper
+from nodeagent.shell.kubelet import DeskSettings, KubeletDesk
+from nodeagent.shell.limits import NodeDefaults, PodLimits, QueueLimits
+from nodeagent.shell.queue import QueueDesk
+from nodeagent.units import GrantId
+
+log = logging.getLogger(__name__)
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSide:
+    desk: KubeletDesk
+    server: PluginServer
+
+    def counters(self) -> dict[str, float]:
+        """For the metrics."""
+        figures = self.desk.figures
+        return {
+            "kubelet_registered": float(self.server.registered),
+            "kubelet_registrations": self.server.registrations_total,
+            "kubelet_allocations": figures.allocations,
+            "kubelet_starts": figures.starts,
+            "kubelet_starts_refused": figures.starts_refused,
+            "kubelet_releases": figures.releases,
+            "kubelet_hint_mismatches": figures.hint_mismatches,
+            "kubelet_records_readable": float(not figures.away),
+        }
+
+
+def make_kubelet(
+    config: KubeletConfig,
+    strategy: str,
+    boot_id: str,
+    directories: tuple[Path, Path],
+    files: NativeFiles,
+    environment: Mapping[str, str],
+    keeper: Keeper,
+    gpus: Gpus,
+    clock: Clock,
+    queue: QueueDesk | None,
+    fatal: Callable[[BaseException], None],
+) -> KubeletSide:
+    """`strategy`: of placement, pack or spread. `directories`: runtime and state. Raises OSError,
+    ValueError, LedgerLost, LedgerTooNew."""
+    runtime, state = directories
+    wire = KubeletWire(files.kubelet_descriptors)
+    root = Path(config.directory)
+    records = KubeletFiles(root, config.resource_count, wire)
+    mounter = GrantMounter(
+        files, environment, library_dir(environment), lambda: gpus.driver_version
+    )
+    cdi = cdi_port(
+        config.strategy,
+        runtime / "bindings",
+        lambda: {gpu.uuid: gpu.index for gpu in gpus.sorted()},
+        (Path("/etc/cdi"), Path(config.cdi_dir)),
+    )
+
+    def bound(workload: str, of: ContainerRef, grant: GrantId) -> None:
+        work = queue.work_of_pod(of.namespace, of.pod) if queue is not None else None
+        if queue is not None and work is not None:
+            queue.bind(work.key, grant)
+
+    desk = KubeletDesk(
+        DeskSettings(
+            config.resource_count,
+            config.slots_per_gpu,
+            strategy,
+            config.reconcile_s,
+            numa_topology=config.numa_topology,
+            exclude_uuids=frozenset(config.exclude_uuids),
+            exclude_indexes=frozenset(config.exclude_indexes),
+        ),
+        boot_id,
+        keeper,
+        gpus,
+        clock,
+        SqliteAllocations(state / "allocations.sqlite"),
+        records,
+        records,
+        CgroupPods(CGROUPS),
+        cdi,
+        limit_sources(config, queue),
+        mounter.mounts_of,
+        fatal,
+        decided=queue.decided_gpus if queue is not None else Counter,
+        bound=bound,
+    )
+    server = PluginServer(config.resource_count, root / "device-plugins", wire, desk, fatal)
+    return KubeletSide(desk, server)
+
+
+def limit_sources(config: KubeletConfig, queue: QueueDesk | None) -> list[LimitsSource]:
+    """In the order of kubelet.limits."""
+    names = ResourceNames(
+        count=config.resource_count,
+        memory=config.resource_memory,
+        memory_percent=config.resource_memory_percentage,
+        cores=config.resource_cores,
+        priority=config.resource_priority,
+        memory_factor=config.memory_factor,
+    )
+    defaults = DefaultLimits(
+        memory_mib=config.default_memory_mib,
+        cores_percent=config.default_cores_percent,
+        elastic=config.cores_policy == "elastic",
+        alone=config.mode == "exclusive",
+    )
+    sources: list[LimitsSource] = []
+    for name in config.limits:
+        if name == "queue" and queue is not None:
+            sources.append(QueueLimits(queue))
+        elif name == "pod":
+            sources.append(PodLimits(names, defaults))
+        elif name == "defaults":
+            sources.append(NodeDefaults(defaults))
+    return sources
