@@ -1,8 +1,9 @@
 """The pending workloads of a ClusterQueue that serves its LocalQueues by what they have used.
 
 One line for each LocalQueue. The head is the head of the line whose LocalQueue has used least;
-among equals, priority and time decide as everywhere. As in Kueue, usage also goes before a workload
-that waits for those it preempted.
+among equals, priority and time decide as everywhere. Only a workload that waits for those it
+preempted goes first whatever its LocalQueue has used. (In Kueue one that used less may take what
+was freed for it; it would preempt that one again, and so on until usage has turned.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SETTLED_HALF_LIVES: Final = 256
 
 
 class FairPendingQueue(PendingQueue):
-    __slots__ = ("_lines_of", "_local_queue_of", "history")
+    __slots__ = ("_first", "_lines_of", "_local_queue_of", "history")
 
     def __init__(self, name: str, strategy: QueueingStrategy, history: UsageHistory) -> None:
         super().__init__(name, strategy)
@@ -29,6 +30,8 @@ class FairPendingQueue(PendingQueue):
         self._lines_of: dict[str, PendingQueue] = {}
         """By LocalQueue; only of those in which somebody waits."""
         self._local_queue_of: dict[WorkloadKey, str] = {}
+        self._first: WorkloadKey | None = None
+        """Who waits for those it preempted."""
 
     def __len__(self) -> int:
         return len(self._local_queue_of)
@@ -56,6 +59,8 @@ class FairPendingQueue(PendingQueue):
         name = self._local_queue_of.pop(key, None)
         if name is None:
             return None
+        if self._first == key:
+            self._first = None
         line = self._lines_of[name]
         info = line.remove(key)
         if not len(line):
@@ -65,16 +70,16 @@ class FairPendingQueue(PendingQueue):
     # -- the head ---------------------------------------------------------------------------------
 
     def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
+        if self._first is not None:
+            line = self._lines_of[self._local_queue_of[self._first]]
+            return line.head(freed, now_ns)
         figure = self.history.figure
         names = sorted(self._lines_of, key=figure)
         for _, equals in groupby(names, key=figure):
-            lines = [self._lines_of[name] for name in equals]
-            heads = [(line, line.head(freed, now_ns)) for line in lines]
-            found = [
-                (not line.is_kept_first(one), order_of(one), one) for line, one in heads if one
-            ]
-            if found:
-                return min(found, key=lambda entry: entry[:2])[2]
+            heads = (self._lines_of[name].head(freed, now_ns) for name in equals)
+            found = min((one for one in heads if one is not None), key=order_of, default=None)
+            if found is not None:
+                return found
         return None
 
     def wakes_at_ns(self) -> int | None:
@@ -88,36 +93,30 @@ class FairPendingQueue(PendingQueue):
         The difference of two histories moves on a straight line in 2**-(time / half-life), so it
         changes its sign once at most: not at all when it has the same sign at the end of time.
         """
-        heads = [
-            (line, head)
-            for line in self._lines_of.values()
-            if (head := line.head(line.freed, 0)) is not None
-        ]
-        keeps = self.strategy is QueueingStrategy.STRICT_FIFO
-        keeps = keeps or any(line.is_kept_first(head) for line, head in heads)
-        if len(heads) < 2 or not keeps:
-            return None
+        if self.strategy is not QueueingStrategy.STRICT_FIFO:
+            return None  # who cannot start is out of the way
         figure, in_the_end = self.history.figure, self.history.figure_in_the_end
-        ranked = sorted(
-            (figure(line.name), not line.is_kept_first(head), order_of(head), line.name)
-            for line, head in heads
-        )
+        lines = self._lines_of.items()
+        heads = ((name, head) for name, line in lines if (head := line.head(line.freed, 0)))
+        ranked = sorted((figure(name), order_of(head), name) for name, head in heads)
+        if len(ranked) < 2:
+            return None
         first = ranked[0]
-        last = (in_the_end(first[3]), *first[1:])
-        overtakers = [one for one in ranked[1:] if (in_the_end(one[3]), *one[1:]) < last]
+        last = (in_the_end(first[2]), *first[1:])
+        overtakers = [one for one in ranked[1:] if (in_the_end(one[2]), *one[1:]) < last]
         times = [self._overtakes_at_ns(first, one) for one in overtakers]
         return min((due for due in times if due is not None), default=None)
 
     def _overtakes_at_ns(
-        self, first: tuple[int, bool, Order, str], other: tuple[int, bool, Order, str]
+        self, first: tuple[int, Order, str], other: tuple[int, Order, str]
     ) -> int | None:
         """The first sampling moment at which the other comes before the first."""
         history = self.history
 
         def overtaken(samples: int) -> bool:
             at_ns = history.sampling_after_ns(history.sampled_ns, samples)
-            mine = history.figure_at(first[3], at_ns)
-            theirs = history.figure_at(other[3], at_ns)
+            mine = history.figure_at(first[2], at_ns)
+            theirs = history.figure_at(other[2], at_ns)
             return (theirs, *other[1:]) < (mine, *first[1:])
 
         interval_ns = history.sampling_after_ns(0)
@@ -145,11 +144,15 @@ class FairPendingQueue(PendingQueue):
         self._line(info).set_aside(info)
 
     def keep_first(self, info: WorkloadInfo) -> None:
-        for line in self._lines_of.values():
+        if self._first is not None and self._first != info.key:
+            line = self._lines_of[self._local_queue_of[self._first]]
             line.keep_none_first()
+        self._first = info.key
         self._line(info).keep_first(info)
 
     def let_go(self, info: WorkloadInfo) -> None:
+        if self._first == info.key:
+            self._first = None
         self._line(info).let_go(info)
 
     def reconsider(self) -> None:

@@ -217,9 +217,6 @@ class PendingQueue:
         if self._sticky == info.key:
             self._sticky = None
 
-    def is_kept_first(self, info: WorkloadInfo) -> bool:
-        return self._sticky == info.key
-
     def keep_none_first(self) -> None:
         self._sticky = None
 

@@ -293,8 +293,9 @@ class Scheduler:
         if info is not None:
             self._will_free(self._tree_of(info.cluster_queue), now_ns)
             self.cache.remove_workload(info)
-            if self.history is not None:
-                self.history.release(key, now_ns)
+            history = self.cache.history
+            if history is not None:
+                history.release(key, now_ns)
         return info
 
     def delete(self, key: WorkloadKey, now_ns: int = 0) -> None:
@@ -356,7 +357,8 @@ class Scheduler:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        if self.history is not None and self.history.sample(now_ns):
+        history = self.cache.history
+        if history is not None and history.sample(now_ns):
             self._reorder()
         cycle = Cycle(self.cache, self.settings, now_ns, self.room)
         entries: list[Entry] = []
@@ -386,8 +388,8 @@ class Scheduler:
         cycle.serve(entries)
         for slice_ in cycle.result.replaced:
             self._holding.pop(slice_.key, None)
-            if self.history is not None:
-                self.history.release(slice_.key, now_ns)
+            if history is not None:
+                history.release(slice_.key, now_ns)
         for entry in unwelcome:
             # Even a StrictFIFO queue does not wait for a namespace to change its labels.
             cycle.report_pending(entry)
@@ -397,7 +399,7 @@ class Scheduler:
             if entry.status is Status.ADMITTED:
                 self._leave_line(entry.info.key)
                 self._holding[entry.info.key] = entry.info
-                if self.history is not None:
+                if history is not None:
                     self._note_admission(entry, now_ns)
             elif self._put_back(cycle, entry):
                 aside.append(entry.queue.name)

@@ -14,11 +14,17 @@ from queuecontroller.engine.decisions import CycleResult
 from queuecontroller.engine.fair_preemption import fair_targets
 from queuecontroller.engine.flavors import FlavorAssigner
 from queuecontroller.engine.holders import rank_of
-from queuecontroller.engine.model import Cohort, QueueingStrategy, WorkloadKey
+from queuecontroller.engine.model import (
+    AdmissionMode,
+    Cohort,
+    LocalQueue,
+    QueueingStrategy,
+    WorkloadKey,
+)
 from queuecontroller.engine.pending import order_of
 from queuecontroller.engine.preemption import Preemptor
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.settings import AdmissionFairSharing, EngineSettings
 
 from .builders import SECOND, cluster_queue, group, preempting, quota, scheduler, workload
 
@@ -28,6 +34,7 @@ LIMIT = st.none() | st.integers(0, 6)
 @dataclass(frozen=True)
 class Plan:
     fair: bool
+    by_usage: bool
     queues: tuple[tuple[int, int | None, int | None, str | None, bool, str, str, str], ...]
     arrivals: tuple[tuple[int, int, int, int], ...]
     """(queue, amount, priority, what happens after: cycles and finishes)"""
@@ -48,10 +55,12 @@ def plans(draw: st.DrawFn) -> Plan:
     at = st.integers(0, len(queues) - 1)
     arrival = st.tuples(at, st.integers(1, 8), st.integers(-1, 2), st.integers(0, 5))
     arrivals = draw(st.lists(arrival, min_size=1, max_size=14))
-    return Plan(draw(st.booleans()), tuple(queues), tuple(arrivals))
+    return Plan(draw(st.booleans()), draw(st.booleans()), tuple(queues), tuple(arrivals))
 
 
 def build(plan: Plan) -> Scheduler:
+    """By usage, each ClusterQueue has a second LocalQueue, `q0-x` and so on."""
+    mode = AdmissionMode.BY_USAGE if plan.by_usage else AdmissionMode.NONE
     queues = [
         cluster_queue(
             f"q{i}",
@@ -61,22 +70,29 @@ def build(plan: Plan) -> Scheduler:
                 QueueingStrategy.STRICT_FIFO if strict else QueueingStrategy.BEST_EFFORT_FIFO
             ),
             preemption=preempting(within, reclaim, borrows),
+            admission_mode=mode,
         )
         for i, (nominal, borrow, lend, cohort, strict, within, reclaim, borrows) in enumerate(
             plan.queues
         )
     ]
     cohorts = (
-        Cohort("top", resource_groups=(group(default=quota(2)),)),
+        Cohort("top", resource_groups=(group(default=quota(2)),), admission_mode=mode),
         Cohort("left", parent="top"),
         Cohort("right", parent="top", resource_groups=(group(default=quota(1, 3, 1)),)),
     )
-    return scheduler(
+    made = scheduler(
         *queues,
         cohorts=cohorts,
         flavors=("default", "spot"),
         settings=EngineSettings(fair_sharing=plan.fair),
     )
+    if plan.by_usage:
+        for one in queues:
+            made.put_local_queue(LocalQueue("ns", f"{one.name}-x", one.name))
+        made.share_admission(AdmissionFairSharing(60 * SECOND, SECOND), 0)
+        made.settle()
+    return made
 
 
 class Run:
@@ -88,9 +104,10 @@ class Run:
         self.log: list[object] = []
         self.stopping: list[str] = []
         for number, (queue, amount, priority, then) in enumerate(plan.arrivals):
+            second = "-x" if plan.by_usage and amount % 2 else ""
             one = workload(
-                f"w{number}", f"q{queue}", amount, priority=priority, created_ns=number + 1,
-                uid=f"u{number}",
+                f"w{number}", f"q{queue}{second}", amount, priority=priority,
+                created_ns=number + 1, uid=f"u{number}",
             )  # fmt: skip
             self.made.submit(one)
             for _ in range(then % 3):
