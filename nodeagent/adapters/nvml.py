@@ -80,7 +80,9 @@ class ChildNvml:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         with contextlib.suppress(TimeoutError):  # in the driver, uninterruptible: init will reap it
-            await asyncio.wait_for(child.wait(), 1.0)
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
+            async with asyncio.timeout(1.0):
+                await child.wait()
 
     async def _start(self) -> None:
         arguments = [self._library] if self._library else []
