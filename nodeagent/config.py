@@ -15,7 +15,9 @@ from nodeagent.kubelet_config import KubeletConfig, KubeletSection, parse_sectio
 from nodeagent.settings_fields import ConfigError, check_table, nearest
 from nodeagent.settings_fields import absolute_path as _absolute_path
 from nodeagent.settings_fields import choice as _choice
+from nodeagent.settings_fields import flag as _flag
 from nodeagent.settings_fields import number as _number
+from nodeagent.settings_fields import text as _text
 
 __all__ = ["ConfigError", "Settings", "parse", "split_address"]
 
@@ -29,7 +31,7 @@ class DaemonSettings:
     $XDG_RUNTIME_DIR/sluice."""
     state_dir: str = _absolute_path()
     """The ledger. Default: /var/lib/sluice as root, else $XDG_STATE_HOME/sluice."""
-    log_level: str = _choice("info", "debug", "info", "warning", "error")
+    log_level: str = _choice("info", "debug", "info", "warning", "error", live=True)
     """Lowest level written to stderr."""
 
 
@@ -39,20 +41,20 @@ class GrantSettings:
 
     slots_per_gpu: int = _number(10, 1, 256)
     """Grants that may share one GPU. 10: what HAMi advertises; more tenants mean longer turns."""
-    strategy: str = _choice("pack", "pack", "spread")
+    strategy: str = _choice("pack", "pack", "spread", live=True)
     """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: take the
     emptiest."""
     memory_reserve_mib: int = _number(0, 0, 1_000_000)
     """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
     tenant itself."""
-    max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0)
+    max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
     """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
     controller."""
-    max_waiting: int = _number(256, 1, 10_000)
+    max_waiting: int = _number(256, 1, 10_000, live=True)
     """Requests that may wait at once; bounds what one user can make the daemon remember."""
-    max_grants_per_uid: int = _number(256, 1, 100_000)
+    max_grants_per_uid: int = _number(256, 1, 100_000, live=True)
     """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
-    max_user_priority: int = _number(0, -1000, 1000)
+    max_user_priority: int = _number(0, -1000, 1000, live=True)
     """Highest priority that a user other than root may ask for. 0: users may step back behind
     each other, only root puts a job in front."""
 
@@ -107,13 +109,13 @@ class NvmlSettings:
     deadline_s: float = _number(3.0, 0.1, 60.0)
     """A reading that takes longer, in s, means a hung driver: the reader process is killed and
     started again."""
-    interval_s: float = _number(1.0, 0.1, 60.0)
+    interval_s: float = _number(1.0, 0.1, 60.0, live=True)
     """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
     also take."""
-    idle_interval_s: float = _number(1.0, 0.1, 300.0)
+    idle_interval_s: float = _number(1.0, 0.1, 300.0, live=True)
     """Time between readings, in s, on a node without grants. 1: whoever uses a GPU without a
     grant is seen within two seconds."""
-    burst_interval_s: float = _number(0.1, 0.05, 60.0)
+    burst_interval_s: float = _number(0.1, 0.05, 60.0, live=True)
     """Time between readings, in s, for a moment after something changed: a process came, memory
     or load jumped."""
 
@@ -178,11 +180,11 @@ class QueueSettings:
     """PEM of its key."""
     server_name: str = ""
     """The name in the controller's certificate, where that is not the address."""
-    labels: str = ""
+    labels: str = _text("", live=True)
     """Node labels for flavors and selectors: `name=value, name=value`."""
-    taints: str = ""
+    taints: str = _text("", live=True)
     """Node taints: `name=value:NoSchedule, …`."""
-    unschedulable: bool = False
+    unschedulable: bool = _flag(False, live=True)
     """Take no new work from the queue; what runs goes on."""
 
     def label_map(self) -> dict[str, str]:

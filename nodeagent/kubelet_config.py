@@ -99,11 +99,11 @@ class KubeletConfig:
     memory_scaling: float = number(1.0, 0.1, 10.0)
     """Memory offered for each byte of a card's. Over 1 is overcommit: what happens when the card is
     full is said below."""
-    exclude_uuids: tuple[str, ...] = field(default=(), metadata={})
+    exclude_uuids: tuple[str, ...] = field(default=(), metadata={"live": True})
     """GPUs that are not offered, by UUID."""
-    exclude_indexes: tuple[int, ...] = field(default=(), metadata={})
+    exclude_indexes: tuple[int, ...] = field(default=(), metadata={"live": True})
     """The same by NVML's index. An index can change at a reboot: prefer the UUID."""
-    numa_topology: bool = flag(True)
+    numa_topology: bool = flag(True, live=True)
     """Tell the kubelet each GPU's NUMA node. Without, a topologyManagerPolicy such as
     single-numa-node has nothing to align by."""
 

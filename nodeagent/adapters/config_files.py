@@ -32,7 +32,9 @@ class Loaded:
     """What this node is called."""
     kubelet: Effective
     files: tuple[Path, ...]
-    """What was read, to be watched."""
+    """What was read."""
+    watched: tuple[Path, ...]
+    """The same, and what would be read if it were there."""
 
     @property
     def refused(self) -> bool:
@@ -43,6 +45,7 @@ class Loaded:
 def load(path: Path | None, host: str, node: str = "", hami: Iterable[Path] = ()) -> Loaded:
     """`path` None: the default one, if it is there. The node is `node`, else queue.node_name, else
     `host`. `hami` comes after kubelet.hami. Raises ConfigError."""
+    watched = path or DEFAULT_CONFIG
     path = path if path is not None or not DEFAULT_CONFIG.exists() else DEFAULT_CONFIG
     settings = load_settings(path)
     node = node or settings.queue.node_name or host
@@ -64,7 +67,7 @@ def load(path: Path | None, host: str, node: str = "", hami: Iterable[Path] = ()
     ours = [getattr(found.config, key) for key in RESOURCE_KEYS]
     found = replace(found, warnings=(*found.warnings, *hami_pods.review(parts, ours)))
     own = [path] if path is not None else []
-    return Loaded(settings, node, found, (*own, *hami_files))
+    return Loaded(settings, node, found, (*own, *hami_files), (watched, *hami_files))
 
 
 def load_settings(path: Path | None) -> Settings:

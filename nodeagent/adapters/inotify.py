@@ -15,6 +15,7 @@ from typing import Final
 IN_CLOEXEC: Final = 0o2000000
 IN_NONBLOCK: Final = 0o4000
 IN_MODIFY: Final = 0x002
+IN_CLOSE_WRITE: Final = 0x008
 IN_MOVED_FROM: Final = 0x040
 IN_MOVED_TO: Final = 0x080
 IN_CREATE: Final = 0x100
@@ -27,6 +28,8 @@ IN_ONLYDIR: Final = 0x01000000
 
 NAMES: Final = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
 """Names that come and go in a directory, and the directory itself."""
+CONTENTS: Final = NAMES | IN_CLOSE_WRITE
+"""The same, and files that were written."""
 _ENDED: Final = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _HEAD: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 64 << 10

@@ -94,7 +94,8 @@ class Held:
 
 class GrantBook:
     def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+        self.rules = rules
+        """May be replaced: what was granted stays as it is."""
         self._gpus: tuple[GpuCapacity, ...] = ()
         self.grants: dict[GrantId, Held] = {}
         self.queue: list[ev.Asked] = []
@@ -129,7 +130,7 @@ class GrantBook:
 
     @property
     def boot_id(self) -> str:
-        return self._rules.boot_id
+        return self.rules.boot_id
 
     def loads(self) -> dict[GpuUuid, Load]:
         return load_of([held.record for held in self.grants.values()])
@@ -143,9 +144,9 @@ class GrantBook:
                 gpu=device.gpu,
                 memory_limit_bytes=device.memory_bytes,
                 physical_bytes=device.physical_bytes,
-                burst_ns=self._rules.burst_ns,
-                inflight_ns=self._rules.inflight_ns,
-                chunk_ns=self._rules.chunk_ns,
+                burst_ns=self.rules.burst_ns,
+                inflight_ns=self.rules.inflight_ns,
+                chunk_ns=self.rules.chunk_ns,
                 share_ppm=device.share_ppm if hard else Ppm(0),
                 paused=record.paused,
                 revoked=record.state in (GrantState.DRAINING, GrantState.ENDING),
@@ -173,12 +174,12 @@ class GrantBook:
             kind = RefusalKind.EXHAUSTED
             held = sum(h.record.owner.uid == event.owner.uid for h in self.grants.values())
             waits = sum(e.owner.uid == event.owner.uid for e in self.queue)
-            if event.container is None and held + waits >= self._rules.max_grants_per_uid:
+            if event.container is None and held + waits >= self.rules.max_grants_per_uid:
                 reason = (
                     f"uid {event.owner.uid} holds or waits for {held + waits} grants,"
                     " the most allowed (grants.max_grants_per_uid)"
                 )
-            elif event.may_wait and len(self.queue) >= self._rules.max_waiting:
+            elif event.may_wait and len(self.queue) >= self.rules.max_waiting:
                 reason = f"{len(self.queue)} requests wait already (grants.max_waiting)"
         if reason is not None:
             return [ev.TellRefused(event.request, kind, reason)]
@@ -193,7 +194,7 @@ class GrantBook:
         blocked: set[GpuUuid] = set()
         waiting: list[ev.Asked] = []
         for event in self.queue:
-            placed = place(event.ask, self._gpus, loads, blocked, self._rules.strategy)
+            placed = place(event.ask, self._gpus, loads, blocked, self.rules.strategy)
             if isinstance(placed, Placed):
                 record = GrantRecord(
                     grant=event.grant,
@@ -202,7 +203,7 @@ class GrantBook:
                     devices=placed.devices,
                     owner=event.owner,
                     created_unix_s=event.created_unix_s,
-                    boot_id=self._rules.boot_id,
+                    boot_id=self.rules.boot_id,
                     driver_path=event.ask.driver_path,
                     nvml_path=event.ask.nvml_path,
                     command=event.ask.command,

@@ -25,9 +25,9 @@ class CapacityReader:
         self._keeper = keeper
         self._gpus = gpus
         self._monotonic_ns = monotonic_ns
-        self._labels = {"kubernetes.io/hostname": node, **settings.label_map()}
-        self._taints = settings.taint_list()
-        self._unschedulable = settings.unschedulable
+        self._node = node
+        self.settings = settings
+        """May be replaced while the daemon runs; the next report has it."""
         self.queue_grants: frozenset[GrantId] = frozenset()
         """Grants that the queue itself gave."""
         self._last: dict[GrantId, tuple[int, int]] = {}
@@ -63,7 +63,11 @@ class CapacityReader:
                     utilization_ratio=reading.utilization_ratio,
                 )
             )
-        return Capacity(tuple(reported), self._labels, self._taints, self._unschedulable)
+        settings = self.settings
+        labels = {"kubernetes.io/hostname": self._node, **settings.label_map()}
+        return Capacity(
+            tuple(reported), labels, settings.taint_list(), settings.unschedulable
+        )
 
     def _foreign_bytes(self) -> dict[GpuUuid, int]:
         """Memory of processes that are in no grant at all, by NVML."""

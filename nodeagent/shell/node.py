@@ -69,7 +69,8 @@ class Node:
         endpoints: list[Endpoint],
         notify: Callable[[str], None],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        """May be replaced while the daemon runs; the pace of reading follows."""
         self._clock = clock
         self._keeper = keeper
         self._turns = turns
@@ -165,7 +166,7 @@ class Node:
         self._ok("gpus")
 
     async def _gpu_loop(self) -> None:
-        settings = self._settings.nvml
+        settings = self.settings.nvml
         while True:
             busy = bool(self._keeper.open) or self._gpus.error is not None
             ordinary_s = settings.interval_s if busy else settings.idle_interval_s
@@ -183,7 +184,7 @@ class Node:
 
     def _alive(self) -> bool:
         """Every loop has come round in its time; the slowest one decides."""
-        settings = self._settings
+        settings = self.settings
         allowed_s = {
             "planning": 10 * max(1.0, settings.planner.idle_tick_ms / 1000),
             # A driver that hangs costs one deadline, then the pause before the next reader.

@@ -77,7 +77,8 @@ class Service:
         clock: Clock,
         version: str,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        """May be replaced while the daemon runs."""
         self._keeper = keeper
         self._turns = turns
         self._gpus = gpus
@@ -100,7 +101,7 @@ class Service:
         self, peer: Peer, ask: GrantAsk
     ) -> AsyncGenerator[Granted | Waiting, None]:
         """Progress until the grant. Raises Refused; ends the request when the caller goes away."""
-        check_ask(ask, self._settings.max_wait_s)
+        check_ask(ask, self.settings.max_wait_s)
         if ask.queue is not None:
             async with contextlib.aclosing(self._through_queue(peer, ask)) as progress:
                 async for step in progress:
@@ -259,7 +260,7 @@ class Service:
 
     def _gpu_views(self) -> list[GpuView]:
         loads = self._keeper.book.loads()
-        slots = self._settings.slots_per_gpu
+        slots = self.settings.slots_per_gpu
         views = []
         for gpu in self._gpus.sorted():
             load = loads.get(gpu.uuid, Load())
@@ -333,7 +334,7 @@ class Service:
     # --- who may what ---
 
     def _check_priority(self, peer: Peer, priority: int | None) -> None:
-        highest = self._settings.max_user_priority
+        highest = self.settings.max_user_priority
         if priority is not None and priority > highest and peer.uid not in self.operator_uids:
             raise Refused(
                 RefusalKind.INVALID,

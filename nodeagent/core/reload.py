@@ -1,0 +1,73 @@
+"""Which changes of the configuration a running daemon takes over, and which wait for a restart.
+
+A key says itself whether it is live; nothing else is ever taken, so that what runs is always one
+configuration somebody could have started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nodeagent.config import SECTIONS, Settings
+from nodeagent.kubelet_config import KubeletConfig
+from nodeagent.settings_fields import known_fields, live_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The configuration that counts now."""
+
+    settings: Settings
+    kubelet: KubeletConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    running: Running
+    changed: tuple[str, ...]
+    """section.key of what was taken over."""
+    waiting: tuple[str, ...]
+    """section.key of what the files say otherwise and only a restart brings."""
+
+
+def merge(running: Running, wanted: Running) -> Merged:
+    changed: list[str] = []
+    waiting: list[str] = []
+    sections: dict[str, Any] = {}
+    kubelet = running.kubelet
+    for name, kind in SECTIONS.items():
+        if kind is KubeletConfig:
+            kubelet = replace(
+                kubelet, **_taken(name, kind, kubelet, wanted.kubelet, changed, waiting)
+            )
+            continue
+        here = getattr(running.settings, name)
+        there = getattr(wanted.settings, name)
+        sections[name] = replace(here, **_taken(name, kind, here, there, changed, waiting))
+    return Merged(
+        Running(replace(running.settings, **sections), kubelet), tuple(changed), tuple(waiting)
+    )
+
+
+def _taken(
+    section: str,
+    kind: type[Any],
+    here: object,
+    there: object,
+    changed: list[str],
+    waiting: list[str],
+) -> Mapping[str, Any]:
+    live = live_keys(kind)
+    values: dict[str, Any] = {}
+    for key in known_fields(kind):
+        value = getattr(there, key)
+        if value == getattr(here, key):
+            continue
+        if key in live:
+            values[key] = value
+            changed.append(f"{section}.{key}")
+        else:
+            waiting.append(f"{section}.{key}")
+    return values
