@@ -41,6 +41,7 @@ from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
 from nodeagent.core.histogram import Histogram
+from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
@@ -49,6 +50,7 @@ from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
 from nodeagent.shell.queue import QueueDesk
+from nodeagent.shell.reload import Reloader
 from nodeagent.shell.scrape import Scrape, dcgm_wanted
 from nodeagent.shell.service import Service
 from nodeagent.shell.turns import Turns
@@ -70,21 +72,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     environment = dict(os.environ)
+
+    def read() -> Loaded:
+        return load(options.config, socket.gethostname())
+
     try:
-        loaded = load(options.config, socket.gethostname())
+        loaded = read()
         if loaded.refused:
             raise ConfigError(list(loaded.kubelet.problems))
     except ConfigError as error:
         for problem in error.problems:
             print(f"sluice serve: {problem}", file=sys.stderr)
         return EXIT_USAGE
-    settings = loaded.settings
-    start_logging(settings.daemon.log_level)
+    start_logging(loaded.settings.daemon.log_level)
     if loaded.kubelet.config.enabled:
         for warning in loaded.kubelet.warnings:
             log.warning("%s", warning)
     try:
-        return serve(loaded, environment)
+        return serve(loaded, environment, read)
     except Unavailable as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
@@ -97,8 +102,8 @@ class Unavailable(Exception):
     """The daemon cannot run here now; the text says what to do."""
 
 
-def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
-    """Raises Unavailable, LedgerLost."""
+def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loaded]) -> int:
+    """`read` reads the configuration again. Raises Unavailable, LedgerLost."""
     settings, kubelet = loaded.settings, loaded.kubelet.config
     runtime = runtime_dir(settings.daemon.runtime_dir, environment)
     state = state_dir(settings.daemon.state_dir, environment)
@@ -157,6 +162,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
         lambda: {
             "tampers": keeper.tampers_total,
             "registrations_dropped": doorman.dropped_total,
+            "config_valid": float(not reloader.figures.problems),
+            "config_waiting": len(reloader.figures.waiting),
         }
     ]
     service.counters = lambda: {k: v for part in counters for k, v in part().items()}
@@ -165,14 +172,18 @@ def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
         return host_findings(files, environment, runtime, settings.nvml.library)
 
     endpoints: list[Endpoint] = []
+    takers: list[Callable[[Running], None]] = []
+    """Whoever takes over a changed configuration."""
+    capacity: CapacityReader | None = None
     if settings.queue.server:
-        node_name = settings.queue.node_name or socket.gethostname()
+        node_name = loaded.node
+        capacity = CapacityReader(settings.queue, node_name, keeper, gpus, clock.monotonic_ns)
         service.queue = QueueDesk(
             settings.queue,
             GrpcQueueLink(settings.queue, node_name, boot, native.version(), wire),
             ledger,
             keeper,
-            CapacityReader(settings.queue, node_name, keeper, gpus, clock.monotonic_ns),
+            capacity,
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             unix_s=clock.unix_s,
             user_name=user_name,
@@ -198,6 +209,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
             raise Unavailable(f"[kubelet]: {error}") from error
         endpoints += [side.desk, side.server]
         counters.append(side.counters)
+        takers.append(side.configure)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
     if settings.metrics.enabled:
         histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
@@ -205,8 +217,21 @@ def serve(loaded: Loaded, environment: Mapping[str, str]) -> int:
     node = Node(settings, clock, keeper, turns, gpus, nvml, service, endpoints, notify.send)
     nodes.append(node)
 
+    def changed(running: Running) -> None:
+        now = running.settings
+        logging.getLogger().setLevel(now.daemon.log_level.upper())
+        keeper.book.rules = rules_of(now, boot)
+        service.settings = now.grants
+        node.settings = now
+        if capacity is not None:
+            capacity.settings = now.queue
+
+    reloader = Reloader(read, loaded, [changed, *takers], fatal)
+    endpoints.append(reloader)
+
     async def run() -> int:
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, reloader.request)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         return await node.run()

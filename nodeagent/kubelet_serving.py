@@ -17,6 +17,7 @@ from nodeagent.adapters.grant_mounts import GrantMounter
 from nodeagent.adapters.kubelet_records import KubeletFiles
 from nodeagent.adapters.kubelet_wire import KubeletWire
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.core.reload import Running
 from nodeagent.kubelet_config import KubeletConfig
 from nodeagent.kubelet_ports import LimitsSource
 from nodeagent.native import NativeFiles
@@ -38,6 +39,13 @@ CGROUPS = Path("/sys/fs/cgroup")
 class KubeletSide:
     desk: KubeletDesk
     server: PluginServer
+    queue: QueueDesk | None = None
+
+    def configure(self, running: Running) -> None:
+        """While the daemon runs."""
+        config = running.kubelet
+        self.desk.sources = limit_sources(config, self.queue)
+        self.desk.configure(desk_settings(config, running.settings.grants.strategy))
 
     def counters(self) -> dict[str, float]:
         """For the metrics."""
@@ -89,15 +97,7 @@ def make_kubelet(
             queue.bind(work.key, grant)
 
     desk = KubeletDesk(
-        DeskSettings(
-            config.resource_count,
-            config.slots_per_gpu,
-            strategy,
-            config.reconcile_s,
-            numa_topology=config.numa_topology,
-            exclude_uuids=frozenset(config.exclude_uuids),
-            exclude_indexes=frozenset(config.exclude_indexes),
-        ),
+        desk_settings(config, strategy),
         boot_id,
         keeper,
         gpus,
@@ -114,7 +114,19 @@ def make_kubelet(
         bound=bound,
     )
     server = PluginServer(config.resource_count, root / "device-plugins", wire, desk, fatal)
-    return KubeletSide(desk, server)
+    return KubeletSide(desk, server, queue)
+
+
+def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
+    return DeskSettings(
+        config.resource_count,
+        config.slots_per_gpu,
+        strategy,
+        config.reconcile_s,
+        numa_topology=config.numa_topology,
+        exclude_uuids=frozenset(config.exclude_uuids),
+        exclude_indexes=frozenset(config.exclude_indexes),
+    )
 
 
 def limit_sources(config: KubeletConfig, queue: QueueDesk | None) -> list[LimitsSource]:

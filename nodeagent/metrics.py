@@ -68,6 +68,14 @@ TAMPERS: Final = _counter(
 REGISTRATIONS_DROPPED: Final = _counter(
     "sluice_registrations_dropped", (), "Registrations dropped unanswered by the rate limit."
 )
+CONFIG_VALID: Final = _gauge(
+    "sluice_config_valid",
+    (),
+    "1 while the configuration's files can be taken over as they are, else 0: what ran goes on.",
+)
+CONFIG_WAITING: Final = _gauge(
+    "sluice_config_keys_waiting", (), "Changed keys of the configuration that need a restart."
+)
 GRANT_WAIT: Final = _histogram(
     "sluice_grant_wait_seconds",
     (),

@@ -37,6 +37,8 @@ class Key:
     default: Any
     allowed: str
     text: str
+    live: bool = False
+    """A running service takes a change over."""
 
     @property
     def plain_default(self) -> str:
@@ -64,7 +66,13 @@ def sections(known: Mapping[str, type[Any]]) -> Iterator[tuple[str, str, list[Ke
             section,
             about,
             [
-                Key(one.name, one.default, allowed(one), texts.get(one.name, ""))
+                Key(
+                    one.name,
+                    one.default,
+                    allowed(one),
+                    texts.get(one.name, ""),
+                    bool(one.metadata.get("live")),
+                )
                 for one in fields(kind)
             ],
         )
@@ -111,7 +119,11 @@ listed, each with its key.
 # The node's daemon: `/etc/sluice/sluice.toml`
 
 `sluice serve --config FILE`; without the flag `/etc/sluice/sluice.toml` if it is there. Tenants are not affected by a
-mistake: their limits are in their regions. After a change: `systemctl restart sluice`; jobs go on meanwhile.
+mistake: their limits are in their regions.
+
+A running daemon reads its files again when one of them changes, and on `systemctl reload sluice` (SIGHUP). Keys marked *Live* change
+at once; the others are named in one warning in the log and in `sluice_config_keys_waiting`, and need `systemctl restart sluice`; jobs
+go on meanwhile. A file with mistakes changes nothing: they are listed in the log, and `sluice_config_valid` is 0.
 
 ```toml
 [grants]
@@ -153,7 +165,8 @@ def _tables(known: Mapping[str, type[Any]]) -> Iterator[str]:
         lines += ["| Key | Default | Allowed | Meaning |", "|---|---|---|---|"]
         for key in keys:
             shown = f"`{key.plain_default}`" if key.plain_default else ""
-            lines.append(f"| `{key.name}` | {shown} | {key.allowed} | {key.text} |")
+            text = f"{key.text} *Live.*" if key.live else key.text
+            lines.append(f"| `{key.name}` | {shown} | {key.allowed} | {text} |")
         yield "\n".join([*lines, ""])
 
 

@@ -339,7 +339,7 @@ class GrantBook:
             gpu = known.get(device.gpu)
             if gpu is None:
                 raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
-            bytes_ = memory_on(ask.memory, gpu.memory_bytes) if ask.memory else device.memory_bytes
+            bytes_ = memory_on(ask.memory, gpu.largest_bytes) if ask.memory else device.memory_bytes
             share = ask.share_ppm or device.share_ppm
             if policy is SharePolicy.EXCLUSIVE:
                 share = Ppm(WHOLE_PPM)

@@ -34,6 +34,8 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
     page.add(m.REGISTRATIONS_DROPPED, (), view.counters.get("registrations_dropped", 0))
     for metric, name in _KUBELET.items():
         page.add(metric, (), view.counters.get(name))
+    page.add(m.CONFIG_VALID, (), view.counters.get("config_valid"))
+    page.add(m.CONFIG_WAITING, (), view.counters.get("config_waiting"))
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:

@@ -23,10 +23,16 @@ class GpuCapacity:
     index: int
     name: str
     memory_bytes: Bytes
-    """Grantable: the card's memory less the configured reserve."""
+    """Grantable to all together: the card's memory less the configured reserve; more than the card
+    has where somebody chose to overcommit."""
     physical_bytes: Bytes
     slots: int
     healthy: bool = True
+
+    @property
+    def largest_bytes(self) -> Bytes:
+        """What one grant can have: never more than the card."""
+        return min(self.memory_bytes, self.physical_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,8 @@ def obstacle(
     """Why this GPU cannot take the request, with what it has; None when it can."""
     if not gpu.healthy:
         return "not healthy"
-    if need_bytes > gpu.memory_bytes:
-        return f"has {format_bytes(gpu.memory_bytes)} in all"
+    if need_bytes > gpu.largest_bytes:
+        return f"has {format_bytes(gpu.largest_bytes)} in all"
     if load.exclusive:
         return "held by an exclusive grant"
     if policy is SharePolicy.EXCLUSIVE and load.grants:
@@ -123,9 +129,9 @@ def place(
     obstacles: list[str] = []
     candidates: set[GpuUuid] = set()
     for gpu in pool:
-        need = memory_on(ask.memory, gpu.memory_bytes)
+        need = memory_on(ask.memory, gpu.largest_bytes)
         why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
-        if gpu.healthy and need <= gpu.memory_bytes:
+        if gpu.healthy and need <= gpu.largest_bytes:
             candidates.add(gpu.uuid)
         if why is None and gpu.uuid in blocked:
             why = "kept for a request that waits longer"
@@ -158,7 +164,7 @@ def place(
         tuple(
             DeviceShare(
                 gpu=gpu.uuid,
-                memory_bytes=memory_on(ask.memory, gpu.memory_bytes),
+                memory_bytes=memory_on(ask.memory, gpu.largest_bytes),
                 physical_bytes=gpu.physical_bytes,
                 share_ppm=Ppm(ask.share_ppm),
             )

@@ -65,9 +65,7 @@ class CapacityReader:
             )
         settings = self.settings
         labels = {"kubernetes.io/hostname": self._node, **settings.label_map()}
-        return Capacity(
-            tuple(reported), labels, settings.taint_list(), settings.unschedulable
-        )
+        return Capacity(tuple(reported), labels, settings.taint_list(), settings.unschedulable)
 
     def _foreign_bytes(self) -> dict[GpuUuid, int]:
         """Memory of processes that are in no grant at all, by NVML."""

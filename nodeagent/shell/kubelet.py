@@ -217,6 +217,12 @@ class KubeletDesk:
             for number in range(self._settings.slots_per_gpu)
         )
 
+    def configure(self, settings: DeskSettings) -> None:
+        """While the daemon runs; resource and slots are of the registration and stay."""
+        here = self._settings
+        self._settings = replace(settings, resource=here.resource, slots_per_gpu=here.slots_per_gpu)
+        self._gpus_read()
+
     def _offered(self) -> list[GpuCapacity]:
         settings = self._settings
         return [

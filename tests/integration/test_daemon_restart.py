@@ -218,3 +218,27 @@ def test_a_ledger_that_cannot_be_written_ends_the_daemon_with_75() -> None:
 
 def _odd(entry: dict[str, int]) -> dict[str, int] | None:
     return entry if entry["generation"] % 2 else None
+
+
+def test_a_changed_configuration_is_taken_over_while_jobs_run() -> None:
+    with daemon() as node:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "job")
+        tenant.do("register")
+        before = node.config.read_text()
+        assert node.process is not None
+        node.config.write_text(f"{before}\n[grants]\nmax_user_priority = -5\nslots_per_gpu = 2\n")
+        node.process.send_signal(signal.SIGHUP)
+        until(
+            "the change is told",
+            lambda: "configuration: changed grants.max_user_priority" in node.log.read_text(),
+        )
+        until(
+            "what waits is told",
+            lambda: "a restart is needed for grants.slots_per_gpu" in node.log.read_text(),
+        )
+        node.config.write_text("[grants")
+        node.process.send_signal(signal.SIGHUP)
+        until("the mistake is told", lambda: "not taken over" in node.log.read_text())
+        assert node.process.poll() is None
+        assert grant_named(node, "job").processes == 1
+        node.config.write_text(before)

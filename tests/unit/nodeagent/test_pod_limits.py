@@ -13,8 +13,11 @@ from nodeagent.core.pod_limits import (
     merge,
     parse_quantity,
 )
+from nodeagent.kubelet_config import KubeletConfig
 from nodeagent.kubelet_ports import Never
+from nodeagent.kubelet_serving import limit_sources
 from nodeagent.ports import MemoryAsk
+from nodeagent.shell.limits import NodeDefaults, PodLimits
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 
 NAMES = ResourceNames()
@@ -133,3 +136,11 @@ def test_a_node_that_gives_whole_gpus_gives_nothing_less() -> None:
     ask = limits_from_requests({"nvidia.com/gpumem": "8000"}, 2, NAMES, alone).ask
     assert ask.memory == MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
     assert (ask.policy, ask.gpus) == (SharePolicy.EXCLUSIVE, 2)
+
+
+def test_the_configuration_says_who_is_asked_and_what_holds() -> None:
+    config = KubeletConfig(limits=("defaults", "pod"), default_cores_percent=20)
+    first, second = limit_sources(config, None)
+    assert isinstance(first, NodeDefaults)
+    assert isinstance(second, PodLimits)
+    assert len(limit_sources(KubeletConfig(), None)) == 2, "no queue, nobody to ask"

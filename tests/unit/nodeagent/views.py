@@ -46,6 +46,8 @@ def grant(name: str = "train", grant: str = "6ba79945-498f-493f-adf5-81b8b2b87df
 COUNTERS = {
     "tampers": 3,
     "registrations_dropped": 4,
+    "config_valid": 1,
+    "config_waiting": 2,
     "kubelet_registered": 1,
     "kubelet_registrations": 2,
     "kubelet_records_readable": 1,
