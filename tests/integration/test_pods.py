@@ -1,0 +1,172 @@
+"""Pods from the kubelet to the GPU: Allocate, PreStartContainer, CDI, and a process that runs in its grant. The real
+daemon on simulated GPUs, a kubelet and a runtime that behave, no Kubernetes; caps are measured from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.demo.__main__ import workplace
+from tests.node import soon_ns, until
+from tests.places import REPO, TENANT
+from tests.pods import PodNode, pod_node
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="making containers needs root"),
+]
+GIB = 2**30
+MS = "1000000"
+SHARE_TOLERANCE = 0.05
+
+
+@pytest.fixture
+def place() -> Iterator[PodNode]:
+    with workplace() as directory, pod_node(directory) as made:
+        yield made
+
+
+def container(
+    place: PodNode, device: str, *command: str, env: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """What the runtime starts when the kubelet hands it this device."""
+    gpu = place.node.directory / "gpu"
+    flags = ["--cdi-dir", str(place.cdi_dir), "--device", device, "--volume", f"{gpu}:{gpu}"]
+    simulated = {"SLUICE_SIM_DIR": str(gpu), "SLUICE_SIM_GPUS": place.node.gpus}
+    for name, value in (simulated | (env or {})).items():
+        flags += ["--env", f"{name}={value}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "nodeagent.testing.runtime", "run", *flags, "--", *command],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=60)
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    assert lines, f"exit {process.returncode}: {err[-2000:]}"
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def used_bytes(place: PodNode, uuid: str) -> int:
+    """By the device model itself."""
+    gpus = {gpu["uuid"]: gpu for gpu in place.node.info()["gpus"]}
+    return int(gpus[uuid]["memory_used_bytes"])
+
+
+def test_two_pods_share_a_gpu_as_they_asked(place: PodNode) -> None:
+    start = soon_ns(5)
+    wanted = {"small": 30, "large": 70}
+    jobs = {}
+    for name, cores in wanted.items():
+        uid = place.kubelet.admit(name, gpumem=8192, gpucores=cores)
+        device = place.kubelet.cdi_device(uid)
+        work = ("--kernel-ns", MS, "--warm", "2", "--seconds", "5", "--start-ns", start)
+        jobs[name] = container(place, device, str(TENANT), *work)
+    grants = {name: place.node.grant(f"default/{name}/main") for name in wanted}
+    gpus = {grant["devices"][0]["gpu"] for grant in grants.values() if grant}
+    assert len(gpus) == 1, "packed onto one GPU"
+    for name, cores in wanted.items():
+        assert result(jobs[name])["share_ratio"] == pytest.approx(
+            cores / 100, abs=SHARE_TOLERANCE
+        ), name
+
+
+def test_a_pod_cannot_have_more_memory_than_it_asked_for(place: PodNode) -> None:
+    uid = place.kubelet.admit("greedy", gpumem=2048, gpucores=50)
+    device = place.kubelet.cdi_device(uid)
+    grant = place.node.grant("default/greedy/main")
+    assert grant is not None
+    uuid = grant["devices"][0]["gpu"]
+    before = used_bytes(place, uuid)
+    job = container(
+        place,
+        device,
+        str(TENANT),
+        "--launches",
+        "5",
+        "--hold",
+        str(GIB),
+        "--alloc",
+        str(2 * GIB),
+        "--idle",
+        "3",
+    )
+    held = until(
+        "the tenant holds its GiB",
+        lambda: used_bytes(place, uuid) - before >= GIB and used_bytes(place, uuid),
+    )
+    assert held - before <= 2 * GIB
+    found = result(job)
+    assert found["alloc_result"] == 2, "CUDA_ERROR_OUT_OF_MEMORY"
+    assert found["total_bytes"] == 2 * GIB, "sees its share, not the card"
+
+
+def test_without_the_file_of_its_grant_a_container_does_not_start(place: PodNode) -> None:
+    job = container(place, "sluice.dev/grant=" + "0" * 32, "/bin/true")
+    _, err = job.communicate(timeout=30)
+    assert job.returncode == 125
+    assert "sluice.dev/grant=" in err
+
+
+def test_clearing_the_environment_changes_nothing(place: PodNode) -> None:
+    uid = place.kubelet.admit("sly", gpumem=1024)
+    device = place.kubelet.cdi_device(uid)
+    keep = [f"SLUICE_SIM_DIR={place.node.directory / 'gpu'}", f"SLUICE_SIM_GPUS={place.node.gpus}"]
+    job = container(
+        place, device, "env", "-i", *keep, str(TENANT), "--launches", "1", "--alloc", str(2 * GIB)
+    )
+    assert result(job)["alloc_result"] == 2
+
+
+def test_everything_is_given_back_when_the_pod_is_gone(place: PodNode) -> None:
+    uid = place.kubelet.admit("short", gpumem=1024)
+    device = place.kubelet.cdi_device(uid)
+    assert result(container(place, device, str(TENANT), "--launches", "1"))
+    assert place.node.grant("default/short/main")
+    place.kubelet.do("end", uid=uid)
+    until("the grant is gone", lambda: place.node.grant("default/short/main") is None)
+    until("its file is gone", lambda: not list(place.cdi_dir.glob("sluice.dev-grant_*")))
+    assert "sluice_kubelet_releases_total 1" in place.node.metrics()
+
+
+def test_pods_run_on_and_restart_while_the_daemon_and_the_kubelet_come_and_go(
+    place: PodNode,
+) -> None:
+    uid = place.kubelet.admit("steady", gpumem=1024, gpucores=40)
+    device = place.kubelet.cdi_device(uid)
+    grant = place.node.grant("default/steady/main")
+    assert grant is not None
+    job = container(place, device, str(TENANT), "--kernel-ns", MS, "--seconds", "6", "--warm", "2")
+    until(
+        "it is registered",
+        lambda: (place.node.grant("default/steady/main") or {}).get("processes") == 1,
+    )
+    place.node.kill_daemon()
+    place.node.start()
+    place.kubelet.do("restart")
+    until("the devices are back", lambda: len(place.kubelet.healthy()) == 20)
+    assert place.kubelet.cdi_device(uid) == device
+    again = place.node.grant("default/steady/main")
+    assert again is not None
+    assert again["grant"] == grant["grant"]
+    assert again["processes"] == 1
+    assert result(job)["share_ratio"] == pytest.approx(0.4, abs=SHARE_TOLERANCE)
+
+
+def test_a_sick_gpu_is_withdrawn_from_the_kubelet(place: PodNode) -> None:
+    assert len(place.kubelet.healthy()) == 20
+    uuid = str(place.node.info()["gpus"][0]["uuid"])
+    (place.node.directory / "gpu" / "control").write_text("gpu_lost=0\n")
+    until("its slots are unhealthy", lambda: len(place.kubelet.healthy()) == 10)
+    assert not any(one.startswith(uuid) for one in place.kubelet.healthy())

@@ -1,0 +1,107 @@
+"""A node with a kubelet: simulated GPUs, the real daemon, the kubelet and the runtime of nodeagent.testing, no
+Kubernetes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
+from tests.node import Node, running, until
+from tests.places import REPO, SIM
+
+RESOURCE = "nvidia.com/gpu"
+
+
+class Kubelet:
+    """`python -m nodeagent.testing.kubelet`, one command at a time."""
+
+    def __init__(self, directory: Path, *flags: str) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nodeagent.testing.kubelet", "--dir", str(directory), *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(directory.parent / "kubelet.log").open("ab"),
+            text=True,
+            cwd=REPO,
+        )
+        assert self._answer() == {"ready": True}
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def do(self, what: str, **more: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def healthy(self) -> list[str]:
+        return [one for one, healthy in self.do("devices")["devices"].items() if healthy]
+
+    def admit(self, name: str, **limits: int) -> str:
+        """A pod with one container, `main`; its UID. `limits` in HAMi's names: gpumem, gpucores."""
+        asked = {f"nvidia.com/{key}": str(amount) for key, amount in limits.items()}
+        containers = [{"name": "main", "limits": asked}]
+        answer = self.do("admit", pod={"name": name, "containers": containers})
+        assert "error" not in answer, answer
+        return str(answer["uid"])
+
+    def cdi_device(self, uid: str, container: str = "main") -> str:
+        """Starts the container; the one CDI device the runtime is given."""
+        answer = self.do("start_container", uid=uid, container=container)
+        assert "error" not in answer, answer
+        (device,) = answer["answer"]["cdi_devices"]
+        return str(device)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass
+class PodNode:
+    node: Node
+    kubelet: Kubelet
+    cdi_dir: Path
+
+    def document(self, device: str) -> dict[str, Any]:
+        """What the runtime reads about a device of ours."""
+        nonce = device.rpartition("=")[2]
+        (path,) = self.cdi_dir.glob(f"*{nonce}*.json")
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def grant_of(self, uid: str) -> dict[str, Any] | None:
+        return next((g for g in self.node.grants() if (g.get("pod_uid") or "") == uid), None)
+
+
+@contextlib.contextmanager
+def pod_node(
+    directory: Path, gpus: str = "2xh100-80gb", settings: str = "", flags: str = "--pods-api"
+) -> Iterator[PodNode]:
+    kubelet_dir, cdi_dir = directory / "kubelet", directory / "cdi"
+    section = f'[kubelet]\nenabled = true\ndirectory = "{kubelet_dir}"\ncdi_dir = "{cdi_dir}"\nreconcile_s = 0.5\n{settings}'
+    kubelet_dir.mkdir(parents=True)
+    kubelet = Kubelet(kubelet_dir, *flags.split())
+    try:
+        with running(directory, gpus=gpus, settings=section) as node:
+            uuids = [str(gpu["uuid"]) for gpu in node.info()["gpus"]]
+            libraries = {
+                f"/usr/lib64/{name}": str(SIM / name)
+                for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+            }
+            write_installed(cdi_dir, installed_spec(uuids, libraries))
+            until("the kubelet has the devices", lambda: len(kubelet.healthy()) >= len(uuids))
+            yield PodNode(node, kubelet, cdi_dir)
+    finally:
+        kubelet.stop()
