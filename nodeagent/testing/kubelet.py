@@ -23,8 +23,9 @@ import logging
 import os
 import random
 import sys
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -121,6 +122,8 @@ class FakeKubelet:
         """Makes the PodResources answer so much longer."""
         self.endpoints: dict[str, Endpoint] = {}
         self.registered_total = 0
+        self.seconds: dict[str, list[float]] = {}
+        """How long a plugin took for each call, by its name."""
         self.pods: dict[str, Pod] = {}
         """Active ones, by UID."""
         self.entries: list[Entry] = []
@@ -236,10 +239,19 @@ class FakeKubelet:
             response_deserializer=response.FromString,
         )
 
+    @contextlib.contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        yield
+        self.seconds.setdefault(call, []).append(time.monotonic() - began_s)
+
     async def _watch(self, endpoint: Endpoint) -> None:
         """The end of the stream makes every device unhealthy at once."""
+        began_s = time.monotonic()
         try:
             async for message in self._call(endpoint, "ListAndWatch")(self.wire.plugin("Empty")()):
+                if not endpoint.lists:
+                    self.seconds.setdefault("ListAndWatch", []).append(time.monotonic() - began_s)
                 endpoint.devices = {one.ID: one.health == "Healthy" for one in message.devices}
                 endpoint.numa = {
                     one.ID: one.topology.nodes[0].ID
@@ -310,7 +322,8 @@ class FakeKubelet:
             request = self.wire.plugin("AllocateRequest")(
                 container_requests=[self.wire.plugin("ContainerAllocateRequest")(devices_ids=ids)]
             )
-            response = await self._call(endpoint, "Allocate")(request)  # without a deadline
+            with self._timed("Allocate"):
+                response = await self._call(endpoint, "Allocate")(request)  # without a deadline
             if len(response.container_responses) != 1:
                 raise AdmissionError("no containers in the response")
             answer = response.container_responses[0].SerializeToString()
@@ -369,7 +382,8 @@ class FakeKubelet:
         if endpoint.pre_start:
             request = self.wire.plugin("PreStartContainerRequest")(devices_ids=entry.device_ids)
             try:
-                await self._call(endpoint, "PreStartContainer")(request, timeout=PRE_START_S)
+                with self._timed("PreStartContainer"):
+                    await self._call(endpoint, "PreStartContainer")(request, timeout=PRE_START_S)
             except grpc.aio.AioRpcError as error:
                 raise StartError(f"CreateContainerConfigError: {_told(error)}") from error
         message = self.wire.plugin("ContainerAllocateResponse").FromString(entry.answer)
