@@ -123,6 +123,41 @@ KUBELET_MISMATCHES: Final = _counter(
     "Grants on another GPU than the kubelet counts the container on.",
 )
 
+QUEUE_CONNECTED: Final = _gauge(
+    "sluice_queue_link_connected", (), "1 while there is a session with the queue controller."
+)
+QUEUE_SESSION_AGE: Final = _gauge(
+    "sluice_queue_link_session_age_seconds", (), "Age of that session."
+)
+QUEUE_SILENT: Final = _gauge(
+    "sluice_queue_link_silent_seconds", (), "Time since the controller last said anything valid."
+)
+QUEUE_LEASE: Final = _gauge(
+    "sluice_queue_link_lease_seconds",
+    (),
+    "What is left of the lease; at 0 nothing new is started, and what runs goes on.",
+)
+QUEUE_TERM: Final = _gauge(
+    "sluice_queue_link_term", (), "Highest fencing term of a controller that was obeyed."
+)
+QUEUE_REVISION: Final = _gauge("sluice_queue_link_revision", (), "Highest revision obeyed.")
+QUEUE_SESSIONS: Final = _counter(
+    "sluice_queue_link_sessions", (), "Sessions that were made with the controller."
+)
+QUEUE_FENCED: Final = _counter(
+    "sluice_queue_link_fenced_messages",
+    (),
+    "Messages of an earlier term or an older database than was obeyed before: not obeyed.",
+)
+QUEUE_DECISIONS: Final = _gauge(
+    "sluice_queue_link_decisions",
+    ("state",),
+    "Decisions that the node holds; stopped, finished and refused ones are over and not told yet.",
+)
+QUEUE_WAITING: Final = _gauge(
+    "sluice_queue_link_waiting_processes", (), "Processes of `sluice run --queue` in line."
+)
+
 GPU_INFO: Final = _gauge(
     "sluice_gpu_info", (*_GPU, "model", "pci_bus_id"), "What the GPU is, always 1."
 )

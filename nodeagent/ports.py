@@ -579,6 +579,29 @@ class LoopView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueView:
+    """How the node stands with its queue controller."""
+
+    connected: bool
+    session_s: float | None
+    """Since it connected; None without a session."""
+    silent_s: float | None
+    """Since the controller last said anything that counts; None when it never did."""
+    lease_left_s: float
+    """Until nothing new is started any more."""
+    works: Mapping[str, int]
+    """Decisions held, by state; each state is there."""
+    waiting: int
+    """Processes that wait for their turn."""
+    term: int
+    """The highest fencing term obeyed."""
+    revision: int
+    sessions_total: int
+    fenced_total: int
+    """Messages of a controller that has a successor, or an old database: not obeyed."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """Everything a screen or a scrape needs, from memory alone."""
 
@@ -598,6 +621,8 @@ class NodeView:
     """How often each code was reported since the daemon started."""
     last_xid: Mapping[GpuUuid, int] = field(default_factory=dict)
     nvml_version: str | None = None
+    queue: QueueView | None = None
+    """None where the node takes no work from a queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 from nodeagent import metrics as m
 from nodeagent.core.exposition import Page
 from nodeagent.core.histogram import Histogram
-from nodeagent.ports import GpuReading, GpuView, GrantView, NodeView
+from nodeagent.ports import GpuReading, GpuView, GrantView, NodeView, QueueView
 
 _KUBELET: Final = {
     m.KUBELET_REGISTERED: "kubelet_registered",
@@ -36,6 +36,8 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
         page.add(metric, (), view.counters.get(name))
     page.add(m.CONFIG_VALID, (), view.counters.get("config_valid"))
     page.add(m.CONFIG_WAITING, (), view.counters.get("config_waiting"))
+    if view.queue is not None:
+        _queue(page, view.queue)
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:
@@ -47,6 +49,20 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
             page.add(m.GPU_XIDS, (*labels, str(code)), count)
     for grant in view.grants:
         _grant(page, grant)
+
+
+def _queue(page: Page, queue: QueueView) -> None:
+    page.add(m.QUEUE_CONNECTED, (), int(queue.connected))
+    page.add(m.QUEUE_SESSION_AGE, (), queue.session_s)
+    page.add(m.QUEUE_SILENT, (), queue.silent_s)
+    page.add(m.QUEUE_LEASE, (), queue.lease_left_s)
+    page.add(m.QUEUE_TERM, (), queue.term)
+    page.add(m.QUEUE_REVISION, (), queue.revision)
+    page.add(m.QUEUE_SESSIONS, (), queue.sessions_total)
+    page.add(m.QUEUE_FENCED, (), queue.fenced_total)
+    for state, count in queue.works.items():
+        page.add(m.QUEUE_DECISIONS, (state,), count)
+    page.add(m.QUEUE_WAITING, (), queue.waiting)
 
 
 def _gpu(page: Page, gpu: GpuView) -> None:

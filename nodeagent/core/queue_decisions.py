@@ -207,6 +207,8 @@ class QueueBook:
         self._starting: set[WorkKey] = set()
         self._later: dict[WorkKey, Decision] = {}
         """Decisions about a namesake, which has to be over first."""
+        self.fenced_total = 0
+        """Messages of a controller that has a successor, or an old database."""
         self._self_paused: set[GrantId] = set()
         """Paused by ourselves at the end of the lease, not by a decision."""
         self._handlers: Mapping[type[Any], Callable[[Any, int], list[Instruction]]] = {
@@ -247,6 +249,7 @@ class QueueBook:
         same = welcome.cluster_id == fence.cluster_id
         if same and (welcome.term < fence.term or welcome.revision < fence.revision):
             self.connected = False
+            self.fenced_total += 1
             return [
                 Reconnect(
                     f"the controller has term {welcome.term} and revision {welcome.revision}, this"
@@ -280,6 +283,7 @@ class QueueBook:
 
     def _renewed(self, event: Renewed, now_ns: int) -> list[Instruction]:
         if event.term < self.fence.term or event.epoch != self.fence.epoch:
+            self.fenced_total += event.term < self.fence.term
             return []
         self.lease_until_ns = max(
             self.lease_until_ns, event.sent_ns + int(event.lease_s * NS_PER_S)
@@ -306,6 +310,7 @@ class QueueBook:
         if not self.connected:
             return []  # of a session that is over; the next one tells everything
         if event.term < self.fence.term:
+            self.fenced_total += 1
             return [Reconnect(f"a decision of term {event.term}, {self.fence.term} was obeyed")]
         if event.decision is None:
             return self._note_term(event.term)

@@ -28,6 +28,7 @@ from nodeagent.ports import (
     LedgerFull,
     MemoryAsk,
     Peer,
+    QueueView,
     RefusalKind,
     Refused,
     Waiting,
@@ -45,7 +46,7 @@ from nodeagent.queue_ports import (
 )
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.keeper import Keeper
-from nodeagent.units import GpuUuid, GrantId, RequestId
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId, RequestId
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,10 @@ class QueueDesk:
         self.book = qd.QueueBook(*ledger.load_queue())
         self.trouble = "not connected yet"
         """Why there is no session; empty while there is one."""
+        self._connected_ns: int | None = None
+        self._heard_ns: int | None = None
+        """When the controller last said anything that counts."""
+        self._sessions_total = 0
         self._events: deque[qd.Event] = deque()
         self._busy = False
         self._outbox: asyncio.Queue[Work] = asyncio.Queue()
@@ -275,6 +280,27 @@ class QueueDesk:
     def queue_grants(self) -> frozenset[GrantId]:
         return frozenset(work.grant for work in self.book.works.values() if work.grant)
 
+    def view(self) -> QueueView:
+        now_ns, book = self._boot_ns(), self.book
+        connected = book.connected and not self.trouble
+        states = Counter(work.state for work in book.works.values())
+
+        def since_s(at_ns: int | None) -> float | None:
+            return None if at_ns is None else max(0, now_ns - at_ns) / NS_PER_S
+
+        return QueueView(
+            connected=connected,
+            session_s=since_s(self._connected_ns) if connected else None,
+            silent_s=since_s(self._heard_ns),
+            lease_left_s=max(0, book.lease_until_ns - now_ns) / NS_PER_S,
+            works={state.value: states[state] for state in WorkState},
+            waiting=sum(not one.granted for one in self._waiters.values()),
+            term=book.fence.term,
+            revision=book.fence.revision,
+            sessions_total=self._sessions_total,
+            fenced_total=book.fenced_total,
+        )
+
     def check_resume(self, grant: GrantId) -> None:
         """Raises Refused for a grant that the queue has paused."""
         if self.book.is_paused_by_queue(grant):
@@ -322,6 +348,8 @@ class QueueDesk:
         if not self.book.connected:
             return False
         self.trouble = ""
+        self._connected_ns = self._heard_ns = self._boot_ns()
+        self._sessions_total += 1
         self._report_s = welcome.report_s or 5.0
         log.info(
             "queue: connected to %s, term %d, epoch %d",
@@ -348,8 +376,14 @@ class QueueDesk:
 
     async def _watch(self) -> None:
         async for term, revision, decision in self._link.watch(self.book.fence):
-            self._apply(qd.Decided(term, revision, decision))
+            self._hear(qd.Decided(term, revision, decision))
         raise LinkLost("the stream of decisions has ended")
+
+    def _hear(self, event: qd.Decided | qd.Renewed) -> None:
+        fenced = self.book.fenced_total
+        self._apply(event)
+        if self.book.fenced_total == fenced:
+            self._heard_ns = self._boot_ns()
 
     async def _report(self) -> None:
         for sequence in itertools.count(1):
@@ -362,7 +396,7 @@ class QueueDesk:
                 self._capacity.capacity(),
                 self._capacity.usage(self.book.works.values()),
             )
-            self._apply(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns))
+            self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns))
 
     async def _send(self) -> None:
         while True:

@@ -256,6 +256,7 @@ class Service:
             nvml_restarts_total=self.nvml_restarts(),
             version=self._version,
             counters=self.counters(),
+            queue=self.queue.view() if self.queue is not None else None,
         )
 
     def _gpu_views(self) -> list[GpuView]:

@@ -16,6 +16,7 @@ from nodeagent.ports import (
     LoopView,
     NodeReading,
     NodeView,
+    QueueView,
 )
 from nodeagent.units import GpuUuid, GrantId, SharePolicy
 from tests.places import REPO
@@ -59,6 +60,13 @@ COUNTERS = {
 }
 
 
+QUEUE = QueueView(
+    connected=True, session_s=4321.5, silent_s=0.75, lease_left_s=14.25,
+    works={"offered": 1, "running": 2, "paused": 1, "stopping": 0, "stopped": 0, "finished": 1, "refused": 0},
+    waiting=3, term=7, revision=1234, sessions_total=2, fenced_total=1,
+)  # fmt: skip
+
+
 def contained(pod: str, container: str, number: int, pid: int, gpu: GpuReading) -> GrantView:
     ref = ContainerRef(
         pod_uid=f"1b4e28ba-2fa1-11d2-883f-00000000000{number}",
@@ -99,4 +107,5 @@ def node(*grants: GrantView) -> NodeView:
         driver_version=CAPTURED.driver_version, nvml_error=None, nvml_restarts_total=1, version="0.1.0",
         counters=COUNTERS, readings=CAPTURED.gpus,
         xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
+        queue=QUEUE,
     )  # fmt: skip
