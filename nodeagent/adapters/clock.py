@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Final
 
 from nodeagent.units import Nanoseconds
 
@@ -16,6 +17,17 @@ class SystemClock:
         return time.time()
 
 
+_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+
+
 def boot_id() -> str:
-    """UUID of the running kernel's boot; what regions and ledger rows are keyed by."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    """UUID of the running kernel's boot; what regions and ledger rows are keyed by.
+
+    As jobs of this machine see it, whatever /proc our unit has: systemd-nspawn gives its
+    containers an id of their own, by a mount that a new /proc does not have.
+    """
+    try:
+        text = Path(f"/proc/1/root/{_BOOT_ID}").read_text(encoding="ascii")
+    except OSError:  # not root
+        text = Path(f"/{_BOOT_ID}").read_text(encoding="ascii")
+    return text.strip()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters import elf
+from nodeagent.adapters.clock import boot_id
 from nodeagent.adapters.host import DRIVER, MARKER, NVML
 from nodeagent.native import NativeFiles, version
 
@@ -83,7 +84,7 @@ def _kept(contents: Mapping[str, bytes], root: Path) -> Path:
     if _holds(place, contents):
         _use(place)
         return place
-    made = Path(tempfile.mkdtemp(prefix=f".new-{_boot_id()}-", dir=root))
+    made = Path(tempfile.mkdtemp(prefix=f".new-{boot_id()}-", dir=root))
     try:
         for name, data in contents.items():
             path = made / name
@@ -112,7 +113,7 @@ def _holds(place: Path, contents: Mapping[str, bytes]) -> bool:
 def _move(made: Path, place: Path) -> None:
     """A damaged one (power lost while it was written) is moved away whole."""
     if place.exists() and place.is_dir():
-        aside = Path(tempfile.mkdtemp(prefix=f".old-{_boot_id()}-", dir=place.parent))
+        aside = Path(tempfile.mkdtemp(prefix=f".old-{boot_id()}-", dir=place.parent))
         place.rename(aside / "damaged")
     made.rename(place)
 
@@ -120,9 +121,9 @@ def _move(made: Path, place: Path) -> None:
 def _use(place: Path) -> None:
     """Note that a program of this boot has it. By the boot's id: clocks are set back and forth."""
     note = place / _NOTE
-    if not note.is_file() or note.read_text(encoding="ascii") != _boot_id():
+    if not note.is_file() or note.read_text(encoding="ascii") != boot_id():
         new = place / f"{_NOTE}.{os.getpid()}"
-        new.write_text(_boot_id(), encoding="ascii")
+        new.write_text(boot_id(), encoding="ascii")
         new.replace(note)
 
 
@@ -130,12 +131,8 @@ def _forget(root: Path, keep: Path) -> None:
     """Remove what nobody was given since the machine started: no program can have it."""
     for entry in root.iterdir():
         try:
-            of_this_boot = (entry / _NOTE).read_text(encoding="ascii") == _boot_id()
+            of_this_boot = (entry / _NOTE).read_text(encoding="ascii") == boot_id()
         except OSError:
-            of_this_boot = _boot_id() in entry.name  # being made, or moved away, just now
+            of_this_boot = boot_id() in entry.name  # being made, or moved away, just now
         if entry != keep and not of_this_boot:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -82,17 +82,44 @@ class SqliteFile:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             newest = len(self._schemas)
             if version > newest:
-                raise LedgerTooNew(
-                    f"{self.path} has schema {version}, this version knows {newest}:"
-                    " install the newer sluice again, or move the file away"
-                )
+                raise LedgerTooNew(self._too_new(version, newest))
             if self._schemas[version:]:
+                if version:
+                    self._keep_copy(db, version)
                 steps = " ".join(self._schemas[version:])
                 db.executescript(f"BEGIN; {steps} PRAGMA user_version = {newest}; COMMIT;")
         except BaseException:
             db.close()
             raise
         return db
+
+    def _copy_of(self, schema: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.schema-{schema}")
+
+    def _keep_copy(self, db: sqlite3.Connection, schema: int) -> None:
+        """As it was before it is brought to a later schema: what an earlier version needs."""
+        new = self._copy_of(schema).with_suffix(".new")
+        new.unlink(missing_ok=True)
+        copy = sqlite3.connect(new)
+        try:
+            db.backup(copy)
+        finally:
+            copy.close()
+        os.chmod(new, 0o600)
+        new.replace(self._copy_of(schema))
+
+    def _too_new(self, version: int, newest: int) -> str:
+        copy = self._copy_of(newest)
+        way_out = (
+            f"or put {copy}, kept when it was brought to the newer schema, in its place (changes"
+            " since then are lost; what runs is adopted by its regions)"
+            if copy.is_file()
+            else "or move the file away (what runs is adopted by its regions)"
+        )
+        return (
+            f"{self.path} has schema {version}, this version knows {newest}: install the newer"
+            f" sluice again, {way_out}"
+        )
 
     def _quarantine(self) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())

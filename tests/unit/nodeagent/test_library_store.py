@@ -94,7 +94,7 @@ def test_what_an_earlier_boot_used_goes_and_what_this_one_used_stays(
 ) -> None:
     old = tmp_path / "0.0.9-0123456789abcdef"
     used = tmp_path / "0.0.9-fedcba9876543210"
-    for place, boot in ((old, "another"), (used, library_store._boot_id())):
+    for place, boot in ((old, "another"), (used, library_store.boot_id())):
         place.mkdir()
         (place / "last-boot").write_text(boot)
     given = library_store.libraries(files, DRIVERS, tmp_path)
