@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -50,13 +50,7 @@ class DirectoryWatch:
         self.lost = False
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._fd = _libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK)
-        if self._fd < 0:
-            raise _error("inotify_init1")
-        if _libc.inotify_add_watch(self._fd, os.fsencode(path), mask | IN_ONLYDIR) < 0:
-            error = _error(f"inotify on {path}")
-            os.close(self._fd)
-            raise error
+        self._fd = opened(path, mask)
         self._loop.add_reader(self._fd, self._read)
 
     def close(self) -> None:
@@ -68,13 +62,32 @@ class DirectoryWatch:
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self._fd, _READ_BYTES)
-            at = 0
-            while at < len(data):
-                _, mask, _, length = _HEAD.unpack_from(data, at)
-                at += _HEAD.size + length
+            for mask, _ in events(self._fd):
                 self.lost = self.lost or bool(mask & _ENDED)
             self._changed()
+
+
+def opened(path: Path, mask: int) -> int:
+    """A descriptor that tells of one directory, for `events` and close(). Raises OSError."""
+    fd: int = _libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK)
+    if fd < 0:
+        raise _error("inotify_init1")
+    if _libc.inotify_add_watch(fd, os.fsencode(path), mask | IN_ONLYDIR) < 0:
+        error = _error(f"inotify on {path}")
+        os.close(fd)
+        raise error
+    return fd
+
+
+def events(fd: int) -> Iterator[tuple[int, str]]:
+    """What has happened: (mask, name in the directory). Raises BlockingIOError when nothing has."""
+    data = os.read(fd, _READ_BYTES)
+    at = 0
+    while at < len(data):
+        _, mask, _, length = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        yield mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        at += length
 
 
 def _error(what: str) -> OSError:

@@ -4,12 +4,20 @@ unshare() only since 3.12."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import platform
 from pathlib import Path
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWPID: Final = 0x20000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_PRIVATE = 2, 4, 8, 1 << 18
+MNT_DETACH: Final = 2
+_PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
+"""The libc has no function for it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [
@@ -24,26 +32,45 @@ _libc.mount.argtypes = [
 def private_namespace() -> None:
     """From here on what this process mounts is seen by it and its children only; what the host
     mounts still comes in. Raises OSError."""
-    if _libc.unshare(CLONE_NEWNS) != 0:
+    unshare(CLONE_NEWNS)
+    mount(None, Path("/"), MS_REC | MS_SLAVE)
+
+
+def unshare(flags: int) -> None:
+    """Leave what is shared with the parent: CLONE_NEW*. Raises OSError."""
+    if _libc.unshare(flags) != 0:
         raise _error("unshare")
-    _mount(None, Path("/"), MS_REC | MS_SLAVE)
+
+
+def pivot(root: Path) -> None:
+    """Make a mounted directory this process's root and let go of the old one. Raises OSError."""
+    number = _PIVOT_ROOT.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"pivot_root is not known on {platform.machine()}")
+    os.chdir(root)
+    if _libc.syscall(number, b".", b".") != 0:
+        raise _error(f"pivot_root {root}")
+    if _libc.umount2(b".", MNT_DETACH) != 0:
+        raise _error("umount of the old root")
+    os.chdir("/")
 
 
 def bind(source: Path, target: Path, read_only: bool = False) -> None:
     """Show `source` in the place of `target`; both exist and are of one kind. Raises OSError."""
-    _mount(source, target, MS_BIND)
+    mount(source, target, MS_BIND)
     if read_only:
-        _mount(None, target, MS_BIND | MS_REMOUNT | MS_RDONLY)
+        mount(None, target, MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
 def tmpfs(target: Path, options: str) -> None:
     """An empty file system over a directory. Raises OSError."""
-    _mount(Path("tmpfs"), target, 0, "tmpfs", options)
+    mount(Path("tmpfs"), target, 0, "tmpfs", options)
 
 
-def _mount(
+def mount(
     source: Path | None, target: Path, flags: int, kind: str | None = None, data: str | None = None
 ) -> None:
+    """mount(2). Raises OSError."""
     if (
         _libc.mount(
             None if source is None else os.fsencode(source),
