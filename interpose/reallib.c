@@ -93,7 +93,11 @@ void *reallib_open(const char *path, const char *soname)
 	/* A path in the region is an order: falling back to a search could find the wrong library. */
 	if (path)
 		return open_real(path);
-	found = search_like_loader(soname);
+	snprintf(candidate, sizeof(candidate), "/run/sluice/driver/%s",
+	         soname); /* a container's, where ours lies over it */
+	found = open_real(candidate);
+	if (!found)
+		found = search_like_loader(soname);
 	for (size_t i = 0; i < sizeof(more) / sizeof(more[0]) && !found; i++) {
 		snprintf(candidate, sizeof(candidate), "%s/%s", more[i], soname);
 		found = open_real(candidate);

@@ -37,7 +37,9 @@ def container(
 ) -> subprocess.Popen[str]:
     """What the runtime starts when the kubelet hands it this device."""
     gpu = place.node.directory / "gpu"
-    flags = ["--cdi-dir", str(place.cdi_dir), "--device", device, "--volume", f"{gpu}:{gpu}"]
+    flags = ["--cdi-dir", str(place.cdi_dir), "--device", device]
+    for shared in (f"{gpu}:{gpu}", f"{TENANT}:{TENANT}:ro"):
+        flags += ["--volume", shared]
     simulated = {"SLUICE_SIM_DIR": str(gpu), "SLUICE_SIM_GPUS": place.node.gpus}
     for name, value in (simulated | (env or {})).items():
         flags += ["--env", f"{name}={value}"]
