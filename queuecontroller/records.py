@@ -16,7 +16,11 @@ from queuecontroller.engine.usage_history import UsageRecord
 
 class SharePolicy(StrEnum):
     HARD = "hard"
+    """A promise: promises on one GPU stay within it."""
     ELASTIC = "elastic"
+    """A weight."""
+    EXCLUSIVE = "exclusive"
+    """The GPU for itself."""
 
 
 class OnPreemption(StrEnum):
@@ -39,6 +43,8 @@ class GpuAsk:
     policy: SharePolicy = SharePolicy.HARD
     gpu_uuids: tuple[str, ...] = ()
     """Exactly these."""
+    mig: tuple[str, ...] = ()
+    """The profile of each MIG instance wanted, instead of shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ class GpuShare:
     uuid: str
     memory_bytes: int
     share_ppm: int
+    mig: str = ""
+    """The profile of the MIG instance it is, and where that is in memory slices."""
+    mig_start: int = 0
+    mig_size: int = 0
 
 
 class Desired(StrEnum):

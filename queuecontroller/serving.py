@@ -37,7 +37,6 @@ from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.records import Store, StoreLost
 from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.nodes import SECOND_NS
-from queuecontroller.service.placing import StockPlacer
 from queuecontroller.service.shell import EXIT_STORE_LOST, Shell
 from queuecontroller.version import version
 
@@ -149,8 +148,8 @@ async def _serve(
     listening: Callable[[Bound], None] | None,
     notify: SdNotify,
 ) -> int:
-    placer = StockPlacer() if settings.placement.mode == "nodes" else None
-    book = Book(book_settings(settings), placer, lambda: str(uuid.uuid4()))
+    places = settings.placement.mode == "nodes"
+    book = Book(book_settings(settings), places, lambda: str(uuid.uuid4()))
     shell = Shell(book, store, SystemClock(), notify.send)
     shell.start()
     journal = book.journal

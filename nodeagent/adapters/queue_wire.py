@@ -32,6 +32,7 @@ _STATES: Final = {
     WorkState.FINISHED: 6,
     WorkState.REFUSED: 7,
 }
+_POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC, 3: SharePolicy.EXCLUSIVE}
 LONGEST_REASON: Final = 1000
 
 
@@ -56,7 +57,7 @@ def read_decision(message: Any) -> Decision:
         attempt=message.attempt,
         revision=message.revision,
         desired=_DESIRED.get(message.desired, Desired.STOP),
-        policy=SharePolicy.ELASTIC if message.ask.policy == 2 else SharePolicy.HARD,
+        policy=_POLICIES.get(message.ask.policy, SharePolicy.HARD),
         gpus=tuple(
             GivenShare(GpuUuid(one.uuid), Bytes(one.memory_bytes), Ppm(one.share_ppm))
             for one in message.gpus
@@ -161,7 +162,7 @@ def write_submission(wire: Wire, one: Submission, node: str) -> Any:
     gpu_ask = wire.message("GpuAsk")(
         gpus=ask.gpus,
         share_ppm=WHOLE_PPM if ask.policy is SharePolicy.EXCLUSIVE else ask.share_ppm,
-        policy=2 if ask.policy is SharePolicy.ELASTIC else 1,
+        policy=next(number for number, one in _POLICIES.items() if one is ask.policy),
         gpu_uuids=list(ask.gpu_uuids),
     )
     if ask.memory.amount_bytes is not None:

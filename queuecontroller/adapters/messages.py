@@ -11,6 +11,7 @@ from typing import Any, Final
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.selectors import Taint
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.placement.mig import Span
 from queuecontroller.records import (
     Assignment,
     Desired,
@@ -33,6 +34,9 @@ MOST_GPUS: Final = 16
 LONGEST_TEXT: Final = 1024
 LONGEST_RECORD: Final = 1 << 18
 MOST_ITEMS: Final = 20_000
+MOST_PROFILES: Final = 64
+MOST_SLICES: Final = 64
+"""Memory slices of a GPU; 8 on cards of today."""
 
 _STATES: Final = {
     1: "offered",
@@ -44,8 +48,13 @@ _STATES: Final = {
     7: "refused",
 }
 _DESIRED: Final = {Desired.RUN: 1, Desired.PAUSE: 2, Desired.STOP: 3}
-_POLICIES: Final = {0: SharePolicy.HARD, 1: SharePolicy.HARD, 2: SharePolicy.ELASTIC}
-_POLICY_NUMBERS: Final = {SharePolicy.HARD: 1, SharePolicy.ELASTIC: 2}
+_POLICIES: Final = {
+    0: SharePolicy.HARD,
+    1: SharePolicy.HARD,
+    2: SharePolicy.ELASTIC,
+    3: SharePolicy.EXCLUSIVE,
+}
+_POLICY_NUMBERS: Final = {SharePolicy.HARD: 1, SharePolicy.ELASTIC: 2, SharePolicy.EXCLUSIVE: 3}
 
 
 def text(value: str, what: str, longest: int = LONGEST_TEXT) -> str:
@@ -128,8 +137,14 @@ def _read_gpu(message: Any) -> GpuCapacity:
         nvlinks={one.peer_uuid: one.links for one in message.nvlinks},
         mig_enabled=message.mig_enabled,
         mig_profiles=tuple(
-            MigProfile(one.name, one.total, one.free, one.memory_bytes)
-            for one in message.mig_profiles
+            MigProfile(
+                text(one.name, "mig_profiles.name", 64),
+                one.total,
+                one.free,
+                _within(one.memory_bytes, 0, MOST_BYTES, "mig_profiles.memory_bytes"),
+                _read_spans(one.placements, "mig_profiles.placements"),
+            )
+            for one in _few(message.mig_profiles, "mig_profiles", MOST_PROFILES)
         ),
         health=text(message.health, "health", 64) or "healthy",
         pci_bus_id=maybe("pci_bus_id"),
@@ -137,8 +152,19 @@ def _read_gpu(message: Any) -> GpuCapacity:
         outside_memory_bytes=min(message.outside_memory_bytes, MOST_BYTES),
         outside_share_ppm=min(message.outside_share_ppm, WHOLE_PPM),
         outside_slots=message.outside_slots,
+        outside_spans=_read_spans(message.outside_mig_spans, "outside_mig_spans"),
         used_memory_bytes=maybe("used_memory_bytes"),
         utilization_ratio=maybe("utilization_ratio"),
+    )
+
+
+def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
+    return tuple(
+        Span(
+            _within(one.start, 0, MOST_SLICES - 1, f"{what}.start"),
+            _within(one.size, 1, MOST_SLICES, f"{what}.size"),
+        )
+        for one in _few(messages, what, MOST_SLICES)
     )
 
 
@@ -148,6 +174,9 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
             text(one.uuid, "uuid", 128),
             _within(one.memory_bytes, 0, MOST_BYTES, "memory_bytes"),
             _within(one.share_ppm, 0, WHOLE_PPM, "share_ppm"),
+            text(one.mig_profile, "mig_profile", 64),
+            _within(one.mig_span.start, 0, MOST_SLICES - 1, "mig_span.start"),
+            _within(one.mig_span.size, 0, MOST_SLICES, "mig_span.size"),
         )
         for one in _few(messages, "gpus", 1024)
     )
@@ -190,10 +219,7 @@ def write_decision(
         attempt=one.attempt,
         desired=_DESIRED[one.desired],
         ask=write_ask(wire, one.ask),
-        gpus=[
-            wire.GpuShare(uuid=s.uuid, memory_bytes=s.memory_bytes, share_ppm=s.share_ppm)
-            for s in one.gpus
-        ],
+        gpus=[_write_share(wire, s) for s in one.gpus],
         cluster_queue=one.cluster_queue,
         priority=one.priority,
         reason=one.reason,
@@ -203,12 +229,21 @@ def write_decision(
     )
 
 
+def _write_share(wire: Wire, one: GpuShare) -> Any:
+    message = wire.GpuShare(uuid=one.uuid, memory_bytes=one.memory_bytes, share_ppm=one.share_ppm)
+    if one.mig:
+        message.mig_profile = one.mig
+        message.mig_span.start, message.mig_span.size = one.mig_start, one.mig_size
+    return message
+
+
 def write_ask(wire: Wire, ask: GpuAsk) -> Any:
     message = wire.GpuAsk(
         gpus=ask.gpus,
         share_ppm=ask.share_ppm,
         policy=_POLICY_NUMBERS[ask.policy],
         gpu_uuids=list(ask.gpu_uuids),
+        mig_profiles=list(ask.mig),
     )
     if ask.memory_bytes is not None:
         message.memory_bytes = ask.memory_bytes
@@ -226,6 +261,12 @@ def read_ask(message: Any) -> GpuAsk:
     _few(message.gpu_uuids, "ask.gpu_uuids", MOST_GPUS)
     if message.policy not in _POLICIES:
         raise Refused("invalid", f"ask.policy: {message.policy} is not known here")
+    mig = tuple(
+        text(one, "ask.mig_profiles", 64)
+        for one in _few(message.mig_profiles, "ask.mig_profiles", MOST_GPUS)
+    )
+    if mig and (message.gpu_uuids or _POLICIES[message.policy] is SharePolicy.EXCLUSIVE):
+        raise Refused("invalid", "ask.mig_profiles: with neither gpu_uuids nor exclusive")
     return GpuAsk(
         gpus=count,
         memory_bytes=(
@@ -241,6 +282,7 @@ def read_ask(message: Any) -> GpuAsk:
         share_ppm=_within(message.share_ppm or WHOLE_PPM, 1, WHOLE_PPM, "ask.share_ppm"),
         policy=_POLICIES[message.policy],
         gpu_uuids=tuple(text(one, "ask.gpu_uuids", 128) for one in message.gpu_uuids),
+        mig=mig,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
+from .model import WorkloadKey
 from .quota_tree import Fr
 
 
@@ -118,6 +119,8 @@ class Assignment:
     mode: Mode = Mode.NO_FIT
     no_room: str = ""
     """Why no node takes it, where that is what it lacks."""
+    frees: frozenset[WorkloadKey] = frozenset()
+    """Paused workloads without quota that have to be stopped for the sake of its room."""
 
     @property
     def pending_reason(self) -> PendingReason:

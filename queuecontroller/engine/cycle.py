@@ -197,6 +197,7 @@ class Cycle:
         if verdict.refusal:
             entry.skip(f"couldn't place after processing another workload: {verdict.refusal}")
             entry.reason = PendingReason.WAITING_FOR_PLACEMENT
+        entry.assignment.frees = verdict.frees
         return not verdict.refusal
 
     def _lift(self, gone: _Usages | None) -> None:
@@ -344,7 +345,10 @@ class Cycle:
     def report_pending(self, entry: Entry) -> None:
         who = tuple(target.info.key for target in entry.targets)
         waits = who if entry.status is Status.PREEMPTING else ()
-        self.result.pending.append(StillPending(entry.info, entry.reason, entry.message, waits))
+        frees = tuple(sorted(entry.assignment.frees))
+        self.result.pending.append(
+            StillPending(entry.info, entry.reason, entry.message, waits, frees)
+        )
 
 
 def _note(usages: _Usages, node: QuotaNode, usage: Mapping[Fr, int]) -> None:

@@ -38,6 +38,8 @@ class StillPending:
     message: str
     preempting: tuple[WorkloadKey, ...] = ()
     """Whom it waits for, those newly told to stop and those told before."""
+    frees: tuple[WorkloadKey, ...] = ()
+    """Paused workloads without quota whose memory it waits for: they have to stop for good."""
 
 
 @dataclass(slots=True)

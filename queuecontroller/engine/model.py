@@ -201,6 +201,8 @@ class PodSet:
     unconstrained_topology: bool = False
     containers: tuple[Mapping[str, int], ...] = ()
     """Requests by container, for rules that look at containers one by one."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the pods, those that say something about their GPUs."""
     over_limit: str | None = None
     """Why the template itself is wrong (a request above its limit), else None."""
 

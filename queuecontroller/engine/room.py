@@ -22,15 +22,20 @@ class Verdict:
     """Why there is no room now; empty: there is."""
     in_the_way: frozenset[WorkloadKey] = frozenset()
     """Of those thought gone, who stands where it would go."""
+    frees: frozenset[WorkloadKey] = frozenset()
+    """Those without quota, paused, whose memory it takes: they have to be stopped for good."""
     preempting_helps: bool = True
-    """False where it only has to wait, for memory that is being given back already."""
+    """False where it only has to wait, for such memory."""
 
 
 class Room(Protocol):
-    generation: int
-    """Grows with every change of what is where."""
-    freed: int
-    """Grows when what found no room may find some now."""
+    @property
+    def generation(self) -> int:
+        """Grows with every change of what is where."""
+
+    @property
+    def freed(self) -> int:
+        """Grows when what found no room may find some now."""
 
     def shape(self, workload: Workload) -> Hashable:
         """All that decides about its room and is not in its pod sets: workloads that are equal in

@@ -42,7 +42,7 @@ class RoomSearch:
         verdict = question.look(targets)
         if not verdict.refusal:
             return assignment, targets
-        assignment.no_room = verdict.refusal
+        assignment.no_room, assignment.frees = verdict.refusal, verdict.frees
         more: Sequence[Target] = ()
         if verdict.preempting_helps:
             more = question.targets(targets, self._now_ns)
@@ -86,6 +86,8 @@ class _Question:
         run = others[:low]
         verdict = self.look([*first, *run])
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
+        if len(chosen) < low + len(first) and self.look(chosen).refusal:
+            chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
         for one in reversed(chosen[:]):
             rest = [other for other in chosen if other is not one]
             if self._quota_fits(rest) and not self.look(rest).refusal:

@@ -286,6 +286,13 @@ def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
     return name, tuple(levels)
 
 
+REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
+"""Of the pod template, where a job says what a Workload says in topologyRequest."""
+GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
+"""Prefixes of those that placement reads."""
+
+
 def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     template = reader.child("template")
     topology = reader.child("topologyRequest")
@@ -295,8 +302,8 @@ def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     pod_set = replace(
         made,
         group=topology.optional_text("podSetGroupName"),
-        required_topology=topology.optional_text("required"),
-        preferred_topology=topology.optional_text("preferred"),
+        required_topology=topology.optional_text("required") or made.required_topology,
+        preferred_topology=topology.optional_text("preferred") or made.preferred_topology,
         unconstrained_topology=topology.flag("unconstrained"),
     )
     topology.ignore(
@@ -317,6 +324,7 @@ def pod_set_of(
 ) -> PodSet:
     """Pods of one template; `least` are enough to begin with."""
     spec = template.child("spec")
+    annotations = template.child("metadata").labels("annotations")
     return PodSet(
         name=name,
         count=count,
@@ -325,6 +333,11 @@ def pod_set_of(
         node_selector=spec.labels("nodeSelector"),
         affinity=read_node_affinity(spec),
         tolerations=read_tolerations(spec, "tolerations"),
+        required_topology=annotations.get(REQUIRED_TOPOLOGY),
+        preferred_topology=annotations.get(PREFERRED_TOPOLOGY),
+        annotations={
+            name: value for name, value in annotations.items() if name.startswith(GPU_ANNOTATIONS)
+        },
         containers=tuple(container_requests(spec)),
         over_limit=over_limit(spec),
     )

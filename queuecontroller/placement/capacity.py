@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queuecontroller.engine.selectors import Taint
+from queuecontroller.placement.mig import Span, known_spans
 
 TAKES_WORK: Final = frozenset({"healthy", "suspect"})
 """Health states in which a GPU gets new work; the node agent's own rule."""
@@ -18,6 +19,8 @@ class MigProfile:
     total: int
     free: int
     memory_bytes: int
+    spans: tuple[Span, ...] = ()
+    """Where an instance may be, in memory slices; empty: as its name says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,20 @@ class GpuCapacity:
     """In use by what the queue did not start."""
     outside_share_ppm: int = 0
     outside_slots: int = 0
+    outside_spans: tuple[Span, ...] = ()
+    """MIG instances that the queue did not start, in memory slices."""
     used_memory_bytes: int | None = None
     utilization_ratio: float | None = None
+
+    def mig_spans(self, profile: str) -> tuple[Span, ...]:
+        """Where an instance of the profile may be; empty: the GPU does not offer it."""
+        for one in self.mig_profiles:
+            if one.name == profile:
+                return one.spans or known_spans(profile, (p.name for p in self.mig_profiles))
+        return ()
+
+    def mig_memory_bytes(self, profile: str) -> int:
+        return next((one.memory_bytes for one in self.mig_profiles if one.name == profile), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
-from queuecontroller.engine.selectors import Toleration
+from queuecontroller.engine.selectors import (
+    NodeSelectorTerm,
+    Toleration,
+    holds,
+    untolerated,
+)
 from queuecontroller.placement.capacity import TAKES_WORK
+from queuecontroller.placement.mig import Card, arrange
 from queuecontroller.placement.request import GpuRequest, Policy
 from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share, Stock
 
@@ -34,8 +40,15 @@ class PodToPlace:
     """Only there."""
     labels: tuple[tuple[str, str], ...] = ()
     """The node has all of these."""
+    affinity: tuple[NodeSelectorTerm, ...] | None = None
+    """And fulfils one of these, if given."""
     tolerations: tuple[Toleration, ...] = ()
     avoid: frozenset[str] = frozenset()
+    again: tuple[Share, ...] = ()
+    """What it keeps from before, on `node`: it goes on there, or nowhere."""
+
+    def where_it_was(self, node: str, shares: tuple[Share, ...]) -> PodToPlace:
+        return replace(self, node=node, again=shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,48 +120,109 @@ def _domains(stock: Stock, level: str | None) -> list[frozenset[str] | None]:
 def _place_within(
     stock: Stock, pods: Sequence[PodToPlace], domain: frozenset[str] | None
 ) -> list[Chosen] | NoPlace:
+    if len(pods) == 1:
+        found = _place_one(stock, pods[0], domain)
+        return found if isinstance(found, NoPlace) else [found]
     chosen: list[Chosen] = []
-    marks: list[object] = []
+    trial = stock.trial()
     try:
-        # Large ones first: a small one fits into what they leave.
-        for pod in sorted(pods, key=lambda p: (-p.request.count, -(p.request.memory_bytes or 0))):
+        for pod in sorted(pods, key=_large_first):
             found = _place_one(stock, pod, domain)
             if isinstance(found, NoPlace):
                 return found
-            mark = object()
-            stock.hold(mark, found.node, found.shares)
-            marks.append(mark)
+            trial.hold(found.node, found.shares)
             chosen.append(found)
     finally:
-        for mark in marks:
-            stock.release(mark)
+        trial.undo()
     order = {pod.pod: i for i, pod in enumerate(pods)}
     return sorted(chosen, key=lambda c: order[c.pod])
 
 
+def _large_first(pod: PodToPlace) -> tuple[bool, int, int, int]:
+    """Who has no choice, then large ones: a small one fits into what they leave."""
+    request = pod.request
+    return (
+        not pod.again,
+        -request.count,
+        -(request.memory_bytes or 0),
+        -(request.share_ppm if request.hard else 0),
+    )
+
+
 def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> Chosen | NoPlace:
     request = pod.request
+    if pod.node and pod.node not in stock.nodes:
+        paused = "it is paused on " if pod.again else ""
+        return NoPlace(f"{paused}node {pod.node}{', which' if paused else ''} is not connected")
+    if pod.again:
+        return _place_again(stock, pod)
     why = _Why()
-    least = 0 if request.memory_bytes is None else request.memory_bytes
-    if pod.node:
-        rooms = iter([stock.nodes[pod.node]] if pod.node in stock.nodes else [])
-        if pod.node not in stock.nodes:
-            return NoPlace(f"node {pod.node} is not connected")
-    else:
-        rooms = stock.with_room(request.count, least, request.node_policy is Policy.SPREAD)
-    for room in rooms:
+    named = request.gpu_uuids or request.use_uuids
+    if named and all(stock.node_of(uuid) is None for uuid in named):
+        return NoPlace(f"GPU {', '.join(named)} is on no node that is connected")
+    for room in _rooms(stock, pod):
         shares = _on_node(room, pod, domain, why)
         if shares is not None:
             return Chosen(pod.pod, room.name, shares)
-    missing = 0 if pod.node else len(stock.nodes) - why.counts.total()
+    missing = 0 if pod.node or named else len(stock.nodes) - why.counts.total()
     if missing and len(stock.nodes) <= FEW_NODES:
         why = _Why()
         for room in stock.nodes.values():
             _on_node(room, pod, domain, why)
     elif missing:
-        many = f"no {request.count} GPUs have" if request.count > 1 else "no GPU has"
-        why.counts[f"{many} the memory free"] = missing
+        foreign = 0 if request.mig else stock.shelves.members_without(request.least_bytes)
+        if foreign:
+            why.counts["no GPU is of a model it takes"] += foreign
+        if missing > foreign:
+            why.counts[_for_want_of_room(stock, request)] += missing - foreign
     return NoPlace(f"{request.describe()} for pod {pod.pod or 'main'}: {why.text()}")
+
+
+def _rooms(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
+    """Nodes that may do, in the order of its policy."""
+    request = pod.request
+    if pod.node:
+        return [stock.nodes[pod.node]]
+    named = request.gpu_uuids or request.use_uuids
+    if named:
+        rooms = (stock.node_of(uuid) for uuid in named)
+        return {room.name: room for room in rooms if room is not None}.values()
+    emptiest_first = request.node_policy is Policy.SPREAD
+    if request.mig:
+        return stock.with_instances(Counter(request.mig), emptiest_first)
+    share = request.share_ppm if request.hard else 0
+    return stock.with_room(
+        request.count, request.least_bytes, share, request.exclusive, emptiest_first
+    )
+
+
+def _for_want_of_room(stock: Stock, request: GpuRequest) -> str:
+    """Why nodes that were not even looked at have no room, in short: they are many."""
+    if request.mig:
+        return "no room for such MIG instances"
+    what = "GPU" if request.count == 1 else f"{request.count} GPUs"
+    have = "has" if request.count == 1 else "have"
+    share = request.share_ppm if request.hard else 0
+    least = request.memory_bytes or 1
+    if stock.shelves.most_bytes(request.count, 0, request.exclusive) < least:
+        if request.exclusive and stock.shelves.most_bytes(request.count, 0, False) >= least:
+            return f"no {what} without company"
+        return f"no {what} {have} the memory free"
+    return f"no {what} {have} {share // 10_000} % of the time free beside the memory"
+
+
+def _place_again(stock: Stock, pod: PodToPlace) -> Chosen | NoPlace:
+    """On the same parts of the same GPUs, if they are still free."""
+    room = stock.nodes[pod.node]
+    for share in pod.again:
+        gpu = room.gpus.get(share.uuid)
+        if gpu is None:
+            return NoPlace(f"it is paused on GPU {share.uuid}, which node {pod.node} has no more")
+        if share.share_ppm > gpu.share_ppm:
+            return NoPlace(f"it is paused on GPU {share.uuid}, whose time is taken")
+        if share.memory_bytes > gpu.memory_bytes or gpu.alone or (share.alone and gpu.holders):
+            return NoPlace(f"it is paused on GPU {share.uuid}, which others have taken")
+    return Chosen(pod.pod, pod.node, pod.again)
 
 
 def _on_node(
@@ -156,14 +230,70 @@ def _on_node(
 ) -> tuple[Share, ...] | None:
     request = pod.request
     obstacle = _unfit(room, pod, domain)
-    some = room.keys[0] >= 0
-    if obstacle is None and some and request.hard and room.best_share_ppm < request.share_ppm:
-        most = max(0, room.best_share_ppm) // 10_000
-        obstacle = f"GPU time: has {most} of {request.share_ppm // 10_000} % free"
     if obstacle is not None:
         why(obstacle)
         return None
+    if request.mig:
+        return _instances(room, request, why)
+    some = room.keys[0] >= 0 and not request.exclusive
+    if some and request.hard and room.best_share_ppm < request.share_ppm:
+        most = max(0, room.best_share_ppm) // 10_000
+        why(f"GPU time: has {most} of {request.share_ppm // 10_000} % free")
+        return None
     return choose_gpus(room, request, why)
+
+
+def _instances(
+    room: NodeRoom, request: GpuRequest, why: Callable[[str], None]
+) -> tuple[Share, ...] | None:
+    """MIG instances on the GPUs of one node."""
+    wanted = Counter(request.mig)
+    reasons = {
+        gpu.gpu.uuid: request.wants(gpu.gpu) or _no_instances(gpu, wanted)
+        for gpu in room.gpus.values()
+    }
+    cards = [gpu for gpu in room.gpus.values() if reasons[gpu.gpu.uuid] is None]
+    if not cards:
+        some = next(iter(room.gpus.values()), None)
+        why(f"GPU {some.gpu.index} {reasons[some.gpu.uuid]}" if some else "has too few GPUs")
+        return None
+    sign = 1 if request.gpu_policy is Policy.SPREAD else -1
+    cards.sort(key=lambda gpu: (sign * sum(s.size for s in gpu.spans), gpu.gpu.index))
+    found = arrange(
+        [
+            Card({one.name: gpu.gpu.mig_spans(one.name) for one in gpu.gpu.mig_profiles}, gpu.spans)
+            for gpu in cards
+        ],
+        request.mig,
+    )
+    if found is None:
+        free = ", ".join(
+            f"{sum(gpu.mig_free(name) for gpu in cards)} of {count} {name}"
+            for name, count in sorted(wanted.items())
+        )
+        why(f"has room for {free}{' one by one' if len(wanted) > 1 else ''}")
+        return None
+    return tuple(
+        Share(
+            cards[at].gpu.uuid,
+            cards[at].gpu.mig_memory_bytes(name),
+            share_ppm=0,
+            mig=name,
+            span=span,
+        )
+        for name, (at, span) in zip(request.mig, found, strict=True)
+    )
+
+
+def _no_instances(gpu: GpuRoom, wanted: Counter[str]) -> str | None:
+    if gpu.gpu.health not in TAKES_WORK:
+        return f"is {gpu.gpu.health}"
+    if not gpu.gpu.mig_enabled:
+        return "is not in MIG mode"
+    if not any(gpu.gpu.mig_spans(name) for name in wanted):
+        offered = ", ".join(one.name for one in gpu.gpu.mig_profiles) or "nothing"
+        return f"does not offer {', '.join(sorted(wanted))} (but {offered})"
+    return None
 
 
 def _unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
@@ -177,12 +307,12 @@ def _unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> st
     for name, value in pod.labels:
         if capacity.labels.get(name) != value:
             return f"lacks the label {name}={value}"
-    for taint in capacity.taints:
-        if taint.effect != "PreferNoSchedule" and not any(
-            t.tolerates(taint) for t in pod.tolerations
-        ):
-            return f"has the taint {taint.key}={taint.value}"
-    return None
+    if pod.affinity is not None and not any(
+        all(holds(one, capacity.labels) for one in term.expressions) for term in pod.affinity
+    ):
+        return "is not one the pod's node affinity takes"
+    taint = untolerated(capacity.taints, pod.tolerations)
+    return None if taint is None else f"has the taint {taint.key}={taint.value}"
 
 
 def choose_gpus(
@@ -218,6 +348,8 @@ def choose_gpus(
 def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
     if gpu.gpu.health not in TAKES_WORK:
         return f"is {gpu.gpu.health}"
+    if gpu.gpu.mig_enabled:
+        return "is in MIG mode and gives instances only"
     if gpu.slots < 1:
         return "has no slot left"
     if gpu.alone:

@@ -1,29 +1,71 @@
 """How much of what is free is of use.
 
-Of a typical request, the *usable* memory is what would be taken if nothing but such requests came
-until none fits any more. The rest of the free memory is fragments: it is there, and nobody who asks
-can have it. Reported in parts per million of the free memory, 0 when nothing is free.
+Of a typical request, the *usable* part of what is free is what would be taken if nothing but such
+requests came until none fits any more. The rest are fragments: it is there, and nobody who asks can
+have it. Memory and time are counted apart: memory on a GPU whose time is all promised is a fragment
+as much as time on a GPU whose memory is full. Ratios are in parts per million of what is free, 0
+when nothing is.
+
+Free is what GPUs that take new work have left, GPUs whose slots are all taken among them; not those
+that somebody has for himself. GPUs in MIG mode are counted for requests for their instances only,
+in memory slices, and have no time to share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
+from queuecontroller.placement.capacity import TAKES_WORK
+from queuecontroller.placement.mig import RESOURCE, resource_of
 from queuecontroller.placement.request import WHOLE_PPM, GpuRequest
 from queuecontroller.placement.stock import GpuRoom, NodeRoom, Stock
+
+
+def _part(ppm: int) -> GpuRequest:
+    return GpuRequest(memory_ppm=ppm, share_ppm=ppm)
+
+
+REFERENCES: Final[Mapping[str, GpuRequest]] = MappingProxyType(
+    {
+        "12.5%": _part(125_000),
+        "25%": _part(250_000),
+        "50%": _part(500_000),
+        "100%": _part(WHOLE_PPM),
+    }
+)
+"""An eighth, a quarter, a half and the whole of one GPU, memory and time alike; by the name they
+have in metrics and reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
     free_bytes: int
     usable_bytes: int
+    free_time_ppm: int = 0
+    """Over all GPUs: 3,000,000 is the time of three."""
+    usable_time_ppm: int = 0
+    fits: int = 0
+    """How many such requests still find room."""
 
     @property
     def ppm(self) -> int:
-        if self.free_bytes <= 0:
-            return 0
-        return (self.free_bytes - self.usable_bytes) * WHOLE_PPM // self.free_bytes
+        """Of the free memory."""
+        return _lost(self.free_bytes, self.usable_bytes)
+
+    @property
+    def time_ppm(self) -> int:
+        """Of the free time."""
+        return _lost(self.free_time_ppm, self.usable_time_ppm)
+
+
+NOTHING: Final = Fragmentation(0, 0)
+
+
+def _lost(free: int, usable: int) -> int:
+    return (free - usable) * WHOLE_PPM // free if free > 0 else 0
 
 
 def of_stock(stock: Stock, request: GpuRequest) -> Fragmentation:
@@ -31,27 +73,106 @@ def of_stock(stock: Stock, request: GpuRequest) -> Fragmentation:
 
 
 def of_requests(stock: Stock, typical: Sequence[tuple[GpuRequest, int]]) -> int:
-    """Over several typical requests with weights: the weighted mean, in parts per million."""
+    """Over several typical requests with weights: the weighted mean, in parts per million of the
+    free memory."""
     weight = sum(share for _, share in typical)
     if weight <= 0:
         return 0
     return sum(of_stock(stock, request).ppm * share for request, share in typical) // weight
 
 
+class Gauge:
+    """The fragmentation of a stock for the reference sizes, and for the MIG profiles it offers;
+    only nodes that changed since the last time are looked at."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, tuple[int, dict[str, Fragmentation]]] = {}
+
+    def measure(self, stock: Stock) -> dict[str, Fragmentation]:
+        """By the reference's name, MIG profiles by their resource without its prefix."""
+        total = dict.fromkeys(REFERENCES, NOTHING)
+        for name in self._nodes.keys() - stock.nodes.keys():
+            del self._nodes[name]
+        for name, room in stock.nodes.items():
+            known = self._nodes.get(name)
+            if known is None or known[0] != room.version:
+                known = self._nodes[name] = (room.version, _of_references(room))
+            for what, found in known[1].items():
+                total[what] = _sum((total.get(what, NOTHING), found))
+        return total
+
+
+def _of_references(room: NodeRoom) -> dict[str, Fragmentation]:
+    found = {name: of_node(room, request) for name, request in REFERENCES.items()}
+    for profile in sorted(room.mig):
+        name = f"mig-{resource_of(profile).removeprefix(RESOURCE)}"
+        found[name] = of_node(room, GpuRequest(mig=(profile,)))
+    return found
+
+
 def of_node(room: NodeRoom, request: GpuRequest) -> Fragmentation:
     """A request for several GPUs takes one part of each: the count that fits is found by pairing
-    the GPUs with most room, which is exact for equal parts."""
-    usable_rooms = [gpu for gpu in room.gpus.values() if gpu.usable]
-    free = sum(max(0, gpu.memory_bytes) for gpu in usable_rooms)
-    fits = [(_times(gpu, request), request.memory_on(gpu.gpu)) for gpu in usable_rooms]
+    the GPUs with most room, which is exact for equal parts. Of MIG requests the first profile is
+    what is asked."""
+    if request.mig:
+        return _sum(_of_mig(gpu, request.mig[0]) for gpu in room.gpus.values())
+    open_ = [gpu for gpu in room.gpus.values() if _is_open(gpu)]
+    fits = [(_times(gpu, request), request.memory_on(gpu.gpu)) for gpu in open_]
     whole = _whole_requests([times for times, _ in fits], request.count)
     parts = whole * request.count
-    usable = 0
+    usable = parts_taken = 0
     for times, memory in sorted(fits, key=lambda fit: fit[1]):
-        taken = min(times, whole, parts)
+        taken = min(times, whole, parts - parts_taken)
         usable += taken * memory
-        parts -= taken
-    return Fragmentation(free, usable)
+        parts_taken += taken
+    return Fragmentation(
+        sum(max(0, gpu.memory_bytes) for gpu in open_),
+        usable,
+        sum(max(0, gpu.share_ppm) for gpu in open_),
+        parts_taken * (request.share_ppm if request.hard else 0),
+        whole,
+    )
+
+
+def _is_open(gpu: GpuRoom) -> bool:
+    return gpu.gpu.health in TAKES_WORK and not gpu.alone and not gpu.gpu.mig_enabled
+
+
+def _of_mig(gpu: GpuRoom, profile: str) -> Fragmentation:
+    spans = gpu.gpu.mig_spans(profile)
+    if not spans or not gpu.gpu.mig_enabled or gpu.gpu.health not in TAKES_WORK:
+        return NOTHING
+    slices = max(
+        span.start + span.size
+        for one in gpu.gpu.mig_profiles
+        for span in gpu.gpu.mig_spans(one.name)
+    )
+    taken = {at for span in gpu.spans for at in range(span.start, span.start + span.size)}
+    fits = gpu.mig_free(profile)
+    slice_bytes = gpu.gpu.memory_bytes // slices
+    return Fragmentation(
+        (slices - len(taken)) * slice_bytes, fits * spans[0].size * slice_bytes, fits=fits
+    )
+
+
+def in_words(stock: Stock, request: GpuRequest) -> str:
+    """For somebody who waits for room: how much is free in all, and how much of that such requests
+    could have. Empty where nothing is lost."""
+    found = of_stock(stock, request)
+    lost = found.free_bytes - found.usable_bytes
+    if lost <= 0:
+        return ""
+    count = sum(
+        gpu.memory_bytes > 0 and _is_open(gpu)
+        for room in stock.nodes.values()
+        for gpu in room.gpus.values()
+    )
+    where = "" if request.mig else f", in pieces on {count} GPU{'s' if count != 1 else ''}"
+    room = f"room for {found.fits} such" if found.fits else "no piece is large enough"
+    return (
+        f"{found.free_bytes >> 20} MiB of GPU memory are free{where}, {found.ppm // 10_000} % of it"
+        f" of no use for {request.describe()}: {room}"
+    )
 
 
 def _times(gpu: GpuRoom, request: GpuRequest) -> int:
@@ -59,8 +180,9 @@ def _times(gpu: GpuRoom, request: GpuRequest) -> int:
     if request.wants(gpu.gpu) is not None:
         return 0
     if request.exclusive:
-        return int(gpu.holders == 0 and request.memory_on(gpu.gpu) <= gpu.memory_bytes)
-    times = gpu.slots
+        fits = gpu.holders == 0 and gpu.slots > 0
+        return int(fits and request.memory_on(gpu.gpu) <= gpu.memory_bytes)
+    times = max(0, gpu.slots)
     memory = request.memory_on(gpu.gpu)
     if memory > 0:
         times = min(times, max(0, gpu.memory_bytes) // memory)
@@ -83,8 +205,11 @@ def _whole_requests(times: Sequence[int], count: int) -> int:
 
 
 def _sum(parts: Iterable[Fragmentation]) -> Fragmentation:
-    free = usable = 0
-    for part in parts:
-        free += part.free_bytes
-        usable += part.usable_bytes
-    return Fragmentation(free, usable)
+    free = usable = free_time = usable_time = fits = 0
+    for one in parts:
+        free += one.free_bytes
+        usable += one.usable_bytes
+        free_time += one.free_time_ppm
+        usable_time += one.usable_time_ppm
+        fits += one.fits
+    return Fragmentation(free, usable, free_time, usable_time, fits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -18,6 +19,8 @@ NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
 NUMA_BIND: Final = "nvidia.com/numa-bind"
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+SHARE_POLICY: Final = "sluice.dev/share-policy"
+"""Ours: hard, elastic or exclusive."""
 
 
 class Policy(StrEnum):
@@ -40,6 +43,9 @@ class GpuRequest:
     """The share is a promise; else a weight, and weights may add up to more than the GPU."""
     exclusive: bool = False
     """GPUs that hold nothing else."""
+    mig: tuple[str, ...] = ()
+    """The profile of each MIG instance it wants, on GPUs in MIG mode, instead of shares; all else
+    about memory and time is then the profile's."""
     gpu_uuids: tuple[str, ...] = ()
     """Exactly these."""
     use_types: tuple[str, ...] = ()
@@ -53,13 +59,31 @@ class GpuRequest:
 
     @property
     def count(self) -> int:
-        return len(self.gpu_uuids) or self.gpus
+        """GPUs, or MIG instances."""
+        return len(self.mig) or len(self.gpu_uuids) or self.gpus
 
     def memory_on(self, gpu: GpuCapacity) -> int:
         if self.memory_bytes is not None:
             return self.memory_bytes
         part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
         return gpu.memory_bytes * part // WHOLE_PPM
+
+    def least_bytes(self, kinds: Iterable[tuple[str, int]]) -> int | None:
+        """The least memory it takes of any GPU, by model and memory of those there are; None if
+        none of them is of a model it takes."""
+        wanted = [memory for model, memory in kinds if self.wants_type(model)]
+        if not wanted:
+            return None
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+        return min(wanted) * part // WHOLE_PPM
+
+    def wants_type(self, model: str) -> bool:
+        low = model.lower()
+        return (
+            not self.use_types or any(part.lower() in low for part in self.use_types)
+        ) and not any(part.lower() in low for part in self.nouse_types)
 
     def wants(self, gpu: GpuCapacity) -> str | None:
         """Why this GPU is not one the pod would take at all; None: it is."""
@@ -77,6 +101,12 @@ class GpuRequest:
         return None
 
     def describe(self) -> str:
+        if self.mig:
+            counts = Counter(self.mig)
+            return " and ".join(
+                f"{counts[name]} MIG instance{'s' if counts[name] > 1 else ''} {name}"
+                for name in sorted(counts)
+            )
         if self.memory_bytes is not None:
             memory = f"{self.memory_bytes >> 20} MiB"
         else:
@@ -90,7 +120,11 @@ class GpuRequest:
         )
 
 
-class AnnotationError(ValueError):
+class AskError(ValueError):
+    """What is asked of GPUs cannot be; the text names it and what would do."""
+
+
+class AnnotationError(AskError):
     """The text names the annotation and what it takes."""
 
 

@@ -1,20 +1,21 @@
-"""What is free: the nodes' reports less what is held, indexed so that a choice looks at few nodes.
+"""What is free: the nodes' reports less what is held.
 
-Every change is a hold or its release; releasing restores exactly what was there, which makes a
-what-if two calls. The index sorts nodes by the room on their fullest-but-sufficient GPUs: for 1, 2,
-4 and 8 GPUs, the most memory that so many GPUs of the node have free each.
+Every change is a hold or its release, and releasing restores exactly what was there; a what-if is
+`without`, whose undo puts everything back. `shelves` keeps the nodes in order of room, so that a
+choice looks at few of them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
-
-SIZES: Final = (1, 2, 4, 8)
+from queuecontroller.placement.mig import Span, most
+from queuecontroller.placement.shelves import NodeKeys, Pool, Shelves, level_of
 
 
 class Share(NamedTuple):
@@ -26,6 +27,9 @@ class Share(NamedTuple):
     """0: a weight only, nothing of the promised time."""
     alone: bool = False
     """Its holder wants no company."""
+    mig: str = ""
+    """The profile of the MIG instance it is, and where that is."""
+    span: Span | None = None
 
 
 @dataclass(slots=True)
@@ -36,11 +40,26 @@ class GpuRoom:
     slots: int
     holders: int = 0
     """Shares of ours, and 1 for anything that is not ours."""
-    alone: bool = False
+    alone: int = 0
+    """Of them, those that want no company."""
+    spans: list[Span] = field(default_factory=list)
+    """Memory slices taken by MIG instances."""
 
     @property
     def usable(self) -> bool:
-        return self.slots > 0 and not self.alone and self.gpu.health in TAKES_WORK
+        """For shares; a GPU in MIG mode gives instances instead."""
+        return (
+            self.slots > 0
+            and not self.alone
+            and not self.gpu.mig_enabled
+            and self.gpu.health in TAKES_WORK
+        )
+
+    def mig_free(self, profile: str) -> int:
+        """Instances of the profile that still fit."""
+        if not self.gpu.mig_enabled or self.gpu.health not in TAKES_WORK:
+            return 0
+        return most(self.gpu.mig_spans(profile), self.spans)
 
 
 @dataclass(slots=True)
@@ -48,29 +67,75 @@ class NodeRoom:
     name: str
     capacity: NodeCapacity
     gpus: dict[str, GpuRoom]
-    keys: tuple[int, ...] = (0,) * len(SIZES)
+    pool: Pool = ()
+    keys: NodeKeys = ()
+    version: int = 0
+    """Another one after every change, and of no other node."""
     best_share_ppm: int = 0
+    free_bytes: int = 0
+    mig: dict[str, int] = field(default_factory=dict)
+    """Instances that still fit, by profile."""
 
     def summarise(self) -> None:
-        rooms = sorted((r.memory_bytes for r in self.gpus.values() if r.usable), reverse=True)
-        self.keys = tuple(rooms[n - 1] if len(rooms) >= n else -1 for n in SIZES)
-        self.best_share_ppm = max((r.share_ppm for r in self.gpus.values() if r.usable), default=0)
+        self.version = next(_VERSIONS)
+        usable = [room for room in self.gpus.values() if room.usable]
+        self.keys = level_of(
+            (room.memory_bytes, room.share_ppm, room.holders == 0) for room in usable
+        )
+        self.best_share_ppm = max((room.share_ppm for room in usable), default=0)
+        self.free_bytes = sum(max(0, room.memory_bytes) for room in usable)
+        if any(room.gpu.mig_enabled for room in self.gpus.values()):
+            profiles = {one.name for r in self.gpus.values() for one in r.gpu.mig_profiles}
+            self.mig = {
+                name: sum(room.mig_free(name) for room in self.gpus.values()) for name in profiles
+            }
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class Holding(NamedTuple):
+    owner: Hashable
+    """Who leaves as a whole: a workload."""
     node: str
     shares: tuple[Share, ...]
+
+
+_VERSIONS = itertools.count(1)
+Undo = Callable[[], None]
+Owner = TypeVar("Owner", bound=Hashable)
+
+
+@dataclass(slots=True)
+class Trial:
+    """Holds that are all released by `undo`, `freed` and `changes` then as if nothing had been."""
+
+    _stock: Stock
+    _before: tuple[int, int]
+    _keys: list[object] = field(default_factory=list)
+
+    def hold(self, node: str, shares: Sequence[Share]) -> None:
+        self._keys.append(key := object())
+        self._stock.hold(key, node, shares)
+
+    def undo(self) -> None:
+        for key in self._keys:
+            self._stock.release(key)
+        self._stock.freed, self._stock.changes = self._before
 
 
 @dataclass(slots=True)
 class Stock:
     nodes: dict[str, NodeRoom] = field(default_factory=dict)
-    _held: dict[Hashable, _Held] = field(default_factory=dict)
+    shelves: Shelves = field(default_factory=Shelves)
+    freed: int = 0
+    """Grows when something may fit that did not."""
+    changes: int = 0
+    """Grows with every change."""
+    _held: dict[Hashable, Holding] = field(default_factory=dict)
     _of_node: dict[str, set[Hashable]] = field(default_factory=dict)
-    _index: tuple[list[tuple[int, str]], ...] = field(
-        default_factory=lambda: tuple([] for _ in SIZES)
-    )
+    _of_owner: dict[Hashable, dict[Hashable, None]] = field(default_factory=dict)
+    _node_of: dict[str, str] = field(default_factory=dict)
+    """By GPU."""
+    _with_mig: dict[str, NodeRoom] = field(default_factory=dict)
+    """Those with GPUs in MIG mode."""
 
     # --- what the nodes say ---
 
@@ -89,62 +154,154 @@ class Stock:
                 gpu.share_ppm - gpu.outside_share_ppm,
                 gpu.slots - gpu.outside_slots,
                 1 if outside else 0,
+                spans=list(gpu.outside_spans),
             )
+            self._node_of[gpu.uuid] = name
+        room.pool = tuple(sorted({(gpu.type, gpu.memory_bytes) for gpu in capacity.gpus}))
         self.nodes[name] = room
         for key in self._of_node.get(name, ()):
             _take(room, self._held[key].shares, 1)
-        self._enter(room)
+        room.summarise()
+        self.shelves.enter(room.pool, name, room.keys)
+        if room.mig:
+            self._with_mig[name] = room
+        self._note(freed=True)
 
     def forget(self, name: str) -> None:
         """The node is gone; what it holds counts again when it comes back."""
         room = self.nodes.pop(name, None)
-        if room is not None:
-            self._leave(room)
+        if room is None:
+            return
+        self.shelves.leave(room.pool, name, room.keys)
+        for uuid in room.gpus:
+            if self._node_of.get(uuid) == name:
+                del self._node_of[uuid]
+        self._with_mig.pop(name, None)
+        self._note(freed=False)
+
+    def note_freed(self) -> None:
+        """Something that is not counted here, and was in the way, is no more."""
+        self._note(freed=True)
+
+    def node_of(self, uuid: str) -> NodeRoom | None:
+        name = self._node_of.get(uuid)
+        return self.nodes.get(name) if name is not None else None
 
     # --- what is given away ---
 
-    def hold(self, key: Hashable, node: str, shares: Sequence[Share]) -> None:
+    def hold(
+        self, key: Hashable, node: str, shares: Sequence[Share], owner: Hashable = None
+    ) -> None:
+        """Raises ValueError when the key holds something already."""
         if key in self._held:
             raise ValueError(f"{key!r} is held already")
-        self._held[key] = _Held(node, tuple(shares))
+        who = key if owner is None else owner
+        self._held[key] = Holding(who, node, tuple(shares))
         self._of_node.setdefault(node, set()).add(key)
+        self._of_owner.setdefault(who, {})[key] = None
         self._change(node, shares, 1)
+        self._note(freed=False)
 
-    def release(self, key: Hashable) -> None:
+    def release(self, key: Hashable) -> Holding:
         held = self._held.pop(key)
         self._of_node[held.node].discard(key)
+        keys = self._of_owner[held.owner]
+        del keys[key]
+        if not keys:
+            del self._of_owner[held.owner]
         self._change(held.node, held.shares, -1)
+        self._note(freed=True)
+        return held
 
-    def held(self) -> dict[Hashable, tuple[str, tuple[Share, ...]]]:
-        return {key: (held.node, held.shares) for key, held in self._held.items()}
+    def holding(self, key: Hashable) -> Holding | None:
+        return self._held.get(key)
 
-    def _change(self, node: str, shares: Sequence[Share], sign: int) -> None:
-        room = self.nodes.get(node)
-        if room is None:
-            return
-        self._leave(room)
-        _take(room, shares, sign)
-        self._enter(room)
+    def owners_on(self, owners: Collection[Owner], uuids: Collection[str]) -> set[Owner]:
+        """Which of them hold a part of any of these GPUs."""
+        wanted = set(uuids)
+        return {
+            owner
+            for owner in owners
+            for key in self._of_owner.get(owner, ())
+            if any(share.uuid in wanted for share in self._held[key].shares)
+        }
+
+    # --- what if ---
+
+    def without(
+        self,
+        owners: Iterable[Hashable],
+        keeps: Callable[[Any], bool] = lambda owner: False,
+    ) -> Undo:
+        """As if these had gone, until the undo is called; everything asked meanwhile must be
+        undone before it. Those for whom `keeps` holds only stop computing: their memory and slots
+        stay theirs."""
+        moved: dict[str, tuple[list[Share], list[Share]]] = {}
+        for owner in owners:
+            stays = keeps(owner)
+            for key in self._of_owner.get(owner, ()):
+                held = self._held[key]
+                moved.setdefault(held.node, ([], []))[stays].extend(held.shares)
+        before = (self.freed, self.changes)
+
+        def shift(sign: int) -> None:
+            for node, (whole, time_only) in moved.items():
+                self._change(node, whole, sign, time_only)
+
+        shift(-1)
+
+        def undo() -> None:
+            shift(1)
+            self.freed, self.changes = before
+
+        return undo
+
+    def trial(self) -> Trial:
+        return Trial(self, (self.freed, self.changes))
 
     # --- the index ---
 
-    def with_room(self, gpus: int, memory_bytes: int, emptiest_first: bool) -> Iterator[NodeRoom]:
-        """Nodes that may have so many GPUs with so much memory free each, in order of room."""
-        size = max(i for i, n in enumerate(SIZES) if n <= max(1, gpus))
-        index = self._index[size]
-        first = bisect_left(index, (memory_bytes, ""))
-        order = range(len(index) - 1, first - 1, -1) if emptiest_first else range(first, len(index))
-        for at in order:
-            yield self.nodes[index[at][1]]
+    def _note(self, *, freed: bool) -> None:
+        self.changes += 1
+        self.freed += freed
 
-    def _enter(self, room: NodeRoom) -> None:
+    def _change(
+        self, node: str, shares: Sequence[Share], sign: int, time_only: Sequence[Share] = ()
+    ) -> None:
+        room = self.nodes.get(node)
+        if room is None:
+            return
+        _take(room, shares, sign)
+        for share in time_only:
+            if share.uuid in room.gpus:
+                room.gpus[share.uuid].share_ppm -= sign * share.share_ppm
+                room.gpus[share.uuid].alone -= sign * share.alone
+        before = room.keys
         room.summarise()
-        for index, key in zip(self._index, room.keys, strict=True):
-            insort(index, (key, room.name))
+        self.shelves.move(room.pool, node, before, room.keys)
 
-    def _leave(self, room: NodeRoom) -> None:
-        for index, key in zip(self._index, room.keys, strict=True):
-            del index[bisect_left(index, (key, room.name))]
+    def with_room(
+        self,
+        gpus: int,
+        least_bytes: Callable[[Pool], int | None],
+        share_ppm: int,
+        idle: bool,
+        emptiest_first: bool,
+    ) -> Iterator[NodeRoom]:
+        """Nodes that may have so many GPUs with so much memory and time free each, in order of
+        room; `least_bytes` says how much that is among such GPUs, None if none of them will do."""
+        for name in self.shelves.candidates(gpus, least_bytes, share_ppm, idle, emptiest_first):
+            yield self.nodes[name]
+
+    def with_instances(self, wanted: Counter[str], emptiest_first: bool) -> list[NodeRoom]:
+        """Nodes on which so many MIG instances of each profile fit, each profile looked at by
+        itself, in order of room for them."""
+        found = [
+            (sum(room.mig.get(name, 0) for name in wanted), room.name)
+            for room in self._with_mig.values()
+            if all(room.mig.get(name, 0) >= count for name, count in wanted.items())
+        ]
+        return [self.nodes[name] for _, name in sorted(found, reverse=emptiest_first)]
 
 
 def _take(room: NodeRoom, shares: Sequence[Share], sign: int) -> None:
@@ -152,9 +309,13 @@ def _take(room: NodeRoom, shares: Sequence[Share], sign: int) -> None:
         gpu = room.gpus.get(share.uuid)
         if gpu is None:  # the card is gone, its work is not yet
             continue
+        if share.span is not None:
+            if sign > 0:
+                gpu.spans.append(share.span)
+            else:
+                gpu.spans.remove(share.span)
         gpu.memory_bytes -= sign * share.memory_bytes
         gpu.share_ppm -= sign * share.share_ppm
         gpu.slots -= sign
         gpu.holders += sign
-        if share.alone:
-            gpu.alone = sign > 0
+        gpu.alone += sign * share.alone

@@ -31,7 +31,7 @@ from .catalogue import OBJECT_KINDS, WORKLOAD_KINDS, Catalogue, Identity, identi
 from .journal import Journal
 from .node_desk import NodeDesk
 from .nodes import SECOND_NS, Nodes
-from .placing import Placer
+from .room import NodesRoom
 from .submission import Refused, Submission, record_of, records_of
 from .workloads import Workloads
 
@@ -58,27 +58,30 @@ class BookSettings:
 
 
 class Book:
-    def __init__(
-        self, settings: BookSettings, placer: Placer | None, new_uid: Callable[[], str]
-    ) -> None:
-        """`new_uid` is given, randomness being I/O."""
+    def __init__(self, settings: BookSettings, places: bool, new_uid: Callable[[], str]) -> None:
+        """Where it does not place, quota alone decides and somebody else (Kubernetes) places.
+        `new_uid` is given, randomness being I/O."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
-        self.engine = Scheduler(settings.engine)
         self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
+        self.room = NodesRoom(self.catalogue, self.nodes, self._record) if places else None
+        self.engine = Scheduler(settings.engine, self.room)
         self.workloads = Workloads(
             self.journal,
             self.catalogue,
             self.engine,
             self.nodes,
-            placer,
+            self.room,
             settings.pods_ready,
             settings.grace_s,
         )
         self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
+
+    def _record(self, key: WorkloadKey) -> WorkloadRecord | None:
+        return self.workloads.records.get(key)
 
     def restore(self, snapshot: Snapshot, now_ns: int) -> None:
         """Takes over what the database holds. Raises ManifestError for an object that this version

@@ -92,6 +92,11 @@ class Node:
         return self.record.name
 
 
+def rests(one: Assignment) -> bool:
+    """Paused, and meant to be."""
+    return one.state is PodState.PAUSED and one.desired is Desired.PAUSE
+
+
 class Nodes:
     def __init__(self, journal: Journal, lease_s: float, lost_after_s: float) -> None:
         self._journal = journal
@@ -101,6 +106,10 @@ class Nodes:
         self.assignments: dict[PodKey, Assignment] = {}
         self._by_node: dict[str, dict[PodKey, Assignment]] = {}
         self._by_workload: dict[WorkloadKey, dict[str, Assignment]] = {}
+        self.moved: dict[PodKey, None] = {}
+        """Pods whose assignments changed, in order; for whoever takes them from here."""
+        self.version = 0
+        """Grows with every change of what the nodes say of themselves."""
         self.regressions_total = 0
         """Times a node remembered more than the database did."""
         self.stale_total = 0
@@ -143,6 +152,7 @@ class Nodes:
         one = self.assignments.pop(key, None)
         if one is None:
             return
+        self.moved[key] = None
         del self._by_node[one.node][key]
         del self._by_workload[key.workload][key.pod]
         if not self._by_workload[key.workload]:
@@ -174,6 +184,7 @@ class Nodes:
         if before is not None and before.node != one.node:
             del self._by_node[before.node][one.key]
         self.assignments[one.key] = one
+        self.moved[one.key] = None
         self._by_node.setdefault(one.node, {})[one.key] = one
         self._by_workload.setdefault(one.workload, {})[one.pod] = one
 
@@ -219,6 +230,7 @@ class Nodes:
         node = Node(record, hello.capacity, True, hello.version, 0, usage=usage)
         node.lease_until_ns = now_ns + self._lease_ns
         self.nodes[hello.node] = node
+        self.version += 1
         journal.put_node(record)
         return node, behind or foreign
 
@@ -238,6 +250,7 @@ class Nodes:
         node = self.session(name, epoch)
         if sequence <= node.sequence:  # late or twice: it says nothing about now
             return node, False
+        self.version += 1
         was_ready = self.ready(node, now_ns)
         node.sequence = sequence
         node.lease_until_ns = now_ns + self._lease_ns
@@ -260,6 +273,7 @@ class Nodes:
                 continue  # nothing to lose; it is shown as away
             node.record = replace(node.record, lost=True, epoch=node.record.epoch + 1)
             node.connected = False
+            self.version += 1
             self._journal.put_node(node.record)
             self._journal.note(
                 "Lost", f"Node/{node.name}", "no report for the lease and its grace", now_ns
@@ -275,4 +289,5 @@ class Nodes:
         if self._by_node.get(name):
             raise ValueError(blocked(len(self._by_node[name])))
         del self.nodes[name]
+        self.version += 1
         self._journal.drop_node(name)

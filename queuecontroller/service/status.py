@@ -19,10 +19,10 @@ from queuecontroller.engine.shares import dominant_share
 from queuecontroller.engine.usage_history import usage_of
 from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
 
+from .asks import describe
 from .book import Book
 from .conditions import phase
 from .nodes import SECOND_NS, Node
-from .placing import describe
 from .submission import Refused
 
 API: Final = "kueue.x-k8s.io/v1beta1"

@@ -12,10 +12,12 @@ from typing import Any, Final
 from queuecontroller.engine.model import PodSet, Workload
 from queuecontroller.manifests.jobs import workloads_of
 from queuecontroller.manifests.kueue import read_workload
+from queuecontroller.manifests.reader import ManifestError, Problem
+from queuecontroller.placement.request import AskError
 from queuecontroller.records import GpuAsk, OnPreemption, WorkloadRecord
 
+from .asks import ask_of, requests_of
 from .catalogue import USERS, Catalogue, Identity, read_on_preemption
-from .placing import ask_of, requests_of
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """Kubernetes' form of names (RFC 1123)."""
@@ -67,17 +69,25 @@ def records_of(
     return [
         WorkloadRecord(
             workload=one,
-            asks={
-                pod_set.name: ask
-                for pod_set in one.pod_sets
-                if (ask := ask_of(pod_set)) is not None
-            },
+            asks=_asks(one, str(who)),
             on_preemption=on_preemption,
             kind=who.kind,
             manifest=manifest,
         )
         for one in found
     ]
+
+
+def _asks(workload: Workload, path: str) -> dict[str, GpuAsk]:
+    found = {}
+    for pod_set in workload.pod_sets:
+        try:
+            ask = ask_of(pod_set)
+        except AskError as error:
+            raise ManifestError([Problem(f"{path}: pod set {pod_set.name}", str(error))]) from None
+        if ask is not None:
+            found[pod_set.name] = ask
+    return found
 
 
 def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> WorkloadRecord:

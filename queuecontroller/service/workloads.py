@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from queuecontroller.engine.assignment import PendingReason
 from queuecontroller.engine.decisions import CycleResult, Preempted, QuotaReserved, StillPending
 from queuecontroller.engine.lifecycle import (
     Eviction,
@@ -29,6 +30,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED, PODS_READY
+from queuecontroller.placement.choose import Chosen
 from queuecontroller.records import (
     Assignment,
     Desired,
@@ -41,9 +43,8 @@ from . import conditions
 from .catalogue import Catalogue
 from .figures import Figures, Histogram
 from .journal import Journal
-from .nodes import Nodes
-from .placements import Placements, rests
-from .placing import Placed, Placer, Unplaced
+from .nodes import Nodes, rests
+from .room import NodesRoom, gpu_shares
 
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
@@ -67,16 +68,16 @@ class Workloads:
         catalogue: Catalogue,
         engine: Scheduler,
         nodes: Nodes,
-        placer: Placer | None,
+        room: NodesRoom | None,
         pods_ready: PodsReadySettings,
         grace_s: float,
     ) -> None:
-        """Without a placer quota alone decides, and somebody else (Kubernetes) places."""
+        """Without a room quota alone decides, and somebody else (Kubernetes) places."""
         self._journal = journal
         self._catalogue = catalogue
         self.engine = engine
         self._nodes = nodes
-        self._placements = Placements(catalogue, nodes, placer)
+        self._room = room
         self._pods_ready = pods_ready
         self.grace_s = grace_s
         self.records: dict[WorkloadKey, WorkloadRecord] = {}
@@ -176,6 +177,8 @@ class Workloads:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
+        if self._room is not None:
+            self._room.follow(now_ns)
         result = self.engine.cycle(now_ns)
         for replaced in result.replaced:
             self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)
@@ -184,14 +187,17 @@ class Workloads:
         for decision in result.reserved:
             self._reserve(decision, now_ns)
         for pending in result.pending:
-            self._wait(pending)
+            self._wait(pending, now_ns)
         if result.heads:
             done = "success" if result.reserved or result.preempted else "inadmissible"
             self.figures.attempts[done] += 1
         return result
 
-    def _wait(self, pending: StillPending) -> None:
+    def _wait(self, pending: StillPending, now_ns: int) -> None:
         key = pending.info.key
+        if self._room is not None:
+            for paused in pending.frees:
+                self._room.oust(paused, key, now_ns)
         waiting = Waiting(str(pending.reason), pending.message, pending.preempting)
         if self.waiting.get(key) != waiting:
             self.waiting[key] = waiting
@@ -240,10 +246,10 @@ class Workloads:
         if late:
             self._hold_up(key, "AdmissionCheck", f"waits for {', '.join(late)}")
             return False
-        placed = self._placements.place(record, now_ns)
-        if isinstance(placed, Unplaced):
+        placed = self._room.place(record, now_ns) if self._room is not None else []
+        if isinstance(placed, str):
             self._unplaced[key] = None
-            self._hold_up(key, "Placement", placed.reason)
+            self._hold_up(key, str(PendingReason.WAITING_FOR_PLACEMENT), placed)
             return False
         self._unplaced.pop(key, None)
         self.waiting.pop(key, None)
@@ -263,7 +269,7 @@ class Workloads:
             self.waiting[key] = waiting
             self._journal.touch_workload(key)
 
-    def _decide_run(self, record: WorkloadRecord, placed: Placed, now_ns: int) -> None:
+    def _decide_run(self, record: WorkloadRecord, placed: Chosen, now_ns: int) -> None:
         assert record.workload.admission is not None
         pod_set = placed.pod.rpartition("-")[0] or next(iter(record.asks))
         before = self._nodes.of_workload(record.key).get(placed.pod)
@@ -278,7 +284,7 @@ class Workloads:
                 revision=0,
                 desired=Desired.RUN,
                 ask=record.asks[pod_set],
-                gpus=placed.gpus,
+                gpus=gpu_shares(placed, record.asks[pod_set].share_ppm),
                 state=before.state if before is not None else PodState.DECIDED,
                 reason="admitted",
                 cluster_queue=record.workload.admission.cluster_queue,
@@ -408,8 +414,8 @@ class Workloads:
     ) -> None:
         """The node could not start a pod; the workload stops everywhere and waits its turn."""
         record = self.records[key]
-        if not record.node:
-            self._placements.avoid(key, node, now_ns)
+        if not record.node and self._room is not None:
+            self._room.avoid(key, node, now_ns)
         attempt = record.workload.requeue_state.count + 1
         again = RequeueState(attempt, now_ns + backoff_ns(attempt, key, BACKOFF))
         self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, desired, again)
@@ -449,7 +455,7 @@ class Workloads:
 
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)
-        if self._placements.forgive(now_ns):
+        if self._room is not None and self._room.forgive(now_ns):
             self.place_waiting(now_ns)
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:

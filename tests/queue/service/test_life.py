@@ -33,8 +33,9 @@ def test_nobody_is_admitted_before_a_node_has_room() -> None:
     world = World()
     one = world.submit()
     status = world.status(one)
-    assert (status.phase, status.reason) == ("QuotaReserved", "Placement")
-    assert status.message == "no node is connected"
+    assert (status.phase, status.reason) == ("Pending", "WaitingForPlacement")
+    assert status.message == "couldn't place: no node is connected"
+    assert world.used("a") == 0, "quota is for those who can start"
     world.connect(gpus=(gpu(0, memory=4 * GIB),))
     assert "has 4096 of 8192 MiB free" in world.status(one).message
     world.report(gpus=(gpu(0),))
@@ -213,7 +214,7 @@ def test_a_local_queue_that_stops_is_told_to_who_waits_in_it() -> None:
     world.step("hold", lambda book, now: book.hold(queue, True, now))
     world.settle()
     assert world.status(two).message == "LocalQueue q is stopped (HoldAndDrain)"
-    assert world.status(one).phase == "QuotaReserved"
+    assert world.status(one).phase == "Pending"
 
 
 def test_who_waits_in_a_local_queue_that_is_held_or_gone_is_not_let_in() -> None:

@@ -29,7 +29,6 @@ from queuecontroller.records import (
 from queuecontroller.service.book import Applied, Book, BookSettings
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, Hello
-from queuecontroller.service.placing import Placer, StockPlacer
 from queuecontroller.service.status import Status, Views
 from queuecontroller.service.submission import Submission
 
@@ -140,10 +139,8 @@ class World:
         self,
         text: str = TEAMS,
         settings: BookSettings | None = None,
-        placer: Placer | None = None,
     ) -> None:
         self.settings = settings or BookSettings(lease_s=15, lost_after_s=60)
-        self.placer = placer or StockPlacer()
         self.store = MemoryStore()
         self.now_ns = 1_000 * SECOND
         self._uids = itertools.count(1)
@@ -154,7 +151,7 @@ class World:
             self.apply(text)
 
     def _book(self) -> Book:
-        book = Book(self.settings, self.placer, lambda: f"uid-{next(self._uids)}")
+        book = Book(self.settings, True, lambda: f"uid-{next(self._uids)}")
         book.restore(self.store.load(), self.now_ns)
         return book
 

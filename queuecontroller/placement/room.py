@@ -1,0 +1,171 @@
+"""The engine's port for room, over a stock: who may go where, and what is kept for whom.
+
+A workload's own holdings count as free for itself. What is kept for somebody lies over what those
+who have to leave for it still hold: the stock is overdrawn there until they are gone, so nobody
+else gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from queuecontroller.engine.assignment import Assignment
+from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.engine.room import Verdict
+from queuecontroller.engine.workload_info import WorkloadInfo
+from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.placement.stock import Stock
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPods:
+    """Of one pod set, what the engine gave: how many, and each resource's flavor."""
+
+    name: str
+    count: int
+    flavors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """All pods of a workload that need a place; `wrong`: why there cannot be one at all."""
+
+    pods: tuple[PodToPlace, ...] = ()
+    topology: Topology = field(default_factory=Topology)
+    wrong: str = ""
+
+
+class Wishes(Protocol):
+    """What a room has to know of workloads, and cannot see in the stock."""
+
+    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish: ...
+
+    def shape(self, workload: Workload) -> Hashable:
+        """See `engine.room.Room`."""
+
+    def pauses(self, key: WorkloadKey) -> bool:
+        """Whether it is only paused when it is preempted: memory and slots stay its own."""
+
+    def yields(self, key: WorkloadKey, priority: int) -> bool:
+        """Whether one of this priority may have the memory it keeps while it is paused."""
+
+    def resting(self, priority: int) -> Collection[WorkloadKey]:
+        """Paused workloads without quota that yield to this priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Key of what is kept for a pod; of a class of its own, equal to no other key."""
+
+    workload: WorkloadKey
+    pod: str
+
+
+class StockRoom:
+    def __init__(self, stock: Stock, wishes: Wishes) -> None:
+        self.stock = stock
+        self._wishes = wishes
+        self._kept: dict[WorkloadKey, list[Chosen]] = {}
+
+    @property
+    def generation(self) -> int:
+        return self.stock.changes
+
+    @property
+    def freed(self) -> int:
+        return self.stock.freed
+
+    def shape(self, workload: Workload) -> Hashable:
+        return self._wishes.shape(workload)
+
+    def look(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        return self._find(info.workload, _given(assignment), gone)[1]
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        return self.claim(info.workload, _given(assignment), gone)
+
+    def claim(
+        self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey] = ()
+    ) -> Verdict:
+        """`keep`, for a workload the engine has dealt with before."""
+        chosen, verdict = self._find(workload, given, gone)
+        if not verdict.refusal and self._kept.get(workload.key, []) != chosen:
+            self.let_go(workload.key)
+            self._kept[workload.key] = chosen
+            for one in chosen:
+                key = Kept(workload.key, one.pod)
+                self.stock.hold(key, one.node, one.shares, workload.key)
+        return verdict
+
+    def let_go(self, key: WorkloadKey) -> None:
+        for one in self._kept.pop(key, ()):
+            self.stock.release(Kept(key, one.pod))
+
+    def kept(self, key: WorkloadKey) -> list[Chosen] | None:
+        return self._kept.get(key)
+
+    def _find(
+        self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey]
+    ) -> tuple[list[Chosen], Verdict]:
+        wish = self._wishes.wish(workload, given)
+        if wish.wrong:
+            return [], Verdict(wish.wrong, preempting_helps=False)
+        if not wish.pods:
+            return [], Verdict()
+        leave = set(gone)
+        found = self._place(workload.key, wish, leave, self._wishes.pauses)
+        if not isinstance(found, NoPlace):
+            return found, Verdict(in_the_way=self._in_the_way(found, leave))
+        resting = set(self._wishes.resting(workload.priority)) - {workload.key}
+        yields = {
+            key
+            for key in leave
+            if self._wishes.pauses(key) and self._wishes.yields(key, workload.priority)
+        }
+        if not resting and not yields:
+            return [], Verdict(found.reason)
+        after = self._place(
+            workload.key,
+            wish,
+            leave | resting,
+            lambda key: key not in resting and key not in yields and self._wishes.pauses(key),
+        )
+        if isinstance(after, NoPlace):
+            return [], Verdict(found.reason)
+        frees = self._in_the_way(after, resting)
+        if leave - {workload.replaces}:  # others have to leave too, so it waits in any case
+            return after, Verdict(in_the_way=self._in_the_way(after, leave), frees=frees)
+        refusal = f"{found.reason}; {', '.join(sorted(frees))}, paused, gives its memory up for it"
+        return [], Verdict(refusal, frees=frees, preempting_helps=False)
+
+    def _place(
+        self,
+        key: WorkloadKey,
+        wish: Wish,
+        gone: Collection[WorkloadKey],
+        pauses: Callable[[WorkloadKey], bool],
+    ) -> list[Chosen] | NoPlace:
+        undo = self.stock.without({key, *gone}, lambda one: one != key and pauses(one))
+        try:
+            return place(self.stock, wish.pods, wish.topology)
+        finally:
+            undo()
+
+    def _in_the_way(
+        self, chosen: Iterable[Chosen], owners: Collection[WorkloadKey]
+    ) -> frozenset[WorkloadKey]:
+        uuids = {share.uuid for one in chosen for share in one.shares}
+        return frozenset(self.stock.owners_on(owners, uuids))
+
+
+def _given(assignment: Assignment) -> list[GivenPods]:
+    return [
+        GivenPods(one.name, one.count, {name: given.flavor for name, given in one.flavors.items()})
+        for one in assignment.pod_sets
+    ]
