@@ -42,6 +42,13 @@ def unshare(flags: int) -> None:
         raise _error("unshare")
 
 
+def enter(namespace: int) -> None:
+    """Join a namespace by an open /proc/PID/ns file; a pid namespace only children. Raises
+    OSError."""
+    if _libc.setns(namespace, 0) != 0:
+        raise _error("setns")
+
+
 def pivot(root: Path) -> None:
     """Make a mounted directory this process's root and let go of the old one. Raises OSError."""
     number = _PIVOT_ROOT.get(platform.machine())

@@ -81,7 +81,8 @@ def run(container: Container, place: Path) -> int:
     if any(mark in str(container.rootfs) for mark in ",:\\"):
         raise Refused(f"{container.rootfs}: a path with , : or \\ cannot be an overlay")
     bundle = _bundle(container, place)
-    mounts.unshare(mounts.CLONE_NEWPID)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    mounts.unshare(mounts.CLONE_NEWPID)  # of children: the first is its pid 1
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     child = os.fork()
@@ -89,6 +90,8 @@ def run(container: Container, place: Path) -> int:
         os.close(ready_read)
         os.close(go_write)
         _child(container, place, bundle, ready_write, go_read)
+    mounts.enter(own)  # hooks are the host's, and nothing starts where pid 1 has ended
+    os.close(own)
     os.close(ready_write)
     os.close(go_read)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
