@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nodeagent.core import events as ev
 from nodeagent.core import kubelet as kb
@@ -90,6 +90,14 @@ class DeskSettings:
     """GPUs that are not offered."""
 
 
+class _Offer(NamedTuple):
+    """One GPU as the kubelet is told of it."""
+
+    gpu: GpuUuid
+    healthy: bool
+    numa_node: int | None
+
+
 @dataclass(slots=True)
 class KubeletFigures:
     """Counters for the metrics, since the daemon started."""
@@ -160,7 +168,8 @@ class KubeletDesk:
         self._starts: dict[int, asyncio.Future[None]] = {}
         self._wrote = False
         """A file of this turn is new to the runtime."""
-        self._shown: tuple[SlotDevice, ...] = ()
+        self._shown: tuple[_Offer, ...] = ()
+        self._devices: tuple[SlotDevice, ...] = ()
         self._change = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._effects: Mapping[type[Any], Callable[[Any], Awaitable[Sequence[kb.Event]]]] = {
@@ -179,7 +188,7 @@ class KubeletDesk:
     async def start(self) -> None:
         self._keeper.on_ended.append(self._grant_ended)
         self._gpus.on_read.append(self._gpus_read)
-        self._shown = self._slots()
+        self._show(self._offers())
         grants = tuple(
             (grant, held.record.container)
             for grant, held in self._keeper.book.grants.items()
@@ -207,15 +216,10 @@ class KubeletDesk:
 
     # --- what is offered ----------------------------------------------------------------------
 
-    def _slots(self) -> tuple[SlotDevice, ...]:
-        """All slots of a GPU have its health: the kubelet counts each for itself."""
+    def _offers(self) -> tuple[_Offer, ...]:
         told = self._settings.numa_topology
         nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.sorted() if told}
-        return tuple(
-            SlotDevice(str(SlotId(gpu.uuid, number)), gpu.healthy, nodes.get(gpu.uuid))
-            for gpu in self._offered()
-            for number in range(self._settings.slots_per_gpu)
-        )
+        return tuple(_Offer(gpu.uuid, gpu.healthy, nodes.get(gpu.uuid)) for gpu in self._offered())
 
     def configure(self, settings: DeskSettings) -> None:
         """While the daemon runs; resource and slots are of the registration and stay."""
@@ -232,35 +236,40 @@ class KubeletDesk:
         ]
 
     def devices(self) -> tuple[SlotDevice, ...]:
-        return self._shown
+        return self._devices
 
     async def watch(self) -> AsyncGenerator[tuple[SlotDevice, ...], None]:
         while True:
-            change, shown = self._change, self._shown
-            yield shown
+            change, devices = self._change, self._devices
+            yield devices
             await change.wait()
 
     def _gpus_read(self) -> None:
-        now = self._slots()
+        now = self._offers()
         if now == self._shown:
             return
-        healthy = {one.id for one in self._shown if one.healthy}
-        if any(one.id in healthy and not one.healthy for one in now) or len(now) != len(
-            self._shown
-        ):
+        healthy = {one.gpu for one in self._shown if one.healthy}
+        sicker = any(one.gpu in healthy and not one.healthy for one in now)
+        if sicker or len(now) != len(self._shown):
             self._show(now)
         else:
             self._spawn(self._show_later(now))
 
-    async def _show_later(self, then: tuple[SlotDevice, ...]) -> None:
+    async def _show_later(self, then: tuple[_Offer, ...]) -> None:
         """Good news is told when it has lasted."""
         await asyncio.sleep(RECOVERY_QUIET_S)
-        if self._slots() == then:
+        if self._offers() == then:
             self._show(then)
 
-    def _show(self, devices: tuple[SlotDevice, ...]) -> None:
-        if devices != self._shown:
-            self._shown = devices
+    def _show(self, offers: tuple[_Offer, ...]) -> None:
+        """All slots of a GPU have its health: the kubelet counts each for itself."""
+        if offers != self._shown:
+            self._shown = offers
+            self._devices = tuple(
+                SlotDevice(str(SlotId(one.gpu, number)), one.healthy, one.numa_node)
+                for one in offers
+                for number in range(self._settings.slots_per_gpu)
+            )
             self._change.set()
             self._change = asyncio.Event()
 

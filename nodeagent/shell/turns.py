@@ -6,12 +6,12 @@ from __future__ import annotations
 from nodeagent.config import PlannerSettings
 from nodeagent.core.planner import PlanRules, Tenant, TurnPlanner
 from nodeagent.core.usage import Activity
-from nodeagent.ports import Clock, GrantState
+from nodeagent.ports import Clock, GrantRecord, GrantState
 from nodeagent.shell.keeper import Keeper
 from nodeagent.units import NS_PER_MS, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy
 
-HEARTBEAT_NS = 100 * NS_PER_MS
-"""Tenants call the daemon silent after 2 s."""
+HEARTBEAT_NS = 400 * NS_PER_MS
+"""Tenants call the daemon silent after 2 s: five beats."""
 
 
 class Turns:
@@ -20,6 +20,7 @@ class Turns:
         self._keeper = keeper
         self._clock = clock
         self._beat_ns = 0
+        self._tenants: dict[GrantId, tuple[GrantRecord, Tenant]] = {}
         self.planner = TurnPlanner(
             PlanRules(
                 period_ns=_ns(settings.period_ms),
@@ -29,6 +30,13 @@ class Turns:
                 floor_ppm=Ppm(int(settings.priority_floor_percent * 10_000)),
             )
         )
+
+    def _tenant(self, record: GrantRecord) -> Tenant:
+        """Made anew only when the record was: 80 grants are looked at ten times a second."""
+        known = self._tenants.get(record.grant)
+        if known is None or known[0] is not record:
+            known = self._tenants[record.grant] = (record, _tenant_of(record))
+        return known[1]
 
     def tick(self) -> float:
         """One look and one plan; the seconds until the next."""
@@ -44,16 +52,7 @@ class Turns:
             for index, device in enumerate(record.devices):
                 if opened.tenants:
                     looks[grant, device.gpu] = opened.account.activity(index)
-            tenants.append(
-                Tenant(
-                    grant,
-                    tuple(device.gpu for device in record.devices),
-                    record.devices[0].share_ppm,
-                    record.policy is SharePolicy.HARD,
-                    record.paused,
-                    record.priority,
-                )
-            )
+            tenants.append(self._tenant(record))
         for change in self.planner.plan(tenants, looks, now_ns):
             region = self._keeper.open[change.grant].region
             region.set_turn(change.device, change.turn, change.wake)
@@ -61,12 +60,25 @@ class Turns:
             self._beat_ns = now_ns
             for opened in self._keeper.open.values():
                 opened.region.heartbeat(now_ns)
+            for ended in self._tenants.keys() - self._keeper.open.keys():
+                del self._tenants[ended]
         busiest = self.planner.busiest()
         if busiest > 1:
             return self._settings.contended_tick_ms / 1000
         if busiest == 1:
             return self._settings.active_tick_ms / 1000
         return self._settings.idle_tick_ms / 1000
+
+
+def _tenant_of(record: GrantRecord) -> Tenant:
+    return Tenant(
+        record.grant,
+        tuple(device.gpu for device in record.devices),
+        record.devices[0].share_ppm,
+        record.policy is SharePolicy.HARD,
+        record.paused,
+        record.priority,
+    )
 
 
 def _ns(milliseconds: float) -> Nanoseconds:
