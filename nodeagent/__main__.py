@@ -26,12 +26,13 @@ from nodeagent import metrics as m
 from nodeagent import native
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
-from nodeagent.adapters.host import host_findings
+from nodeagent.adapters.host import DRIVER, find_library, host_findings
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
+from nodeagent.adapters.proc_facts import CgroupRestrainer, ProcInspector
 from nodeagent.adapters.queue_client import GrpcQueueLink
 from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
 from nodeagent.adapters.region_mounts import region_mounts
@@ -46,7 +47,9 @@ from nodeagent.kubelet_serving import make_kubelet
 from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
+from nodeagent.shell.containment import Containment
 from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
 from nodeagent.shell.queue import QueueDesk
@@ -54,6 +57,8 @@ from nodeagent.shell.reload import Reloader
 from nodeagent.shell.scrape import Scrape, dcgm_wanted
 from nodeagent.shell.service import Service
 from nodeagent.shell.turns import Turns
+from nodeagent.shell.watch import Watch
+from nodeagent.units import GrantId
 
 log = logging.getLogger("nodeagent")
 
@@ -152,6 +157,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         nodes[0].fatal(error)
 
     keeper = Keeper(rules_of(settings, boot), clock, ledger, regions, SystemProcesses(), fatal)
+    driver = find_library(DRIVER, environment, [files.shim_dir])
     doorman = SeqpacketDoorman(keeper, clock)
     keeper.doorman = doorman
     turns = Turns(settings.planner, keeper, clock)
@@ -167,6 +173,14 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         }
     ]
     service.counters = lambda: {k: v for part in counters for k, v in part().items()}
+
+    journal = Journal(clock, settings.detection.repeat_s)
+    containment = Containment(keeper, keeper.processes, CgroupRestrainer(), ledger, journal, clock)
+    watch = Watch(settings.detection, keeper, ProcInspector(), containment, journal, clock)
+    watch.place_of = lambda grant: place_of(service, grant)
+    watch.known_libraries = lambda: driver_libraries(driver, files, keeper)
+    service.journal, service.watch = journal, watch
+    service.acts = lambda: dict(containment.acts)
 
     def doctor() -> list[Finding]:
         return host_findings(files, environment, runtime, settings.nvml.library)
@@ -244,6 +258,22 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         doorman.close_listeners()
         ledger.close()
         lock.close()
+
+
+def place_of(service: Service, grant: GrantId) -> tuple[str, str]:
+    """(namespace, ClusterQueue) of work that came through the queue."""
+    work = service.queue.book.work_of(grant) if service.queue is not None else None
+    if work is None:
+        return "", ""
+    return work.decision.workload.partition("/")[0], work.decision.cluster_queue
+
+
+def driver_libraries(driver: Path | None, files: native.NativeFiles, keeper: Keeper) -> set[str]:
+    """The driver's and ours, and those that grants were made with."""
+    found = {str(files.shim_dir / DRIVER)} | ({str(driver)} if driver is not None else set())
+    return found | {
+        held.record.driver_path for held in keeper.book.grants.values() if held.record.driver_path
+    }
 
 
 def user_name(uid: int) -> str:

@@ -154,6 +154,57 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DetectionSettings:
+    """[detection]: who uses a GPU around the interposer, and what is done about it. observe: tell;
+    contain: also pause, deny opens, freeze; kill: also kill. See docs/telemetry.md."""
+
+    enabled: bool = True
+    """Look at all."""
+    grants: str = _choice("contain", "observe", "contain", "kill")
+    """For processes in grants, and in pods."""
+    bare_metal: str = _choice("observe", "observe", "contain", "kill")
+    """For all other processes of the host. observe: they may have been there before us."""
+    policies: str = ""
+    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace goes before a queue."""
+    exempt: str = (
+        "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
+        " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
+    )
+    """Programs of the host, by full path, that may use a GPU without a grant; one in a pod never
+    is."""
+    grace_s: float = _number(0.4, 0.0, 600.0)
+    """How long, in s, a process may be on a GPU before it must have registered. 0.4: programs
+    register before they have a context; what remains is the time between two readings."""
+    memory_slack_mib: int = _number(64, 0, 1_000_000)
+    """GPU memory, in MiB, that NVML may see beyond what a grant accounts for; or
+    memory_slack_percent of it, whichever is more."""
+    memory_slack_percent: float = _number(5.0, 0.0, 100.0)
+    """Percent of the memory NVML sees."""
+    time_slack_percent: float = _number(10.0, 0.0, 100.0)
+    """Points by which NVML's busy time may exceed a grant's own. 10: NVML's samples are coarse."""
+    time_window_s: float = _number(30.0, 1.0, 3600.0)
+    """Over this long, in s."""
+    runaway_kernel_s: float = _number(1800.0, 0.0, 604_800.0)
+    """Work on the GPU that does not get on for this long, in s, is a runaway. 0: never; for jobs
+    whose kernels run for ever by design."""
+    repeat_s: float = _number(600.0, 0.0, 86_400.0)
+    """The same suspicion of the same grant or program is told again after this long, in s."""
+
+    def exempt_paths(self) -> frozenset[str]:
+        return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
+
+    def policy_map(self, kind: str) -> dict[str, str]:
+        """NAME to LEVEL of the exceptions of one kind."""
+        found = {}
+        for one in self.policies.split(","):
+            what, _, level = one.strip().partition("=")
+            prefix, _, name = what.partition("/")
+            if prefix == kind:
+                found[name] = level
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class PathSettings:
     """[paths]: where to find our own files."""
 
@@ -212,6 +263,7 @@ class Settings:
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     nvml: NvmlSettings = field(default_factory=NvmlSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    detection: DetectionSettings = field(default_factory=DetectionSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     kubelet: KubeletSection = field(default_factory=KubeletSection)
     paths: PathSettings = field(default_factory=PathSettings)
@@ -224,6 +276,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "planner": PlannerSettings,
     "nvml": NvmlSettings,
     "metrics": MetricsSettings,
+    "detection": DetectionSettings,
     "queue": QueueSettings,
     "kubelet": KubeletConfig,
     "paths": PathSettings,
@@ -287,7 +340,32 @@ def _check_together(settings: Settings) -> list[str]:
         split_address(settings.metrics.listen)
     except ValueError as error:
         problems.append(f"metrics.listen: {error}")
-    return problems + _check_metrics(settings.metrics) + _check_queue(settings.queue)
+    return (
+        problems
+        + _check_metrics(settings.metrics)
+        + _check_detection(settings.detection)
+        + _check_queue(settings.queue)
+    )
+
+
+def _check_detection(detection: DetectionSettings) -> list[str]:
+    problems = []
+    for one in (text.strip() for text in detection.policies.split(",")):
+        what, _, level = one.partition("=")
+        kind, _, name = what.partition("/")
+        if one and (
+            kind not in ("namespace", "queue")
+            or not name
+            or level not in ("observe", "contain", "kill")
+        ):
+            problems.append(
+                f"detection.policies: {one!r} is not namespace/NAME=LEVEL or queue/NAME=LEVEL"
+                " (observe, contain, kill)"
+            )
+    for path in sorted(detection.exempt_paths()):
+        if not path.startswith("/"):
+            problems.append(f"detection.exempt: {path!r} is not an absolute path")
+    return problems
 
 
 def _check_metrics(metrics: MetricsSettings) -> list[str]:

@@ -91,6 +91,17 @@ SERIES_DROPPED: Final = _counter(
     ("reason",),
     "Series left out of scrapes: above metrics.max_series, or there already.",
 )
+DETECTIONS: Final = _counter(
+    "sluice_detections",
+    ("rule",),
+    "Suspicions of use around the interposer, since the daemon started (docs/telemetry.md).",
+)
+SUSPICIONS: Final = _gauge("sluice_suspicions_active", ("rule",), "Suspicions that stand now.")
+ACTS: Final = _counter(
+    "sluice_containment_acts",
+    ("step",),
+    "Steps taken because of a suspicion, each with an audit row before it.",
+)
 
 KUBELET_REGISTERED: Final = _gauge(
     "sluice_kubelet_registered", (), "1 while the kubelet knows the device plugin, else 0."

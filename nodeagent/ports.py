@@ -623,6 +623,12 @@ class NodeView:
     nvml_version: str | None = None
     queue: QueueView | None = None
     """None where the node takes no work from a queue."""
+    detections: Mapping[str, int] = field(default_factory=dict)
+    """Suspicions raised since the daemon started, by rule."""
+    suspicions: Mapping[str, int] = field(default_factory=dict)
+    """Those that stand now, by rule."""
+    acts: Mapping[str, int] = field(default_factory=dict)
+    """Steps taken since the daemon started, by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -673,6 +679,26 @@ class Finding:
     remedy: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One thing that happened on the node."""
+
+    number: int
+    """Counts up from 1 while the daemon runs."""
+    at_unix_s: float
+    kind: str
+    """A detection rule, act, gpu, driver or device."""
+    level: str
+    """info, warning or critical."""
+    text: str
+    uid: int | None = None
+    """Whose grant or process it is about; None: for operators alone."""
+    grant: GrantId | None = None
+    pid: int = 0
+    evidence: str = "{}"
+    """JSON: the figures behind it."""
+
+
 class NodeService(Protocol):
     """What the local API offers; the daemon's shell implements it."""
 
@@ -684,6 +710,8 @@ class NodeService(Protocol):
     def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView: ...
     def release_grant(self, peer: Peer, grant: str) -> GrantView: ...
     def node_view(self, peer: Peer | None) -> NodeView: ...
+    def events(self, peer: Peer, after: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
+        """Those the peer may see."""
 
 
 # --- registration -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from nodeagent.ports import (
     GrantAsk,
     Granted,
     GrantView,
+    NodeEvent,
     NodeView,
     RefusalKind,
     Refused,
@@ -98,6 +99,13 @@ class Client:
         with self._errors():
             for snapshot in self._method("Watch")(request):
                 yield self._wire.read_snapshot(snapshot)
+
+    def events(self, after: int = 0, follow: bool = False) -> Iterator[NodeEvent]:
+        request = self._wire.message("WatchEventsRequest")(after=after, follow=follow)
+        with self._errors():
+            timeout = None if follow else DEADLINE_S
+            for event in self._method("WatchEvents")(request, timeout=timeout):
+                yield self._wire.read_event(event)
 
     def doctor(self) -> list[Finding]:
         response = self._call("Doctor", self._wire.message("DoctorRequest")())

@@ -16,6 +16,7 @@ from nodeagent.adapters.sqlite_file import SqliteFile
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.ports import GrantRecord, GrantState
 from nodeagent.queue_ports import Done, Fence, Work, WorkKey
+from nodeagent.watch_ports import AuditRow
 
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""
@@ -39,6 +40,13 @@ CREATE TABLE queue_done (
     id INTEGER PRIMARY KEY, uid TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL
 ) STRICT;
 """
+_SCHEMA_3: Final = """
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, at_unix_s REAL NOT NULL, body TEXT NOT NULL
+) STRICT;
+"""
+KEEP_AUDIT: Final = 10_000
+"""Rows of acts kept, whatever became of their grants."""
 KEEP_DONE: Final = 1000
 """Ended work of the queue remembered, as the reducer does."""
 
@@ -47,7 +55,7 @@ class SqliteLedger:
     def __init__(self, path: Path, boot_id: str) -> None:
         """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
         self._boot_id = boot_id
-        self._file = SqliteFile(path, (_SCHEMA, _SCHEMA_2))
+        self._file = SqliteFile(path, (_SCHEMA, _SCHEMA_2, _SCHEMA_3))
         self._run = self._file.run
         ended = GrantState.ENDED.value
         # Grants of an earlier boot died with it.
@@ -83,6 +91,18 @@ class SqliteLedger:
             " body = excluded.body",
             (record.grant, record.boot_id, record.state.value, time.time(), body),
         )
+
+    # --- acts of our own accord ---
+
+    def audit(self, row: AuditRow) -> None:
+        self._run(
+            "INSERT INTO audit (boot_id, at_unix_s, body) VALUES (?, ?, ?)",
+            (self._boot_id, row.at_unix_s, _json(row)),
+        )
+        self._run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (KEEP_AUDIT,))
+
+    def audit_rows(self) -> list[AuditRow]:
+        return self._bodies("audit", AuditRow)
 
     # --- the queue ---
 

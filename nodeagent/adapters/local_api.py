@@ -171,6 +171,7 @@ class LocalApi:
         streams: dict[str, Callable[[Peer, Any], AsyncGenerator[Any, None]]] = {
             "CreateGrant": self._create,
             "Watch": self._watch,
+            "WatchEvents": self._events,
         }
         handlers = {}
         for name, (request, response, _stream) in self._wire.methods().items():
@@ -234,6 +235,12 @@ class LocalApi:
         while True:
             yield self._snapshot(peer)
             await asyncio.sleep(interval_s)
+
+    async def _events(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
+        events = self._service.events(peer, request.after, request.follow)
+        async with contextlib.aclosing(events) as found:
+            async for event in found:
+                yield self._wire.write_event(event)
 
     def _snapshot(self, peer: Peer) -> Any:
         return self._wire.write_snapshot(self._service.node_view(peer), self._clock.unix_s())

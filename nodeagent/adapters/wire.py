@@ -12,6 +12,7 @@ from nodeagent.ports import (
     GrantAsk,
     GrantView,
     MemoryAsk,
+    NodeEvent,
     NodeView,
     QueueAsk,
     RefusalKind,
@@ -198,7 +199,33 @@ class Wire(Descriptors):
             nvml_error=view.nvml_error,
         )
 
+    def write_event(self, event: NodeEvent) -> Any:
+        return self.message("NodeEvent")(
+            number=event.number,
+            at_unix_seconds=event.at_unix_s,
+            kind=event.kind,
+            level=event.level,
+            text=event.text,
+            uid=event.uid,
+            grant=event.grant or "",
+            pid=event.pid,
+            evidence_json=event.evidence,
+        )
+
     # --- from the daemon ---
+
+    def read_event(self, message: Any) -> NodeEvent:
+        return NodeEvent(
+            number=message.number,
+            at_unix_s=message.at_unix_seconds,
+            kind=message.kind,
+            level=message.level,
+            text=message.text,
+            uid=_maybe(message, "uid"),
+            grant=GrantId(message.grant) if message.grant else None,
+            pid=message.pid,
+            evidence=message.evidence_json or "{}",
+        )
 
     def read_grant(self, message: Any) -> GrantView:
         return GrantView(

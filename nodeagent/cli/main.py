@@ -181,6 +181,17 @@ def make_parser() -> argparse.ArgumentParser:
         "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
     )
 
+    events = command("events", "show", "What happened on this node: suspicions, acts, GPU trouble.")
+    events.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
+    )
+    events.add_argument(
+        "--kind",
+        default="",
+        metavar="KIND",
+        help="only these, as unregistered_gpu_user",
+    )
+
     resize = command("resize", "change", "Change the limits of a running grant.")
     resize.add_argument("grant", metavar="GRANT", help="id, beginning of an id, or name")
     resize.add_argument("--gpumem", type=memory, metavar="SIZE", help="GPU memory on each GPU")

@@ -1,4 +1,4 @@
-"""`sluice ps | top | version`: show what runs."""
+"""`sluice ps | top | events | version`: show what runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 from nodeagent import native
 from nodeagent.cli.session import Failed, complain, connect, print_json
-from nodeagent.cli.tables import ps_lines, top_lines
+from nodeagent.cli.tables import event_line, ps_lines, top_lines
 from nodeagent.core.events import write_plain
 
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -46,6 +46,23 @@ def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
                     return 0
     except Failed as failed:
         complain(f"top: {failed}")
+        return failed.status
+    return 0
+
+
+def events(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    try:
+        with connect(options, environment) as client:
+            found = client.events(follow=options.follow)
+            wanted = (one for one in found if options.kind in ("", one.kind))
+            if options.json and not options.follow:
+                print_json(list(wanted))
+                return 0
+            for one in wanted:
+                line = json.dumps(write_plain(one)) if options.json else event_line(one)
+                print(line, flush=True)
+    except Failed as failed:
+        complain(f"events: {failed}")
         return failed.status
     return 0
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pwd
+import time
 from collections.abc import Sequence
 
 from nodeagent.core.quantities import format_bytes
-from nodeagent.ports import DeviceView, GpuView, GrantView, NodeView
+from nodeagent.ports import DeviceView, GpuView, GrantView, NodeEvent, NodeView
 
 WIDTH = 80
 _GRANT_HEAD = (
@@ -49,6 +50,14 @@ def grant_line(grant: GrantView) -> str:
         f" {format_bytes(device.memory_limit_bytes)} and {device.share_ratio * 100:g}%"
         f" on {len(grant.devices)} GPU{'s' if len(grant.devices) > 1 else ''}"
     )
+
+
+def event_line(event: NodeEvent) -> str:
+    """One event in one line; whatever a program is called, the terminal stays as it is."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_unix_s))
+    text = "".join(c if c.isprintable() else "?" for c in event.text)
+    figures = "" if event.evidence == "{}" else f" {event.evidence}"
+    return f"{at} {event.level.upper():8} {event.kind}: {text}{figures}"
 
 
 def _grant_row(grant: GrantView, device: DeviceView, first: bool) -> str:

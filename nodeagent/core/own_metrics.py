@@ -38,6 +38,12 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
     page.add(m.CONFIG_WAITING, (), view.counters.get("config_waiting"))
     if view.queue is not None:
         _queue(page, view.queue)
+    for rule, count in view.detections.items():
+        page.add(m.DETECTIONS, (rule,), count)
+    for rule, count in view.suspicions.items():
+        page.add(m.SUSPICIONS, (rule,), count)
+    for step, count in view.acts.items():
+        page.add(m.ACTS, (step,), count)
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:

@@ -64,6 +64,8 @@ class Open:
     tenants: dict[SlotIndex, Tenant] = field(default_factory=dict)
     refused: bool = False
     """A registration was refused, and logged."""
+    hooks: dict[SlotIndex, tuple[int, int]] = field(default_factory=dict)
+    """What each process says of itself: (groups of hooks in place, unknown export tables)."""
     half_claims: set[SlotIndex] = field(default_factory=set)
     """Claims seen without a start time: their owner may be between two stores."""
 
@@ -91,7 +93,7 @@ class Keeper:
         self._clock = clock
         self._ledger = ledger
         self._regions = regions
-        self._processes = processes
+        self.processes = processes
         self._fatal = fatal
         self._owners: dict[GrantId, ProcessHandle] = {}
         self._answers: dict[RequestId, asyncio.Queue[Answer]] = {}
@@ -280,7 +282,7 @@ class Keeper:
         process = tenant.handle.process
         if (
             not tenant.handle.alive()
-            or self._processes.maps_file(process.pid, *opened.region.usage_file()) is False
+            or self.processes.maps_file(process.pid, *opened.region.usage_file()) is False
         ):
             self._slot_gone(grant, slot, generation)
 
@@ -360,6 +362,9 @@ class Keeper:
         if not opened.tenants:
             return
         image = opened.region.read_usage(list(opened.tenants))
+        opened.hooks = {
+            slot: (used.hook_mask, used.unknown_exports) for slot, used in image.slots.items()
+        }
         generations = {slot: t.generation for slot, t in opened.tenants.items()}
         kinds = opened.account.observe(image, generations, self._clock.monotonic_ns())
         if kinds:
@@ -386,7 +391,7 @@ class Keeper:
                     wanted[slot] = (ns_pid, starttime)
             if not wanted:
                 continue
-            claimants = self._processes.find_claimants(wanted)
+            claimants = self.processes.find_claimants(wanted)
             for slot in wanted:
                 self._adopt_claim(grant, opened, slot, claimants.get(slot))
 
@@ -411,7 +416,7 @@ class Keeper:
         region mapped."""
         allowed = held.record.container is not None or process.uid in (held.record.owner.uid, 0)
         return allowed and (
-            self._processes.maps_file(process.pid, *opened.region.usage_file()) is True
+            self.processes.maps_file(process.pid, *opened.region.usage_file()) is True
         )
 
     # --- after a restart ---
@@ -448,7 +453,7 @@ class Keeper:
         opened = self.open[record.grant]
         slots = []
         for owner in region.owners():
-            handle = self._processes.find(owner.pid, owner.starttime_ticks)
+            handle = self.processes.find(owner.pid, owner.starttime_ticks)
             if handle is None:
                 region.clear_slot(owner.slot)
                 continue
@@ -464,7 +469,7 @@ class Keeper:
         is done with it."""
         if record.container is not None:
             return True
-        root = self._processes.find(record.owner.pid, record.owner.starttime_ticks)
+        root = self.processes.find(record.owner.pid, record.owner.starttime_ticks)
         if root is None:
             return False
         self._owners[record.grant] = root

@@ -131,6 +131,8 @@ class Node:
             for endpoint in self._endpoints:
                 with contextlib.suppress(OSError):
                     await endpoint.close()
+            if self._service.watch is not None:
+                self._service.watch.close()
             await self._nvml.close()
             self._keeper.close()
 
@@ -159,10 +161,12 @@ class Node:
 
     async def _read_gpus(self) -> None:
         reading = await self._nvml.read()
-        self._pace = next_pace(self._pace, self._last_reading, reading)
-        self._last_reading = reading
         self._gpus.take(reading, self._clock.monotonic_ns())
         self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+        watch = self._service.watch
+        urgent = watch.look(reading) if watch is not None else False
+        self._pace = next_pace(self._pace, self._last_reading, reading, urgent)
+        self._last_reading = reading
         self._ok("gpus")
 
     async def _gpu_loop(self) -> None:

@@ -29,6 +29,7 @@ from nodeagent.ports import (
     GrantView,
     LoopView,
     MemoryAsk,
+    NodeEvent,
     NodeView,
     Peer,
     RefusalKind,
@@ -37,9 +38,11 @@ from nodeagent.ports import (
     Waiting,
 )
 from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Answer, Keeper, Open
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.turns import Turns
+from nodeagent.shell.watch import Watch
 from nodeagent.units import (
     NS_PER_S,
     WHOLE_PPM,
@@ -93,6 +96,9 @@ class Service:
         """Set where the node takes work from a queue controller."""
         self.counters: Callable[[], dict[str, float]] = dict
         self.nvml_restarts: Callable[[], int] = lambda: 0
+        self.journal: Journal | None = None
+        self.watch: Watch | None = None
+        self.acts: Callable[[], dict[str, int]] = dict
         self.wait_s = Histogram(WAIT_BOUNDS_S)
 
     # --- grants ---
@@ -205,6 +211,8 @@ class Service:
         if not paused and self.queue is not None:
             self.queue.check_resume(found)
         self._keeper.apply(ev.PauseSet(found, paused))
+        if not paused and self.watch is not None:
+            self.watch.forgive(found)
         return self._view(self._held(found))
 
     def release_grant(self, peer: Peer, grant: str) -> GrantView:
@@ -213,6 +221,15 @@ class Service:
         self._keeper.apply(ev.Released(found))
         held = self._keeper.book.grants.get(found)
         return self._view(held) if held is not None else view
+
+    async def events(self, peer: Peer, after: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
+        """Operators see all; others what is about their own grants and processes."""
+        if self.journal is None:
+            return
+        async with contextlib.aclosing(self.journal.follow(after, follow)) as events:
+            async for event in events:
+                if peer.uid in self.operator_uids or event.uid == peer.uid:
+                    yield event
 
     # --- views ---
 
@@ -252,6 +269,9 @@ class Service:
             readings=tuple(self._gpus.sorted()),
             xids=self._gpus.xids,
             last_xid=self._gpus.last_xid,
+            detections=self.watch.detections if self.watch else {},
+            suspicions=self.watch.suspicions() if self.watch else {},
+            acts=self.acts(),
             nvml_error=self._gpus.error,
             nvml_restarts_total=self.nvml_restarts(),
             version=self._version,

@@ -108,4 +108,5 @@ def node(*grants: GrantView) -> NodeView:
         counters=COUNTERS, readings=CAPTURED.gpus,
         xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
         queue=QUEUE,
+        detections={"unregistered_gpu_user": 2}, suspicions={"unregistered_gpu_user": 1}, acts={"freeze": 1},
     )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Facts about processes from /proc, and cgroups held or ended through the unified hierarchy."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.cgroups import pod_in
+from nodeagent.adapters.pidfd import LARGEST_PID, read_process
+from nodeagent.watch_ports import MappedLibrary, NotPossible, ProcessFacts
+
+MOST_ANCESTORS: Final = 64
+_LIBCUDA: Final = re.compile(rb"/libcuda\.so[.0-9]*(?: \(deleted\))?$")
+_ROOT: Final = Path("/sys/fs/cgroup")
+
+
+class ProcInspector:
+    def facts(self, pid: int) -> ProcessFacts | None:
+        if not 0 < pid <= LARGEST_PID:
+            return None
+        try:
+            process = read_process(pid)
+            cgroup_text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+            ancestors = _ancestors(pid)
+        except OSError:
+            return None
+        try:
+            program = os.readlink(f"/proc/{pid}/exe")
+        except OSError:
+            program = ""
+        return ProcessFacts(
+            pid=pid,
+            starttime_ticks=process.starttime_ticks,
+            uid=process.uid,
+            program=program,
+            cgroup=_unified(cgroup_text),
+            pod_uid=pod_in(cgroup_text) or "",
+            ancestors=ancestors,
+        )
+
+    def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
+        found: dict[tuple[int, int], str] = {}
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as maps:
+                for line in maps:
+                    if b"libcuda.so" not in line:
+                        continue
+                    fields = line.rstrip(b"\n").split(maxsplit=5)
+                    if len(fields) < 6 or not _LIBCUDA.search(fields[5]):
+                        continue
+                    major, _, minor = fields[3].partition(b":")
+                    device = os.makedev(int(major, 16), int(minor, 16))
+                    found[device, int(fields[4])] = fields[5].decode(errors="replace")
+        except (OSError, ValueError):
+            return ()
+        return tuple(MappedLibrary(*key, path) for key, path in found.items())
+
+    def file_id(self, path: str) -> tuple[int, int] | None:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+class CgroupRestrainer:
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._root = root
+
+    def freeze(self, cgroup: str, frozen: bool) -> None:
+        self._write(cgroup, "cgroup.freeze", "1" if frozen else "0")
+
+    def kill(self, cgroup: str) -> None:
+        self._write(cgroup, "cgroup.kill", "1")
+
+    def _write(self, cgroup: str, name: str, value: str) -> None:
+        # Anything but a container's own cgroup holds others too.
+        if pod_in(cgroup) is None or ".." in cgroup.split("/"):
+            raise NotPossible(f"{cgroup or 'its cgroup'} is not a container's")
+        path = self._root / cgroup.strip("/") / name
+        try:
+            with open(path, "w", encoding="ascii", opener=_existing) as file:
+                file.write(value)
+        except OSError as error:
+            raise NotPossible(f"{path}: {error.strerror}") from error
+
+
+def _existing(path: str, _flags: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _unified(text: str) -> str:
+    """`0::PATH`; empty on a host with version 1 alone."""
+    for line in text.splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return ""
+
+
+def _ancestors(pid: int) -> tuple[tuple[int, int], ...]:
+    """Raises OSError when the process itself is gone."""
+    found: list[tuple[int, int]] = []
+    parent, _start = _parent_and_start(pid)
+    while parent > 0 and len(found) < MOST_ANCESTORS:
+        try:
+            above, start = _parent_and_start(parent)
+        except OSError:  # it ended just now: the rest of the line is not known
+            break
+        found.append((parent, start))
+        parent = above
+    return tuple(found)
+
+
+def _parent_and_start(pid: int) -> tuple[int, int]:
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    if len(fields) < 20:
+        raise ProcessLookupError(f"process {pid} is gone")
+    return int(fields[1]), int(fields[19])

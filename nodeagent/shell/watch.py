@@ -1,0 +1,358 @@
+"""Looks at who uses the GPUs after every reading, and starts what the rules ask for.
+
+The sight comes from NVML's list of processes, /proc, and the list of registered processes; where
+the kernel watch runs it adds opens, foreign libraries and audit windows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from nodeagent.config import DetectionSettings
+from nodeagent.core.detection import RULES, Alarm, Detector, Limits, Rule
+from nodeagent.core.response import Level, Policy, Responder
+from nodeagent.core.sightings import (
+    DeviceOpen,
+    ForeignMapping,
+    GpuUser,
+    GrantSight,
+    LaunchAudit,
+    Look,
+    Subject,
+)
+from nodeagent.ports import Clock, NodeReading
+from nodeagent.shell.containment import Containment
+from nodeagent.shell.journal import Journal
+from nodeagent.shell.keeper import Keeper
+from nodeagent.telemetry_ports import AuditWindow, DeviceOpened, ForeignLibrary, KernelEvent
+from nodeagent.units import MIB, NS_PER_S, GpuUuid, GrantId
+from nodeagent.watch_ports import Inspector, ProcessFacts
+
+MAPS_EVERY_S: Final = 5.0
+"""Between two looks at the mapped libraries of one process; each costs about 21 us."""
+MOST_MAPS: Final = 100
+"""Processes whose libraries are looked at after one reading; the others have their turn later."""
+
+
+class Watch:
+    def __init__(
+        self,
+        settings: DetectionSettings,
+        keeper: Keeper,
+        inspector: Inspector,
+        containment: Containment,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self._enabled = settings.enabled
+        self._exempt = settings.exempt_paths()
+        self._keeper = keeper
+        self._inspector = inspector
+        self._containment = containment
+        self._journal = journal
+        self._clock = clock
+        self._detector = Detector(_limits(settings))
+        self._responder = Responder(_policy(settings))
+        self.place_of: Callable[[GrantId], tuple[str, str]] = lambda grant: ("", "")
+        """(namespace, queue) of a grant that came through the queue."""
+        self.known_libraries: Callable[[], Iterable[str]] = tuple
+        """Paths of driver libraries that processes may have mapped."""
+        self.detections: Counter[str] = Counter({str(rule): 0 for rule in Rule})
+        self._facts: dict[int, ProcessFacts] = {}
+        self._maps: dict[tuple[int, int], tuple[int, tuple[ForeignMapping, ...]]] = {}
+        """By process: when its mappings were read, and what was foreign in them."""
+        self._opens: list[DeviceOpen] = []
+        self._audits: list[LaunchAudit] = []
+        self._told_foreign: list[ForeignMapping] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def suspicions(self) -> dict[str, int]:
+        standing = Counter(str(alarm.rule) for alarm in self._detector.alarms)
+        return {str(rule): standing[str(rule)] for rule in Rule}
+
+    def look(self, reading: NodeReading) -> bool:
+        """After a reading; True: look again soon. A reading that failed says nothing."""
+        if not self._enabled or reading.error is not None:
+            return False
+        look = self._sight(reading)
+        verdict = self._detector.look(look)
+        for alarm in verdict.raised:
+            self._raised(alarm)
+        for alarm in (*verdict.cleared, *self._detector.forget(self._gone)):
+            self._cleared(alarm)
+        self._act()
+        return verdict.pending
+
+    def forgive(self, grant: GrantId) -> None:
+        """A person let the grant go on: what was done to it by us is over."""
+        for alarm in self._detector.forget(lambda subject: subject.grant == grant):
+            self._cleared(alarm)
+        self._containment.forgive(grant)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def heard(self, event: KernelEvent) -> None:
+        """From the kernel watch."""
+        if isinstance(event, DeviceOpened):
+            subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
+            if subject is not None:
+                exempt = self._is_exempt(subject) or event.denied
+                self._opens.append(
+                    DeviceOpen(subject, event.major, event.minor, event.access, exempt)
+                )
+        elif isinstance(event, ForeignLibrary):
+            subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
+            if subject is not None:
+                self._told_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
+        elif isinstance(event, AuditWindow):
+            for one in event.processes:
+                subject = self._subject(one.pid, one.starttime_ticks)
+                if subject is not None:
+                    self._audits.append(LaunchAudit(subject, one.driver, one.shim))
+
+    # --- what is seen -------------------------------------------------------------------------
+
+    def _sight(self, reading: NodeReading) -> Look:
+        registered = {
+            (tenant.handle.process.pid, tenant.handle.process.starttime_ticks): grant
+            for grant, opened in self._keeper.open.items()
+            for tenant in opened.tenants.values()
+        }
+        users = []
+        seen = {one.pid for gpu in reading.gpus for one in gpu.processes}
+        self._facts = {
+            pid: facts for pid, facts in self._facts.items() if pid in seen and self._is_same(facts)
+        }
+        for gpu in reading.gpus:
+            for one in gpu.processes:
+                subject = self._subject(one.pid, None, registered)
+                if subject is None:  # gone meanwhile, or in a pid namespace we cannot see
+                    continue
+                key = (subject.pid, subject.starttime_ticks)
+                user = GpuUser(
+                    subject,
+                    gpu.uuid,
+                    key in registered,
+                    self._is_exempt(subject) and subject.uid == 0,
+                    one.memory_bytes,
+                    one.sm_ratio,
+                )
+                users.append(user)
+        opens, self._opens = tuple(self._opens), []
+        audits, self._audits = tuple(self._audits), []
+        return Look(
+            at_ns=self._clock.monotonic_ns(),
+            users=tuple(users),
+            grants=tuple(self._grants()),
+            opens=opens,
+            foreign=self._foreign(users),
+            audits=audits,
+        )
+
+    def _grants(self) -> Iterable[GrantSight]:
+        for grant, opened in self._keeper.open.items():
+            self._keeper.look(grant, opened)
+            held = self._keeper.book.grants.get(grant)
+            if held is None or not opened.tenants:
+                continue
+            subject = self._of_grant(grant)
+            tampers = sum(opened.account.tampers.values())
+            hooks = tuple(
+                (opened.tenants[slot].handle.process.pid, *found)
+                for slot, found in opened.hooks.items()
+                if slot in opened.tenants
+            )
+            for index, device in enumerate(held.record.devices):
+                total = opened.account.total(index)
+                yield GrantSight(
+                    subject,
+                    grant,
+                    GpuUuid(device.gpu),
+                    total.charged_bytes,
+                    total.consumed_ns,
+                    total.completed_ns,
+                    opened.account.activity(index).outstanding_ns,
+                    tampers,
+                    hooks if index == 0 else (),
+                )
+
+    def _of_grant(self, grant: GrantId) -> Subject:
+        """The grant as a whole; a container's by the cgroup of one of its registered processes."""
+        record = self._keeper.book.grants[grant].record
+        namespace, queue = self.place_of(grant)
+        subject = Subject(
+            grant=grant,
+            uid=record.owner.uid,
+            program=record.name,
+            namespace=record.container.namespace if record.container else namespace,
+            queue=queue,
+        )
+        if record.container is None:
+            return subject
+        for tenant in self._keeper.open[grant].tenants.values():
+            facts = self._facts_of(tenant.handle.process.pid)
+            if facts is not None and facts.pod_uid == record.container.pod_uid:
+                return replace(subject, cgroup=facts.cgroup, pod_uid=facts.pod_uid)
+        return subject
+
+    def _subject(
+        self,
+        pid: int,
+        starttime_ticks: int | None,
+        registered: dict[tuple[int, int], GrantId] | None = None,
+    ) -> Subject | None:
+        facts = self._facts_of(pid)
+        if facts is None or starttime_ticks not in (None, facts.starttime_ticks):
+            return None
+        grant = self._grant_of(facts, registered)
+        namespace, queue = self.place_of(grant) if grant is not None else ("", "")
+        held = self._keeper.book.grants.get(grant) if grant is not None else None
+        if held is not None and held.record.container is not None:
+            namespace = held.record.container.namespace
+        return Subject(
+            grant=grant,
+            pid=facts.pid,
+            starttime_ticks=facts.starttime_ticks,
+            uid=facts.uid,
+            program=facts.program,
+            cgroup=facts.cgroup,
+            pod_uid=facts.pod_uid,
+            namespace=namespace,
+            queue=queue,
+        )
+
+    def _grant_of(
+        self, facts: ProcessFacts, registered: dict[tuple[int, int], GrantId] | None
+    ) -> GrantId | None:
+        """Registered there, in the pod of its container, or started from within."""
+        line = ((facts.pid, facts.starttime_ticks), *facts.ancestors)
+        if registered is not None and line[0] in registered:
+            return registered[line[0]]
+        for grant, held in self._keeper.book.grants.items():
+            container, owner = held.record.container, held.record.owner
+            if container is not None:
+                if facts.pod_uid and facts.pod_uid == container.pod_uid:
+                    return grant
+            elif (owner.pid, owner.starttime_ticks) in line or any(
+                (process.pid, process.starttime_ticks) in line for process in held.slots.values()
+            ):
+                return grant
+        return None
+
+    def _facts_of(self, pid: int) -> ProcessFacts | None:
+        facts = self._facts.get(pid)
+        if facts is None:
+            facts = self._inspector.facts(pid)
+            if facts is not None:
+                self._facts[pid] = facts
+        return facts
+
+    def _is_same(self, facts: ProcessFacts) -> bool:
+        """Still that process, and not one that came to have its pid."""
+        handle = self._keeper.processes.find(facts.pid, facts.starttime_ticks)
+        if handle is None:
+            return False
+        handle.close()
+        return True
+
+    def _is_exempt(self, subject: Subject) -> bool:
+        """By program; what another user starts may carry a library of his, so it is believed about
+        an open only."""
+        return not subject.pod_uid and subject.program in self._exempt
+
+    def _foreign(self, users: Iterable[GpuUser]) -> tuple[ForeignMapping, ...]:
+        now_ns = self._clock.monotonic_ns()
+        known: set[tuple[int, int]] | None = None
+        live, looked = set(), 0
+        for user in users:
+            key = (user.subject.pid, user.subject.starttime_ticks)
+            if key in live:
+                continue
+            live.add(key)
+            at_ns, _found = self._maps.get(key, (-1, ()))
+            if (at_ns >= 0 and now_ns - at_ns < MAPS_EVERY_S * NS_PER_S) or looked >= MOST_MAPS:
+                continue
+            looked += 1
+            if known is None:
+                ids = (self._inspector.file_id(path) for path in self.known_libraries())
+                known = {one for one in ids if one is not None}
+            self._maps[key] = (
+                now_ns,
+                tuple(
+                    ForeignMapping(user.subject, one.path, one.inode)
+                    for one in self._inspector.driver_libraries(user.subject.pid)
+                    if (one.device, one.inode) not in known
+                ),
+            )
+        self._maps = {key: found for key, found in self._maps.items() if key in live}
+        told, self._told_foreign = self._told_foreign, []
+        return (*told, *(one for _at, found in self._maps.values() for one in found))
+
+    # --- what is done -------------------------------------------------------------------------
+
+    def _raised(self, alarm: Alarm) -> None:
+        spec, subject = RULES[alarm.rule], alarm.subject
+        level = self._responder.raised(alarm)
+        self.detections[str(alarm.rule)] += 1
+        whom = subject.grant or f"{subject.uid}:{subject.program}"
+        self._journal.tell(
+            str(alarm.rule),
+            "warning" if level is Level.OBSERVE else "critical",
+            f"{subject} {spec.meaning}; confidence {spec.confidence}, policy {level}",
+            once=f"{alarm.rule}:{whom}",
+            uid=subject.uid,
+            grant=subject.grant,
+            pid=subject.pid,
+            evidence=alarm.evidence,
+        )
+
+    def _cleared(self, alarm: Alarm) -> None:
+        for act in self._responder.cleared(alarm, alive=not self._gone(alarm.subject)):
+            self._containment.carry_out(act)
+
+    def _gone(self, subject: Subject) -> bool:
+        if not subject.pid:
+            return subject.grant not in self._keeper.book.grants
+        handle = self._keeper.processes.find(subject.pid, subject.starttime_ticks)
+        if handle is None:
+            return True
+        handle.close()
+        return False
+
+    def _act(self) -> None:
+        """What is due now; the rest when its time has come, whether or not the driver answers."""
+        now_ns = self._clock.monotonic_ns()
+        for act in self._responder.due(now_ns):
+            self._containment.carry_out(act)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wait_s = self._responder.next_due_s(now_ns)
+        if wait_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._act)
+
+
+def _limits(settings: DetectionSettings) -> Limits:
+    return Limits(
+        grace_s=settings.grace_s,
+        memory_slack_bytes=settings.memory_slack_mib * MIB,
+        memory_slack_ratio=settings.memory_slack_percent / 100,
+        time_slack_ratio=settings.time_slack_percent / 100,
+        time_window_s=settings.time_window_s,
+        runaway_s=settings.runaway_kernel_s,
+    )
+
+
+def _policy(settings: DetectionSettings) -> Policy:
+    return Policy(
+        grants=Level(settings.grants),
+        bare_metal=Level(settings.bare_metal),
+        namespaces={k: Level(v) for k, v in settings.policy_map("namespace").items()},
+        queues={k: Level(v) for k, v in settings.policy_map("queue").items()},
+    )
