@@ -150,6 +150,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         settings.grants.memory_reserve_mib,
         kubelet.memory_scaling if kubelet.enabled else 1.0,
     )
+    gpus.policy = loaded.health
     nvml = make_nvml(settings, clock)
     nodes: list[Node] = []
 
@@ -237,6 +238,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         keeper.book.rules = rules_of(now, boot)
         service.settings = now.grants
         node.settings = now
+        gpus.policy = running.health
         if capacity is not None:
             capacity.settings = now.queue
 

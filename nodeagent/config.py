@@ -121,6 +121,28 @@ class NvmlSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """[health]: when a GPU is offered, and when not any more. What each XID, error and verdict of
+    NVML's means is a table of its own, docs/health.md."""
+
+    policy: str = _absolute_path("", live=True)
+    """A TOML file with what differs from the shipped table, nodeagent/data/xid.toml."""
+    good_s: float = _number(60.0, 1.0, 3600.0, live=True)
+    """How long, in s, a GPU has to be fit before it is offered again. 60: a pod that lands on one
+    that fails again costs more than a minute."""
+    unread_s: float = _number(30.0, 1.0, 3600.0, live=True)
+    """A GPU that cannot be read is suspect at once and, after this long, in s, unhealthy. 30:
+    drivers that load firmware and readers that are started again are back by then."""
+    strain_s: float = _number(60.0, 1.0, 3600.0, live=True)
+    """Heat or a power brake makes a GPU degraded after this long, in s."""
+    falls_per_hour: int = _number(3, 1, 100, live=True)
+    """A GPU that stops being offered more often than this within an hour is left out for
+    flap_hold_s."""
+    flap_hold_s: float = _number(3600.0, 60.0, 86_400.0, live=True)
+    """How long, in s, such a GPU has to be fit."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """[metrics]: the Prometheus endpoint."""
 
@@ -262,6 +284,7 @@ class Settings:
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     nvml: NvmlSettings = field(default_factory=NvmlSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     detection: DetectionSettings = field(default_factory=DetectionSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
@@ -275,6 +298,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "throttle": ThrottleSettings,
     "planner": PlannerSettings,
     "nvml": NvmlSettings,
+    "health": HealthSettings,
     "metrics": MetricsSettings,
     "detection": DetectionSettings,
     "queue": QueueSettings,

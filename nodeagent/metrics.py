@@ -173,6 +173,15 @@ GPU_INFO: Final = _gauge(
     "sluice_gpu_info", (*_GPU, "model", "pci_bus_id"), "What the GPU is, always 1."
 )
 GPU_HEALTHY: Final = _gauge("sluice_gpu_healthy", _GPU, "1 while the GPU is offered, else 0.")
+GPU_HEALTH_STATE: Final = _gauge(
+    "sluice_gpu_health_state",
+    (*_GPU, "state"),
+    "1 for the state the GPU is in, 0 for the others: healthy, suspect, degraded, unhealthy,"
+    " recovering, lost.",
+)
+GPU_HEALTH_CHANGES: Final = _counter(
+    "sluice_gpu_health_changes", _GPU, "Times the GPU's state of health changed."
+)
 GPU_MEMORY: Final = _gauge("sluice_gpu_memory_bytes", _GPU, "Memory of the GPU.")
 GPU_MEMORY_USED: Final = _gauge(
     "sluice_gpu_memory_used_bytes", _GPU, "Memory in use on the GPU, by NVML."

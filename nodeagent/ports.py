@@ -570,6 +570,9 @@ class GpuView:
     pci_bus_id: str | None
     numa_node: int | None
     health: str
+    health_reason: str = ""
+    """Why it is not healthy."""
+    health_changes_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def choices(default: tuple[str, ...], *allowed: str, live: bool = False) -> Any:
     return field(default=default, metadata={"each": allowed, "live": live})
 
 
-def absolute_path(default: str = "") -> Any:
-    return field(default=default, metadata={"absolute": True})
+def absolute_path(default: str = "", *, live: bool = False) -> Any:
+    return field(default=default, metadata={"absolute": True, "live": live})
 
 
 def absolute_paths() -> Any:

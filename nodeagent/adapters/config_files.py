@@ -13,12 +13,16 @@ from typing import Final
 
 import yaml
 
+import nodeagent
 from nodeagent import hami_config, hami_pods
-from nodeagent.config import ConfigError, Settings, parse
+from nodeagent.config import ConfigError, HealthSettings, Settings, parse
+from nodeagent.core.health_policy import HealthPolicy, parse_policy
 from nodeagent.hami_config import HamiPart
 from nodeagent.kubelet_config import RESOURCE_KEYS, Effective, effective
+from nodeagent.units import NS_PER_S
 
 DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
+SHIPPED_POLICY: Final = Path(nodeagent.__file__).parent / "data" / "xid.toml"
 LARGEST_BYTES: Final = 4 << 20
 """Four times what a ConfigMap can hold."""
 
@@ -31,6 +35,7 @@ class Loaded:
     node: str
     """What this node is called."""
     kubelet: Effective
+    health: HealthPolicy
     files: tuple[Path, ...]
     """What was read."""
     watched: tuple[Path, ...]
@@ -66,8 +71,38 @@ def load(path: Path | None, host: str, node: str = "", hami: Iterable[Path] = ()
     )
     ours = [getattr(found.config, key) for key in RESOURCE_KEYS]
     found = replace(found, warnings=(*found.warnings, *hami_pods.review(parts, ours)))
+    files = list(hami_files)
+    if settings.health.policy:
+        files.append(Path(settings.health.policy))
     own = [path] if path is not None else []
-    return Loaded(settings, node, found, (*own, *hami_files), (watched, *hami_files))
+    return Loaded(
+        settings, node, found, load_health(settings.health), (*own, *files), (watched, *files)
+    )
+
+
+def load_health(settings: HealthSettings) -> HealthPolicy:
+    """The shipped table, and what an operator's file changes in it. Raises ConfigError."""
+    policy = _read_policy(SHIPPED_POLICY, HealthPolicy())
+    if settings.policy:
+        policy = _read_policy(Path(settings.policy), policy)
+    return replace(
+        policy,
+        good_ns=int(settings.good_s * NS_PER_S),
+        strain_ns=int(settings.strain_s * NS_PER_S),
+        unread_ns=int(settings.unread_s * NS_PER_S),
+        falls_per_hour=settings.falls_per_hour,
+        flap_hold_ns=int(settings.flap_hold_s * NS_PER_S),
+    )
+
+
+def _read_policy(path: Path, base: HealthPolicy) -> HealthPolicy:
+    try:
+        return parse_policy(tomllib.loads(_text(path)), base)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+    except ConfigError as error:
+        named = [p if p.startswith(str(path)) else f"{path}: {p}" for p in error.problems]
+        raise ConfigError(named) from error
 
 
 def load_settings(path: Path | None) -> Settings:

@@ -22,7 +22,16 @@ from nodeagent.units import Bytes, GpuUuid
 
 SLOW_EVERY_S: Final = 5.0
 """Age that an error counter, a link or the list of MIG devices may have in a reading."""
-RECOVERY_ACTIONS: Final = {0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
+RECOVERY_ACTIONS: Final = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
 THROTTLE_REASONS: Final = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",

@@ -185,6 +185,7 @@ class Wire(Descriptors):
             pci_bus_id=view.pci_bus_id,
             numa_node=view.numa_node,
             health=view.health,
+            health_reason=view.health_reason,
         )
 
     def write_snapshot(self, view: NodeView, taken_unix_s: float) -> Any:
@@ -331,4 +332,5 @@ def _read_gpu(message: Any) -> GpuView:
         pci_bus_id=_maybe(message, "pci_bus_id"),
         numa_node=_maybe(message, "numa_node"),
         health=message.health,
+        health_reason=message.health_reason,
     )

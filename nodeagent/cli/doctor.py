@@ -9,8 +9,9 @@ from nodeagent import native
 from nodeagent.adapters import injection
 from nodeagent.adapters.host import host_findings
 from nodeagent.cli.session import Failed, connect, print_json
+from nodeagent.core.health import OFFERED, REMEDIES, Health
 from nodeagent.paths import client_socket
-from nodeagent.ports import Finding
+from nodeagent.ports import Finding, GpuView
 
 EXIT_MISSING = 1
 _MARKS = {"ok": "ok", "warning": "warn", "missing": "MISSING"}
@@ -44,6 +45,7 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
         else:
             names = ", ".join(gpu.name for gpu in info.gpus) or "none"
             level = "ok" if info.gpus else "missing"
+            findings += [found for gpu in info.gpus if (found := _sick(gpu)) is not None]
             findings.append(
                 Finding("gpus", level, names, "" if info.gpus else "is a GPU installed?")
             )
@@ -57,6 +59,17 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
             if finding.level != "ok" and finding.remedy:
                 print(f"{'':8} → {finding.remedy}")
     return EXIT_MISSING if any(f.level == "missing" for f in findings) else 0
+
+
+def _sick(gpu: GpuView) -> Finding | None:
+    health = Health(gpu.health)
+    if health in (Health.HEALTHY, Health.SUSPECT):
+        return None
+    remedy = REMEDIES[health].replace("INDEX", str(gpu.index))
+    level = "warning" if health in OFFERED else "missing"
+    return Finding(
+        f"GPU {gpu.index}", level, f"{health.value}: {gpu.health_reason or 'not known'}", remedy
+    )
 
 
 def _merge(ours: list[Finding], theirs: list[Finding]) -> list[Finding]:

@@ -236,7 +236,7 @@ def _look_at_error(error: str, found: _Symptoms) -> None:
         found.add(Consequence.LOST, error)
     elif any(word in words for word in _RESET_WORDS):
         found.add(Consequence.RESET, error)
-    elif _MISMATCH_WORDS in words:
+    elif is_mismatch(error):
         found.add(
             Consequence.RESET,
             "the driver's library and the loaded kernel module are of different versions: reload"
@@ -244,6 +244,11 @@ def _look_at_error(error: str, found: _Symptoms) -> None:
         )
     else:
         found.unread = error
+
+
+def is_mismatch(error: str) -> bool:
+    """The driver was upgraded below us and its module not loaded anew: nothing new can start."""
+    return _MISMATCH_WORDS in error.lower()
 
 
 def _raw(symptoms: _Symptoms) -> Sign:
@@ -281,7 +286,7 @@ def _remember(
         rule = policy.xid(told[-1])
         awaits = f"XID {told[-1]}" + (f", {rule.name}" if rule.name else "")
         awaits += ", and no reset since"
-        was_gone = False
+        was_gone = Consequence.LOST in symptoms.found
     if counters:
         patient = replace(patient, counters=counters)
     return replace(patient, awaits_reset=awaits, was_gone=was_gone)

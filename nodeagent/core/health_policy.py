@@ -64,7 +64,9 @@ class HealthPolicy:
     xids: Mapping[int, XidRule] = field(default_factory=dict)
     unknown_xid: Consequence = Consequence.DEGRADED
     """Of a code that is in no table: something new is wrong with it."""
-    verdicts: Mapping[str, Consequence] = field(default_factory=dict)
+    verdicts: Mapping[str, Consequence] = field(
+        default_factory=lambda: {"none": Consequence.IGNORE}
+    )
     conditions: Mapping[str, Consequence] = field(
         default_factory=lambda: dict.fromkeys(CONDITIONS, Consequence.IGNORE)
     )
@@ -101,9 +103,7 @@ def parse_policy(document: Mapping[str, object], base: HealthPolicy | None = Non
         elif section == "xid":
             unknown = _xids(table, xids, unknown, problems)
         else:
-            known, into = (
-                (VERDICTS, verdicts) if section == "verdict" else (CONDITIONS, conditions)
-            )
+            known, into = (VERDICTS, verdicts) if section == "verdict" else (CONDITIONS, conditions)
             for key, value in table.items():
                 if key not in known:
                     problems.append(f"{section}.{key}: no such key{nearest(key, known)}")
@@ -111,9 +111,7 @@ def parse_policy(document: Mapping[str, object], base: HealthPolicy | None = Non
                     into[key] = _consequence(f"{section}.{key}", value, problems)
     if problems:
         raise ConfigError(problems)
-    return replace(
-        policy, xids=xids, unknown_xid=unknown, verdicts=verdicts, conditions=conditions
-    )
+    return replace(policy, xids=xids, unknown_xid=unknown, verdicts=verdicts, conditions=conditions)
 
 
 def _xids(
@@ -130,9 +128,7 @@ def _xids(
             xids[int(key)] = XidRule(_consequence(where, value, problems), name)
         elif isinstance(value, Mapping) and value.keys() <= {"means", "name"} and "means" in value:
             name = str(value.get("name", ""))
-            xids[int(key)] = XidRule(
-                _consequence(f"{where}.means", value["means"], problems), name
-            )
+            xids[int(key)] = XidRule(_consequence(f"{where}.means", value["means"], problems), name)
         else:
             problems.append(f'{where}: must be {{ means = "…", name = "…" }}, not {value!r}')
     return unknown

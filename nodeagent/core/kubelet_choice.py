@@ -38,7 +38,7 @@ def prefer(
         known = gpus.get(gpu)
         load = loads.get(gpu, Load())
         free = (known.memory_bytes if known else 0) - load.memory_bytes
-        sick = known is None or not known.healthy
+        sick = known is None or not known.healthy or known.degraded
         index = known.index if known else len(gpus)
         return (taken[gpu], -decided[gpu], sick, sign * free, index)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from nodeagent import metrics as m
 from nodeagent.core.exposition import Page
+from nodeagent.core.health import OFFERED, Health
 from nodeagent.core.histogram import Histogram
 from nodeagent.ports import GpuReading, GpuView, GrantView, NodeView, QueueView
 
@@ -74,7 +75,10 @@ def _queue(page: Page, queue: QueueView) -> None:
 def _gpu(page: Page, gpu: GpuView) -> None:
     labels = (gpu.uuid, str(gpu.index))
     page.add(m.GPU_INFO, (*labels, gpu.name, gpu.pci_bus_id or ""), 1)
-    page.add(m.GPU_HEALTHY, labels, int(gpu.health in ("healthy", "suspect")))
+    page.add(m.GPU_HEALTHY, labels, int(Health(gpu.health) in OFFERED))
+    for state in Health:
+        page.add(m.GPU_HEALTH_STATE, (*labels, state.value), int(state.value == gpu.health))
+    page.add(m.GPU_HEALTH_CHANGES, labels, gpu.health_changes_total)
     page.add(m.GPU_MEMORY, labels, gpu.memory_total_bytes)
     page.add(m.GPU_MEMORY_USED, labels, gpu.memory_used_bytes)
     page.add(m.GPU_MEMORY_GRANTED, labels, gpu.memory_granted_bytes)

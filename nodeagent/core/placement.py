@@ -28,6 +28,8 @@ class GpuCapacity:
     physical_bytes: Bytes
     slots: int
     healthy: bool = True
+    degraded: bool = False
+    """It works, but others come first."""
 
     @property
     def largest_bytes(self) -> Bytes:
@@ -154,10 +156,10 @@ def place(
     if not ask.gpu_uuids:
         sign = 1 if strategy == "pack" else -1
 
-        def emptiness(gpu: GpuCapacity) -> tuple[float, int, int]:
+        def emptiness(gpu: GpuCapacity) -> tuple[bool, float, int, int]:
             load = loads.get(gpu.uuid, Load())
             free = gpu.memory_bytes - load.memory_bytes
-            return (sign * free, -sign * load.share_ppm, gpu.index)
+            return (gpu.degraded, sign * free, -sign * load.share_ppm, gpu.index)
 
         fitting.sort(key=emptiness)
     return Placed(

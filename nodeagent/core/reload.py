@@ -7,10 +7,11 @@ configuration somebody could have started with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodeagent.config import SECTIONS, Settings
+from nodeagent.core.health_policy import HealthPolicy
 from nodeagent.kubelet_config import KubeletConfig
 from nodeagent.settings_fields import known_fields, live_keys
 
@@ -21,6 +22,7 @@ class Running:
 
     settings: Settings
     kubelet: KubeletConfig
+    health: HealthPolicy = field(default_factory=HealthPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,13 @@ def merge(running: Running, wanted: Running) -> Merged:
         here = getattr(running.settings, name)
         there = getattr(wanted.settings, name)
         sections[name] = replace(here, **_taken(name, kind, here, there, changed, waiting))
+    if wanted.health != running.health and not any(c.startswith("health.") for c in changed):
+        changed.append("the table of health.policy")
+    settings = replace(running.settings, **sections)
     return Merged(
-        Running(replace(running.settings, **sections), kubelet), tuple(changed), tuple(waiting)
+        Running(settings, kubelet, wanted.health),
+        tuple(changed),
+        tuple(waiting),
     )
 
 

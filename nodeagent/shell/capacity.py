@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nodeagent.config import QueueSettings
+from nodeagent.core.health import Health
 from nodeagent.core.placement import load_of
 from nodeagent.queue_ports import Capacity, ReportedGpu, Usage, Work
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId
+
+
+def _for_queue(health: Health) -> str:
+    """The queue knows nothing between suspect, which takes work, and unhealthy."""
+    return Health.SUSPECT.value if health is Health.DEGRADED else health.value
 
 
 class CapacityReader:
@@ -51,7 +57,7 @@ class CapacityReader:
                     type=gpu.name,
                     memory_bytes=gpu.memory_bytes,
                     slots=gpu.slots,
-                    health=self._gpus.health(gpu.uuid).value,
+                    health=_for_queue(self._gpus.health(gpu.uuid)),
                     numa_node=reading.numa_node,
                     pci_bus_id=reading.pci_bus_id,
                     sm_count=reading.sm_count,

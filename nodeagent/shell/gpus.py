@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nodeagent.core.health import OFFERED, Health, Patient, examine
+from nodeagent.core.health import (
+    NODE_UNREADABLE,
+    Health,
+    HealthChange,
+    Patient,
+    examine,
+    is_mismatch,
+)
+from nodeagent.core.health_policy import HealthPolicy
 from nodeagent.core.placement import GpuCapacity
 from nodeagent.ports import GpuReading, NodeReading
 from nodeagent.units import MIB, Bytes, GpuUuid
@@ -24,7 +32,13 @@ class Gpus:
         self._scaling = memory_scaling
         self._reserve_bytes = memory_reserve_mib * MIB
         self.readings: dict[GpuUuid, GpuReading] = {}
+        self.policy = HealthPolicy()
+        """What counts as sick; may be replaced."""
         self._patients: dict[GpuUuid, Patient] = {}
+        self.health_changes: Counter[GpuUuid] = Counter()
+        """How often each GPU's health changed, since the daemon started."""
+        self.on_health: list[Callable[[HealthChange], None]] = []
+        """Called with each change, in the order they happen."""
         self.driver_version: str | None = None
         self.error: str | None = "not read yet"
         self.nvml_version: str | None = None
@@ -35,7 +49,8 @@ class Gpus:
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
 
-    def take(self, reading: NodeReading, now_ns: int) -> None:
+    def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
+        """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
         if reading.error != self.error and reading.error is not None:
             log.warning("the GPUs cannot be read: %s", reading.error)
         self.error = reading.error
@@ -54,20 +69,41 @@ class Gpus:
         for uuid in self.readings.keys() | seen.keys():
             now: GpuReading | None = seen.get(uuid)
             if reading.error is not None:  # nothing was read: that says little about any one GPU
-                now = replace(self.readings[uuid], error="the node could not be read")
+                now = replace(
+                    self.readings[uuid],
+                    error=reading.error if is_mismatch(reading.error) else NODE_UNREADABLE,
+                    recovery_action=None,
+                )
             xids = tuple(code for one, code in reading.xid_events if one == uuid)
             before = self._patients.get(uuid, Patient())
-            after = examine(before, now, xids)
+            after = examine(before, now, xids, self.policy, now_ns)
             self._patients[uuid] = after
             if after.health is not before.health:
-                log.warning("GPU %s: %s, was %s", uuid, after.health.value, before.health.value)
+                self._tell(HealthChange(uuid, before.health, after.health, after.reason, unix_s))
             if now is not None and now.error is None:
                 self.readings[uuid] = now
         for call in self.on_read:
             call()
 
+    def _tell(self, change: HealthChange) -> None:
+        self.health_changes[GpuUuid(change.uuid)] += 1
+        quiet = {change.before, change.after} <= {Health.HEALTHY, Health.SUSPECT}
+        log.log(
+            logging.INFO if quiet else logging.WARNING,
+            "GPU %s: %s, was %s%s",
+            change.uuid,
+            change.after.value,
+            change.before.value,
+            f": {change.reason}" if change.reason else "",
+        )
+        for call in self.on_health:
+            call(change)
+
+    def patient(self, uuid: GpuUuid) -> Patient:
+        return self._patients.get(uuid, Patient())
+
     def health(self, uuid: GpuUuid) -> Health:
-        return self._patients.get(uuid, Patient()).health
+        return self.patient(uuid).health
 
     def sorted(self) -> Sequence[GpuReading]:
         return sorted(self.readings.values(), key=lambda gpu: gpu.index)
@@ -81,7 +117,8 @@ class Gpus:
                 memory_bytes=self._grantable(gpu.memory_total_bytes),
                 physical_bytes=gpu.memory_total_bytes,
                 slots=self._slots,
-                healthy=self.health(gpu.uuid) in OFFERED,
+                healthy=self.patient(gpu.uuid).offered,
+                degraded=self.health(gpu.uuid) is Health.DEGRADED,
             )
             for gpu in self.sorted()
         )

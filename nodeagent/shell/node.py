@@ -161,7 +161,7 @@ class Node:
 
     async def _read_gpus(self) -> None:
         reading = await self._nvml.read()
-        self._gpus.take(reading, self._clock.monotonic_ns())
+        self._gpus.take(reading, self._clock.monotonic_ns(), self._clock.unix_s())
         self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
         watch = self._service.watch
         urgent = watch.look(reading) if watch is not None else False

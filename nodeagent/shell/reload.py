@@ -58,7 +58,7 @@ class Reloader:
         """`read` raises ConfigError. Each of `apply` is given the whole configuration, and is to
         take what it needs of it; it is called again with the same one now and then."""
         self.figures = ReloadFigures()
-        self.running = Running(loaded.settings, loaded.kubelet.config)
+        self.running = _running(loaded)
         self._read = read
         self._apply = apply
         self._fatal = fatal
@@ -123,7 +123,7 @@ class Reloader:
         self.figures.problems = ()
         self._paths = loaded.watched
         self._seen = _fingerprint(self._paths)
-        merged = merge(self.running, Running(loaded.settings, loaded.kubelet.config))
+        merged = merge(self.running, _running(loaded))
         self.running = merged.running
         if merged.changed:
             self.figures.reloads += 1
@@ -156,6 +156,10 @@ class Reloader:
         for path in wanted - self._watches.keys():
             with contextlib.suppress(OSError):  # not there, or no more watches: the poll remains
                 self._watches[path] = DirectoryWatch(path, self._wake.set, CONTENTS)
+
+
+def _running(loaded: Loaded) -> Running:
+    return Running(loaded.settings, loaded.kubelet.config, loaded.health)
 
 
 def _fingerprint(paths: Sequence[Path]) -> tuple[_Identity | None, ...]:

@@ -303,6 +303,8 @@ class Service:
                     pci_bus_id=gpu.pci_bus_id,
                     numa_node=gpu.numa_node,
                     health=self._gpus.health(gpu.uuid).value,
+                    health_reason=self._gpus.patient(gpu.uuid).reason,
+                    health_changes_total=self._gpus.health_changes[gpu.uuid],
                 )
             )
         return views
