@@ -254,10 +254,12 @@ class QueueDesk:
     # --- pods ---------------------------------------------------------------------------------
 
     def work_of_pod(self, namespace: str, name: str) -> Work | None:
-        """Work decided for this pod, or for a workload of its name."""
+        """Work decided for this pod, or for a workload named after it as the controller names
+        those it makes of pods."""
+        wanted = {(f"{namespace}/{own}", "") for own in (name, f"pod-{name}")}
         for work in self.book.works.values():
-            where, _, workload = work.key.workload.partition("/")
-            if where == namespace and (work.key.pod or workload) == name:
+            by_pod = work.key.workload.startswith(f"{namespace}/") and work.key.pod == name
+            if by_pod or tuple(work.key) in wanted:
                 return work
         return None
 
