@@ -1,12 +1,14 @@
 """Everything that holds or gives quota: flavors, ClusterQueues, cohorts and the workloads in them.
 
-Objects may come and go in any order, so changes are only noted, and the cohort trees are built anew
-on the next `settle`. Workloads that come and go change the built trees in place.
+Objects may come and go in any order, so changes are only noted, and the cohort trees they touch are
+built anew on the next `settle`; all others stay as they are. Workloads that come and go change the
+built trees in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .cluster_queue import ClusterQueueState, set_quotas
 from .holders import Holders
@@ -24,6 +26,30 @@ from .usage_history import UsageHistory
 from .workload_info import WorkloadInfo
 
 
+@dataclass(slots=True)
+class Touched:
+    """Names of the objects that changed, and of the cohorts they were and are in."""
+
+    flavors: set[str] = field(default_factory=set)
+    topologies: set[str] = field(default_factory=set)
+    queues: set[str] = field(default_factory=set)
+    cohorts: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.flavors or self.topologies or self.queues or self.cohorts)
+
+    def queue(self, name: str, *specs: ClusterQueue | None) -> None:
+        self.queues.add(name)
+        self.cohorts |= {one.cohort for one in specs if one is not None and one.cohort is not None}
+
+    def cohort(self, *specs: Cohort | None) -> None:
+        for one in specs:
+            if one is not None:
+                self.cohorts.add(one.name)
+                if one.parent is not None:
+                    self.cohorts.add(one.parent)
+
+
 class Cache:
     def __init__(self) -> None:
         self.numbers = FlavorResources()
@@ -38,38 +64,45 @@ class Cache:
         self._queue_specs: dict[str, ClusterQueue] = {}
         self._cohort_specs: dict[str, Cohort] = {}
         self._in_cycle: set[str] = set()
-        self._stale = False
+        self._touched = Touched()
 
     # -- objects --------------------------------------------------------------------------------
 
     def put_flavor(self, flavor: ResourceFlavor) -> None:
         if self._flavors.get(flavor.name) != flavor:
             self._flavors[flavor.name] = flavor
-            self._stale = True
+            self._touched.flavors.add(flavor.name)
 
     def put_topology(self, name: str, levels: tuple[str, ...]) -> None:
         if self._topologies.get(name) != levels:
             self._topologies[name] = levels
-            self._stale = True
+            self._touched.topologies.add(name)
 
     def put_cluster_queue(self, spec: ClusterQueue) -> None:
-        if self._queue_specs.get(spec.name) != spec:
+        before = self._queue_specs.get(spec.name)
+        if before != spec:
             self._queue_specs[spec.name] = spec
-            self._stale = True
+            self._touched.queue(spec.name, before, spec)
 
     def put_cohort(self, spec: Cohort) -> None:
-        if self._cohort_specs.get(spec.name) != spec:
+        before = self._cohort_specs.get(spec.name)
+        if before != spec:
             self._cohort_specs[spec.name] = spec
-            self._stale = True
+            self._touched.cohort(before, spec)
 
     def drop_flavor(self, name: str) -> None:
-        self._stale |= self._flavors.pop(name, None) is not None
+        if self._flavors.pop(name, None) is not None:
+            self._touched.flavors.add(name)
 
     def drop_cluster_queue(self, name: str) -> None:
-        self._stale |= self._queue_specs.pop(name, None) is not None
+        before = self._queue_specs.pop(name, None)
+        if before is not None:
+            self._touched.queue(name, before)
 
     def drop_cohort(self, name: str) -> None:
-        self._stale |= self._cohort_specs.pop(name, None) is not None
+        before = self._cohort_specs.pop(name, None)
+        if before is not None:
+            self._touched.cohort(before)
 
     @property
     def flavors(self) -> Mapping[str, ResourceFlavor]:
@@ -77,51 +110,87 @@ class Cache:
 
     # -- the trees ------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
-        """Builds the trees if an object changed; says whether it did."""
-        if not self._stale:
-            return False
-        self._stale = False
+    def settle(self) -> frozenset[str]:
+        """Builds the trees that changed objects touch. Names of the ClusterQueues in them, and of
+        those that are gone."""
+        if not self._touched:
+            return frozenset()
+        names, cohort_names = self._reach()
         before = self.queues
-        self.queues = {
-            name: ClusterQueueState(spec, self._flavors, self._topologies, self.numbers)
-            for name, spec in self._queue_specs.items()
-        }
         tops = [queue.node.root for queue in before.values()]
         generation = 1 + max((top.generation for top in tops), default=0)
         freed = 1 + max((top.freed for top in tops), default=0)
-        cohorts = self._cohort_nodes()
-        for queue in self.queues.values():
+        self.queues = {
+            name: ClusterQueueState(spec, self._flavors, self._topologies, self.numbers)
+            if name in names
+            else before[name]
+            for name, spec in self._queue_specs.items()
+        }
+        made = [queue for name, queue in self.queues.items() if name in names]
+        cohorts = self._cohort_nodes(cohort_names)
+        for queue in made:
             if queue.spec.cohort is not None:
                 attach(queue.node, cohorts[queue.spec.cohort])
             old = before.get(queue.name)
             if old is not None:
                 queue.workloads = old.workloads
-        held = {name: _total(queue) for name, queue in self.queues.items()}
-        nodes = [*cohorts.values(), *(queue.node for queue in self.queues.values())]
-        for root in roots(nodes):
+        held = {queue.name: _total(queue) for queue in made}
+        for root in roots([*cohorts.values(), *(queue.node for queue in made)]):
             settle(root, held)
             root.generation, root.freed = generation, freed
-        self.holders = Holders()
-        for queue in self.queues.values():
+        for name in names & before.keys():
+            self.holders.drop(before[name].node)
+        for queue in made:
             for info in queue.workloads.values():
                 self.holders.add(queue.node, info)
-        return True
+        self._touched = Touched()
+        return frozenset(names)
 
-    def _cohort_nodes(self) -> dict[str, QuotaNode]:
-        """A node for each cohort that is defined or named by anyone."""
-        specs = self._cohort_specs
+    def _reach(self) -> tuple[set[str], set[str]]:
+        """The ClusterQueues and the cohorts of all trees that are touched: they may have hung
+        together before, or do so now."""
+        touched = self._touched
+        flavors = touched.flavors | {
+            one.name for one in self._flavors.values() if one.topology_name in touched.topologies
+        }
+        names = set(touched.queues)
+        for spec in self._queue_specs.values() if flavors else ():
+            if any(
+                one.flavor in flavors for group in spec.resource_groups for one in group.flavors
+            ):
+                names.add(spec.name)
+        seeds = set(touched.cohorts)
+        for name in names:
+            found = self._queue_specs.get(name)
+            if found is not None and found.cohort is not None:
+                seeds.add(found.cohort)
+        links: dict[str, list[str]] = {}
+        for one in self._cohort_specs.values():
+            if one.parent is not None:
+                links.setdefault(one.name, []).append(one.parent)
+                links.setdefault(one.parent, []).append(one.name)
+        cohorts: set[str] = set()
+        while seeds:
+            cohort = seeds.pop()
+            cohorts.add(cohort)
+            seeds.update(near for near in links.get(cohort, ()) if near not in cohorts)
+        names |= {spec.name for spec in self._queue_specs.values() if spec.cohort in cohorts}
+        return names, cohorts
+
+    def _cohort_nodes(self, among: set[str]) -> dict[str, QuotaNode]:
+        """A node for each of these that is defined or named by anyone."""
+        specs = {name: spec for name, spec in self._cohort_specs.items() if name in among}
         names = dict.fromkeys(specs)
         names.update(dict.fromkeys(one.parent for one in specs.values() if one.parent))
         named = (spec.cohort for spec in self._queue_specs.values())
-        names.update(dict.fromkeys(name for name in named if name))
+        names.update(dict.fromkeys(name for name in named if name in among))
         nodes: dict[str, QuotaNode] = {}
         for name in names:
             spec = specs.get(name, Cohort(name))
             node = QuotaNode(name, is_cohort=True, fair_weight_milli=spec.fair_weight_milli)
             set_quotas(node, spec, self.numbers)
             nodes[name] = node
-        self._in_cycle = set()
+        self._in_cycle -= among
         for spec in specs.values():
             if spec.parent is None:
                 continue

@@ -54,6 +54,10 @@ class Holders:
             if at < len(ranked) and ranked[at][1] is info:
                 del ranked[at]
 
+    def drop(self, queue: QuotaNode) -> None:
+        """The node is gone from the tree."""
+        self._lists.pop(queue, None)
+
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
         """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
         lists = self._lists.get(queue)

@@ -7,7 +7,7 @@ when a workload finished or a preempted one has stopped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -116,31 +116,41 @@ class Scheduler:
         self._next_tree = 0
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
+        self._doors: set[str] = set()
+        """LocalQueues that changed since the last `settle`."""
+        self._all_anew = False
+        """Whether something changed that concerns every ClusterQueue."""
 
     # -- objects ----------------------------------------------------------------------------------
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        self._namespaces[name] = labels
-        for queue in self.pending.values():
-            queue.reconsider()
-        self._all_restless()
+        if self._namespaces.get(name) != labels:
+            self._namespaces[name] = labels
+            self._look_again_at(name)
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> None:
-        self._limit_ranges[namespace] = tuple(limits)
-        self._all_restless()
+        if self._limit_ranges.get(namespace, ()) != tuple(limits):
+            self._limit_ranges[namespace] = tuple(limits)
+            self._look_again_at(namespace)
 
-    def _all_restless(self) -> None:
-        for tree in self._round:
-            tree.restless = True
+    def _look_again_at(self, namespace: str) -> None:
+        """At the ClusterQueues that workloads of the namespace may stand in."""
+        doors = [one for one in self._local_queues.values() if one.namespace == namespace]
+        for name in {one.cluster_queue for one in doors} & self.pending.keys():
+            self.pending[name].reconsider()
+            self._tree_of(name).restless = True
 
     def put_local_queue(self, queue: LocalQueue) -> None:
+        before = self._local_queues.get(queue.key)
+        if before is None or _leads_to(before) != _leads_to(queue):
+            self._doors.add(queue.key)
         self._local_queues[queue.key] = queue
         if self.history is not None:
             self.history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
 
     def drop_local_queue(self, key: str) -> None:
-        """Who waits in it has to be submitted again, to be told so."""
-        self._local_queues.pop(key, None)
+        if self._local_queues.pop(key, None) is not None:
+            self._doors.add(key)
         if self.history is not None:
             self.history.drop_queue(key)
 
@@ -151,6 +161,7 @@ class Scheduler:
 
     def share_admission(self, settings: AdmissionFairSharing | None, now_ns: int) -> None:
         """Switches admission fair sharing on, over or off. Call `settle` then."""
+        self._all_anew = True
         history = self.cache.history
         if settings is None:
             self.cache.history = None
@@ -164,11 +175,31 @@ class Scheduler:
                 self._note_usage(info, now_ns)
             history.restore(())
 
-    def settle(self) -> None:
-        """Takes changed objects into effect: rebuilds the trees and finds everyone a queue."""
-        before = {} if self.cache.settle() else self._trees
-        self._inactive = {}
-        for name, state in self.cache.queues.items():
+    def settle(self, now_ns: int = 0) -> None:
+        """Takes changed objects into effect: rebuilds the trees they touch, looks at everybody in
+        those again, and finds everyone whose LocalQueue changed a queue. Nobody else notices."""
+        touched = self.cache.settle()
+        if self._all_anew:
+            touched |= self.cache.queues.keys()
+        if touched:
+            self._all_anew = False
+            new = {name for name in touched if name not in self.pending}
+            self._renew(touched)
+        else:
+            new = set()
+        for workload in self._to_submit_again(new):
+            self.submit(workload, now_ns)
+
+    def _renew(self, touched: frozenset[str]) -> None:
+        for name in touched:
+            state = self.cache.queues.get(name)
+            self._inactive.pop(name, None)
+            if state is None:
+                line = self.pending.pop(name, None)
+                for info in line.everyone() if line is not None else ():
+                    self._queue_of.pop(info.key, None)
+                    self._homeless[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
+                continue
             why = self.cache.why_inactive(name)
             if why is not None:
                 self._inactive[name] = why
@@ -179,14 +210,13 @@ class Scheduler:
             else:
                 queue.strategy = state.spec.queueing_strategy
                 queue.reconsider()
-        for name in [name for name in self.pending if name not in self.cache.queues]:
-            for info in self.pending.pop(name).everyone():
-                self._queue_of.pop(info.key, None)
-                self._homeless[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
-        self._trees = {}
+        before, self._trees = self._trees, {}
         for name, state in self.cache.queues.items():
             root = state.node.root
             tree = self._trees.get(root)
+            if name not in touched:  # and neither is any other in its tree
+                self._trees[root] = tree or before[root]
+                continue
             if tree is None:
                 tree = self._trees[root] = _Tree(root)
                 if root in before:
@@ -198,8 +228,23 @@ class Scheduler:
         self._round, self._next_tree = list(self._trees.values()), 0
         for tree in self._round:
             tree.set_alarm()
-        for workload, _ in list(self._homeless.values()):
-            self.submit(workload)
+
+    def _to_submit_again(self, new: Collection[str]) -> list[Workload]:
+        """Those whose LocalQueue changed, and those that waited for a ClusterQueue."""
+        doors, self._doors = self._doors, set()
+        opened = {one.key for one in self._local_queues.values() if one.cluster_queue in new}
+        doors |= opened
+        if not doors and not new:
+            return []
+        found = [
+            workload
+            for workload, _ in self._homeless.values()
+            if workload.local_queue in doors
+            or (workload.admission is not None and workload.admission.cluster_queue in new)
+        ]
+        for line in self.pending.values() if doors - opened else ():
+            found += [one.workload for one in line.everyone() if one.workload.local_queue in doors]
+        return found
 
     # -- workloads --------------------------------------------------------------------------------
 
@@ -516,6 +561,11 @@ class Scheduler:
         tree = self._tree_of(queue.name)
         tree.goes_on = max(tree.goes_on, _GoesOn.AT_ONCE if at_once else _GoesOn.AT_LEISURE)
         cycle.result.more |= at_once
+
+
+def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:
+    """All of it that concerns who waits in it."""
+    return queue.cluster_queue, queue.stop_policy
 
 
 def _new_line(

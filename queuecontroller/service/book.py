@@ -7,7 +7,7 @@ before anybody may hear of it. The shell calls one method at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -140,8 +140,9 @@ class Book:
         if dry_run:
             return [*applied, *(Applied(who, "valid") for who, _ in (*objects, *submitted))]
         put = [Applied(who, self._put_object(who, document)) for who, document in objects]
-        if any(one.action != "unchanged" for one in put):
-            self._settle(now_ns)
+        changed = [one.who.id for one in put if one.action != "unchanged"]
+        if changed:
+            self._settle(now_ns, changed)
         applied += put
         for who, document in submitted:
             applied += self._put_workloads(who, document, now_ns)
@@ -157,18 +158,21 @@ class Book:
         self.journal.put_object(record)
         return "configured" if before is not None else "created"
 
-    def _settle(self, now_ns: int) -> None:
-        """Lets changed objects take effect on everybody they concern."""
+    def _settle(self, now_ns: int, changed: Collection[ObjectId] = ()) -> None:
+        """Lets changed objects take effect on those they concern: on who waits through the engine,
+        here on who holds quota and may have to give it back."""
         self._share_admission(now_ns)
-        self.engine.settle()
-        for record in list(self.workloads.records.values()):
-            workload = record.workload
-            if workload.is_true(FINISHED):
-                continue
-            if workload.admission is None:
-                self.engine.submit(workload, now_ns)
-            else:
-                self.workloads.look([record.key], now_ns)
+        self.engine.settle(now_ns)
+        queues = {name for kind, _, name in changed if kind == "ClusterQueue"}
+        doors = {f"{where}/{name}" for kind, where, name in changed if kind == "LocalQueue"}
+        if queues or doors:
+            concerned = [
+                key
+                for key, record in self.workloads.records.items()
+                if (given := record.workload.admission) is not None
+                and (given.cluster_queue in queues or record.workload.local_queue in doors)
+            ]
+            self.workloads.look(concerned, now_ns)
 
     def _share_admission(self, now_ns: int) -> None:
         history, wanted = self.engine.history, self.catalogue.configuration.admission_fair_sharing
@@ -291,7 +295,7 @@ class Book:
             self.catalogue.drop(identity, self.engine)
             self.journal.next_revision()
             self.journal.drop_object(identity)
-            self._settle(now_ns)
+            self._settle(now_ns, [identity])
 
     def _delete_node(self, name: str) -> None:
         if name not in self.nodes.nodes:
@@ -350,7 +354,7 @@ class Book:
             raise Refused("not_found", f"no {Identity(*identity)}")
         document = json.loads(with_stop_policy(record_.body, policy))
         self._put_object(Identity(*identity), document)
-        self._settle(now_ns)
+        self._settle(now_ns, [identity])
 
     # -- time -------------------------------------------------------------------------------------
 

@@ -190,6 +190,8 @@ def test_bounds_of_the_namespace_hold_before_quota_is_taken() -> None:
     made.submit(workload("w", "q", 3))
     (waiting,) = made.cycle(SECOND).pending
     assert (waiting.reason, "at most 2" in waiting.message) == (PendingReason.MISCONFIGURED, True)
+    made.put_limit_ranges("ns", [LimitRange((Bounds("Pod", maximum={"gpu": 3}),))])
+    assert started(made) == ["w"]
 
 
 @pytest.mark.parametrize("policy", [StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN])

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from queuecontroller.engine.classic_preemption import classic_targets
 from queuecontroller.engine.decisions import CycleResult
+from queuecontroller.engine.limit_range import Bounds, LimitRange
 from queuecontroller.engine.model import (
     Cohort,
     LocalQueue,
     QueueingStrategy,
     RequeueState,
+    ResourceFlavor,
+    StopPolicy,
     WorkloadKey,
 )
 from queuecontroller.engine.preemption import PreemptionContext
@@ -57,8 +60,13 @@ class Program:
     """(what, which queue or workload, amount, priority)"""
 
 
+OBJECTS = ("move", "door", "parent", "flavor", "limits")
+"""What else changes among the objects."""
 WHAT = st.sampled_from(
-    ["submit"] * 6 + ["cycle"] * 5 + ["finish"] * 3 + ["delete", "rest", "wait", "quota", "labels"]
+    ["submit"] * 6
+    + ["cycle"] * 5
+    + ["finish"] * 3
+    + ["delete", "rest", "wait", "quota", "labels", *OBJECTS]
 )
 STEP = st.tuples(WHAT, st.integers(0, 7), st.integers(1, 5), st.integers(-1, 2))
 
@@ -124,6 +132,8 @@ class Player:
         self.holding: list[WorkloadKey] = []
         self.stopping: list[WorkloadKey] = []
         self.extra: dict[int, int] = {}
+        self.cohorts: dict[int, str | None] = {}
+        self.may_move = any(plan[3] for plan in program.queues)
         self.told: dict[WorkloadKey, object] = {}
         """What each pending workload was told last."""
 
@@ -152,13 +162,42 @@ class Player:
         elif what == "quota":
             number = which % len(self.program.queues)
             self.extra[number] = self.extra.get(number, 0) + amount - 3
-            plan = self.program.queues[number]
-            more = max(-plan[0], self.extra[number])
-            made.cache.put_cluster_queue(_queue(number, plan, more))  # type: ignore[arg-type]
-            made.settle()
+            self._put_queue(number)
+            made.settle(self.now_ns)
         elif what == "labels":
             made.put_namespace("ns", {"now": str(self.now_ns)})
+        elif what in OBJECTS:
+            self._change(what, which, amount)
+            made.settle(self.now_ns)
         return None
+
+    def _put_queue(self, number: int) -> None:
+        plan = list(self.program.queues[number])
+        more = max(-plan[0], self.extra.get(number, 0))  # type: ignore[operator,type-var]
+        plan[3] = self.cohorts.get(number, plan[3])
+        self.made.cache.put_cluster_queue(_queue(number, tuple(plan), more))  # type: ignore[arg-type]
+
+    def _change(self, what: str, which: int, amount: int) -> None:
+        """Other objects come, go and change."""
+        made, number = self.made, which % len(self.program.queues)
+        other = amount % len(self.program.queues)
+        if what == "move" and self.may_move:
+            self.cohorts[number] = [None, "left", "right", "top", "new"][amount - 1]
+            self._put_queue(number)
+        elif what == "door":
+            closed = StopPolicy.HOLD if which % 3 == 0 else StopPolicy.NONE
+            to = f"q{other}" if which % 3 == 1 else f"q{number}"
+            made.put_local_queue(LocalQueue("ns", f"q{number}", to, closed))
+        elif what == "parent" and self.may_move:
+            parent = [None, "right", "top", "left", "new"][amount - 1]
+            made.cache.put_cohort(Cohort("left", parent=parent))
+        elif what == "flavor":
+            if amount < 3:
+                made.cache.drop_flavor("spot")
+            else:
+                made.cache.put_flavor(ResourceFlavor("spot"))
+        elif what == "limits":
+            made.put_limit_ranges("ns", [LimitRange((Bounds("Pod", maximum={"gpu": amount}),))])
 
     def _forget(self, key: WorkloadKey) -> None:
         for keys in (self.holding, self.stopping):
@@ -222,7 +261,9 @@ def test_every_cycle_decides_as_if_everybody_had_been_looked_at(program: Program
         assert ours.told == theirs.told
         heads += isinstance(told, tuple) and bool(told[1])
         due_ns = ours.made.next_wake_ns()
-        for queue in theirs.made.pending.values():
+        for name, queue in theirs.made.pending.items():
+            if theirs.made.cache.why_inactive(name) is not None:
+                continue
             must_ns = queue.wakes_at_ns()
             assert must_ns is None or (due_ns is not None and due_ns <= must_ns), "it overslept"
     event(f"cycles that preempt: {min(heads, 3)}")
@@ -257,6 +298,74 @@ def test_when_a_cycle_says_that_there_is_no_more_there_is_no_more(program: Progr
             result = player.made.cycle(player.now_ns)
             assert (result.reserved, result.preempted) == ([], [])
             player.carried_out(result)
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs(delays_ns=(0,)))
+def test_whom_a_changed_object_does_not_touch_had_nothing_to_gain(program: Program) -> None:
+    """After any change, looking at everybody in all trees again brings nothing that the trees it
+    touches did not."""
+    player = Player(program, build(program))
+    made = player.made
+    for step in program.steps:
+        player.step(*step)
+        player.settle_down()
+        if step[0] not in (*OBJECTS, "quota", "labels"):
+            continue
+        assert figures(made) == figures(anew(made)), "as if all of it were built at once"
+        for line in made.pending.values():
+            for info in line.everyone():
+                local = made.local_queue(info.workload.local_queue)
+                assert made._why_homeless(info.workload, local) is None
+                assert local is not None
+                assert (line.name, info.cluster_queue) == (local.cluster_queue,) * 2
+        for one, _ in made._homeless.values():
+            assert made._why_homeless(one, made.local_queue(one.local_queue)) is not None
+        for name, line in made.pending.items():
+            line.reconsider()
+            made._tree_of(name).restless = True
+        for _ in range(len(program.queues) + 2):
+            result = made.cycle(player.now_ns)
+            assert (result.reserved, result.preempted) == ([], [])
+            player.carried_out(result)
+
+
+def anew(made: Scheduler) -> Scheduler:
+    """The same objects, and who holds quota, in an engine that never knew others."""
+    fresh = Scheduler(made.settings)
+    ours, theirs = made.cache, fresh.cache
+    theirs.numbers = ours.numbers
+    for flavor in ours.flavors.values():
+        theirs.put_flavor(flavor)
+    for cohort in ours._cohort_specs.values():
+        theirs.put_cohort(cohort)
+    for queue in ours._queue_specs.values():
+        theirs.put_cluster_queue(queue)
+    theirs.settle()
+    for state in ours.queues.values():
+        for info in state.workloads.values():
+            theirs.add_workload(info)
+    return fresh
+
+
+def figures(made: Scheduler) -> object:
+    """All that decisions read from the trees."""
+    cache = made.cache
+    nodes = {
+        (name, node.name): (
+            node.height,
+            [one.name for one in node.children],
+            {fr: (c.used, c.quota, c.potential, c.limit) for fr, c in node.cells.items() if c.quota or c.used},
+        )
+        for name, state in cache.queues.items()
+        for node in state.node.path
+    }  # fmt: skip
+    doors = {name: cache.why_inactive(name) for name in cache.queues}
+    held = {
+        name: [info.key for _, info in cache.holders.of(state.node, state.node.cells)]
+        for name, state in cache.queues.items()
+    }
+    return list(cache.queues), nodes, doors, held
 
 
 @settings(max_examples=250, deadline=None)
