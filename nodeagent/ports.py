@@ -576,6 +576,19 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One process on one GPU, by NVML."""
+
+    pid: int
+    gpu: GpuUuid
+    gpu_index: int
+    memory_bytes: int | None
+    sm_ratio: float | None
+    grant: GrantId | None
+    """None: it is registered in none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoopView:
     name: str
     last_ok_unix_s: float
@@ -626,6 +639,7 @@ class NodeView:
     nvml_version: str | None = None
     queue: QueueView | None = None
     """None where the node takes no work from a queue."""
+    processes: tuple[ProcessView, ...] = ()
     detections: Mapping[str, int] = field(default_factory=dict)
     """Suspicions raised since the daemon started, by rule."""
     suspicions: Mapping[str, int] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from nodeagent.ports import (
     MemoryAsk,
     NodeEvent,
     NodeView,
+    ProcessView,
     QueueAsk,
     RefusalKind,
     Refused,
@@ -198,6 +199,17 @@ class Wire(Descriptors):
             reading_age_seconds=view.reading_age_s,
             driver_version=view.driver_version,
             nvml_error=view.nvml_error,
+            processes=[
+                self.message("GpuProcess")(
+                    pid=one.pid,
+                    gpu_uuid=one.gpu,
+                    gpu_index=one.gpu_index,
+                    memory_bytes=one.memory_bytes,
+                    sm_ratio=one.sm_ratio,
+                    grant=one.grant or "",
+                )
+                for one in view.processes
+            ],
         )
 
     def write_event(self, event: NodeEvent) -> Any:
@@ -257,6 +269,7 @@ class Wire(Descriptors):
             nvml_error=_maybe(message, "nvml_error"),
             nvml_restarts_total=0,
             version=message.version,
+            processes=tuple(_read_process(one) for one in message.processes),
         )
 
 
@@ -311,6 +324,17 @@ def _read_device(message: Any) -> DeviceView:
         allocations_total=message.allocations_total,
         denied_total=message.denied_total,
         turn=message.turn,
+    )
+
+
+def _read_process(message: Any) -> ProcessView:
+    return ProcessView(
+        pid=message.pid,
+        gpu=GpuUuid(message.gpu_uuid),
+        gpu_index=message.gpu_index,
+        memory_bytes=_maybe(message, "memory_bytes"),
+        sm_ratio=_maybe(message, "sm_ratio"),
+        grant=GrantId(message.grant) if message.grant else None,
     )
 
 

@@ -181,6 +181,19 @@ def make_parser() -> argparse.ArgumentParser:
         "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
     )
 
+    top.add_argument(
+        "--sort",
+        default="",
+        choices=["memory", "sm", "name", "gpu", "age"],
+        help="order of grants and processes (default: oldest grant first)",
+    )
+    top.add_argument(
+        "--filter",
+        default="",
+        metavar="TEXT",
+        help="only grants with TEXT in name, id, user, state, workload, command; or gpu0",
+    )
+    top.add_argument("--processes", action="store_true", help="also every process on the GPUs")
     events = command("events", "show", "What happened on this node: suspicions, acts, GPU trouble.")
     events.add_argument(
         "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"

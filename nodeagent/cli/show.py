@@ -7,10 +7,11 @@ import json
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from nodeagent import native
 from nodeagent.cli.session import Failed, complain, connect, print_json
-from nodeagent.cli.tables import event_line, ps_lines, top_lines
+from nodeagent.cli.tables import History, TopView, event_line, ps_lines, top_lines
 from nodeagent.core.events import write_plain
 
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -33,6 +34,8 @@ def ps(options: argparse.Namespace, environment: dict[str, str]) -> int:
 def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
     live = sys.stdout.isatty() and not options.json
     rounds = 0
+    shown = TopView(options.sort, options.filter, options.processes)
+    history = History()
     try:
         with connect(options, environment) as client:
             for view in client.watch(options.interval):
@@ -40,7 +43,9 @@ def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
                 if options.json:
                     print(json.dumps(write_plain(view)), flush=True)
                 else:
-                    lines = top_lines(view, _width(), time.strftime("%H:%M:%S"))
+                    history.take(view)
+                    now = time.strftime("%H:%M:%S")
+                    lines = top_lines(view, _width(), now, shown, history, command_of)
                     print((HOME_AND_CLEAR if live else "") + "\n".join(lines), flush=True)
                 if rounds == options.rounds:
                     return 0
@@ -73,6 +78,17 @@ def version(options: argparse.Namespace, environment: dict[str, str]) -> int:
     else:
         print(f"sluice {native.version()}")
     return 0
+
+
+def command_of(pid: int) -> str:
+    """Its command line; in brackets its name, where it has none or we may not see it."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        if words != [b""]:
+            return b" ".join(words).decode(errors="replace")
+        return f"[{Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()}]"
+    except OSError:
+        return "?"
 
 
 def _width() -> int:

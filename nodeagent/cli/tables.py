@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pwd
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from nodeagent.core.quantities import format_bytes
 from nodeagent.ports import DeviceView, GpuView, GrantView, NodeEvent, NodeView
@@ -26,8 +29,60 @@ def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
     return [_cut(line, width) for line in lines]
 
 
-def top_lines(view: NodeView, width: int = WIDTH, clock: str = "") -> list[str]:
-    lines = [f"sluice {view.version}  {clock}  {len(view.grants)} grants, {view.waiting} waiting"]
+SORTS = ("memory", "sm", "name", "gpu", "age")
+_BARS = "▁▂▃▄▅▆▇█"
+HISTORY = 40
+"""Rounds that a sparkline shows."""
+
+
+@dataclass(slots=True)
+class History:
+    """The load of each GPU over the last rounds."""
+
+    _loads: dict[str, deque[float | None]] = field(default_factory=dict)
+
+    def take(self, view: NodeView) -> None:
+        for gpu in view.gpus:
+            loads = self._loads.setdefault(gpu.uuid, deque(maxlen=HISTORY))
+            loads.append(gpu.utilization_ratio)
+
+    def of(self, gpu: str) -> list[float | None]:
+        return list(self._loads.get(gpu, ()))
+
+
+def sparkline(ratios: Sequence[float | None]) -> str:
+    """One character per value from 0 to 1; a blank where nothing was reported."""
+    return "".join(
+        " " if one is None else _BARS[min(len(_BARS) - 1, int(max(0.0, one) * len(_BARS)))]
+        for one in ratios
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """What of a node `sluice top` shows, and in which order."""
+
+    sort: str = ""
+    """One of SORTS; empty: oldest grant first."""
+    only: str = ""
+    """Grants with this in their name, id, user, state, workload, command or GPU index."""
+    processes: bool = False
+
+
+def top_lines(
+    view: NodeView,
+    width: int = WIDTH,
+    clock: str = "",
+    shown: TopView = TopView(),  # frozen
+    history: History | None = None,
+    command_of: Callable[[int], str] = str,
+) -> list[str]:
+    """`command_of` tells what a pid runs."""
+    grants = _chosen(view.grants, shown)
+    left_out = len(view.grants) - len(grants)
+    hidden = f" ({left_out} hidden)" if left_out else ""
+    head = f"sluice {view.version}  {clock}  {len(view.grants)} grants{hidden}"
+    lines = [f"{head}, {view.waiting} waiting"]
     if view.nvml_error:
         age = "never" if view.reading_age_s is None else f"{view.reading_age_s:.0f} s ago"
         lines.append(f"! NVML: {view.nvml_error} (last reading: {age})")
@@ -36,10 +91,65 @@ def top_lines(view: NodeView, width: int = WIDTH, clock: str = "") -> list[str]:
         f"{'GPU':3} {'MODEL':20} {'MEMORY USED':>13} {'GRANTED':>8} {'SM %':>5}"
         f" {'GIVEN %':>7} {'GRANTS':>6} HEALTH"
     )
-    lines += [_gpu_row(gpu) for gpu in view.gpus] or ["(no GPU)"]
+    for gpu in view.gpus:
+        lines.append(_gpu_row(gpu))
+        loads = history.of(gpu.uuid) if history is not None else []
+        if len(loads) > 1:
+            lines.append(f"    load {sparkline(loads)}")
+    if not view.gpus:
+        lines.append("(no GPU)")
     lines.append("")
-    lines += ps_lines(view.grants, width)
+    if view.grants and not grants:
+        lines.append(f"no grant has {shown.only!r} in it")
+    else:
+        lines += ps_lines(grants, width)
+    if shown.processes:
+        lines += ["", *_process_lines(view, grants, shown, command_of)]
     return [_cut(line, width) for line in lines]
+
+
+_KEYS: Mapping[str, Callable[[GrantView], Any]] = {
+    "memory": lambda grant: -sum(device.memory_used_bytes for device in grant.devices),
+    "sm": lambda grant: -sum(device.used_ratio or 0.0 for device in grant.devices),
+    "name": lambda grant: (grant.name, grant.grant),
+    "gpu": lambda grant: [device.gpu_index or 0 for device in grant.devices],
+    "age": lambda grant: grant.created_unix_s,
+}
+
+
+def _chosen(grants: Sequence[GrantView], shown: TopView) -> list[GrantView]:
+    wanted = shown.only.lower()
+    found = [grant for grant in grants if wanted in _words(grant)]
+    return sorted(found, key=_KEYS[shown.sort]) if shown.sort else found
+
+
+def _words(grant: GrantView) -> str:
+    gpus = " ".join(f"gpu{device.gpu_index}" for device in grant.devices)
+    who = f"{grant.grant} {grant.name} {_user(grant.uid)} {grant.state} {grant.policy}"
+    return f"{who} {grant.workload} {grant.command} {gpus}".lower()
+
+
+def _process_lines(
+    view: NodeView,
+    grants: Sequence[GrantView],
+    shown: TopView,
+    command_of: Callable[[int], str],
+) -> list[str]:
+    names = {grant.grant: grant.name or grant.grant[:8] for grant in grants}
+    found = [one for one in view.processes if not shown.only or one.grant in names]
+    if shown.sort in ("memory", "sm"):
+        by_memory = shown.sort == "memory"
+        found.sort(key=lambda one: -((one.memory_bytes if by_memory else one.sm_ratio) or 0))
+    lines = [f"{'PID':>8} {'GPU':3} {'MEMORY':>8} {'SM %':>5} {'GRANT':20} COMMAND"]
+    for one in found:
+        memory = "-" if one.memory_bytes is None else format_bytes(one.memory_bytes)
+        busy = "-" if one.sm_ratio is None else f"{one.sm_ratio * 100:.0f}"
+        whose = names.get(one.grant, "-") if one.grant is not None else "! none"
+        command = "".join(c if c.isprintable() else "?" for c in command_of(one.pid))
+        lines.append(
+            f"{one.pid:>8} {one.gpu_index:<3} {memory:>8} {busy:>5} {_cut(whose, 20):20} {command}"
+        )
+    return lines if found else ["no process on a GPU"]
 
 
 def grant_line(grant: GrantView) -> str:

@@ -340,6 +340,8 @@ RULES: Mapping[Rule, RuleSpec] = MappingProxyType(
 # --- from moments to suspicions -----------------------------------------------------------------
 
 AlarmKey = tuple[Rule, str, str]
+AT_ONCE: Final = frozenset({Rule.UNALLOCATED})
+"""Rules about events: judged when one comes, not at the next reading."""
 CLEAR_AFTER_S: Final = 10.0
 """A condition away for this long is over."""
 
@@ -379,10 +381,13 @@ class Detector:
         self._memory = Memory()
         self._cases: dict[AlarmKey, _Case] = {}
 
-    def look(self, look: Look) -> Verdict:
+    def look(self, look: Look, only: frozenset[Rule] = frozenset(RULES)) -> Verdict:
+        """`only`: some of the rules, where the Look holds nothing for the others."""
         raised, cleared = [], []
         pending = False
         for spec in RULES.values():
+            if spec.rule not in only:
+                continue
             holding = set()
             for condition in spec.judge(self._memory, look, self._limits):
                 key = (spec.rule, condition.subject.key, condition.key)

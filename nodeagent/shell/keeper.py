@@ -37,6 +37,7 @@ from nodeagent.ports import (
     RegionStore,
     RegisterAnswer,
     SlotClaimed,
+    UsageImage,
     Waiting,
 )
 from nodeagent.units import NS_PER_S, GrantId, RequestId, SlotIndex
@@ -64,8 +65,8 @@ class Open:
     tenants: dict[SlotIndex, Tenant] = field(default_factory=dict)
     refused: bool = False
     """A registration was refused, and logged."""
-    hooks: dict[SlotIndex, tuple[int, int]] = field(default_factory=dict)
-    """What each process says of itself: (groups of hooks in place, unknown export tables)."""
+    image: UsageImage | None = None
+    """Its last reading, nothing of it believed."""
     half_claims: set[SlotIndex] = field(default_factory=set)
     """Claims seen without a start time: their owner may be between two stores."""
 
@@ -362,9 +363,7 @@ class Keeper:
         if not opened.tenants:
             return
         image = opened.region.read_usage(list(opened.tenants))
-        opened.hooks = {
-            slot: (used.hook_mask, used.unknown_exports) for slot, used in image.slots.items()
-        }
+        opened.image = image
         generations = {slot: t.generation for slot, t in opened.tenants.items()}
         kinds = opened.account.observe(image, generations, self._clock.monotonic_ns())
         if kinds:

@@ -32,6 +32,7 @@ from nodeagent.ports import (
     NodeEvent,
     NodeView,
     Peer,
+    ProcessView,
     RefusalKind,
     Refused,
     ResizeAsk,
@@ -269,6 +270,7 @@ class Service:
             readings=tuple(self._gpus.sorted()),
             xids=self._gpus.xids,
             last_xid=self._gpus.last_xid,
+            processes=() if peer is None else self._processes(peer, grants),
             detections=self.watch.detections if self.watch else {},
             suspicions=self.watch.suspicions() if self.watch else {},
             acts=self.acts(),
@@ -308,6 +310,20 @@ class Service:
                 )
             )
         return views
+
+    def _processes(self, peer: Peer, grants: list[Held]) -> tuple[ProcessView, ...]:
+        """Root sees all processes on the GPUs, others those of their own grants."""
+        grant_of = {
+            process.pid: held.record.grant for held in grants for process in held.slots.values()
+        }
+        return tuple(
+            ProcessView(
+                one.pid, gpu.uuid, gpu.index, one.memory_bytes, one.sm_ratio, grant_of.get(one.pid)
+            )
+            for gpu in self._gpus.sorted()
+            for one in gpu.processes
+            if one.pid in grant_of or peer.uid in self.operator_uids
+        )
 
     def _view(self, held: Held) -> GrantView:
         record = held.record

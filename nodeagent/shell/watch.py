@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from nodeagent.config import DetectionSettings
-from nodeagent.core.detection import RULES, Alarm, Detector, Limits, Rule
+from nodeagent.core.detection import AT_ONCE, RULES, Alarm, Detector, Limits, Rule, Verdict
 from nodeagent.core.response import Level, Policy, Responder
 from nodeagent.core.sightings import (
     DeviceOpen,
@@ -24,11 +24,17 @@ from nodeagent.core.sightings import (
     Look,
     Subject,
 )
-from nodeagent.ports import Clock, NodeReading
+from nodeagent.ports import Clock, NodeReading, Process
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
-from nodeagent.telemetry_ports import AuditWindow, DeviceOpened, ForeignLibrary, KernelEvent
+from nodeagent.telemetry_ports import (
+    AuditWindow,
+    DeviceOpened,
+    ForeignLibrary,
+    KernelEvent,
+    KernelWatch,
+)
 from nodeagent.units import MIB, NS_PER_S, GpuUuid, GrantId
 from nodeagent.watch_ports import Inspector, ProcessFacts
 
@@ -65,10 +71,10 @@ class Watch:
         self._facts: dict[int, ProcessFacts] = {}
         self._maps: dict[tuple[int, int], tuple[int, tuple[ForeignMapping, ...]]] = {}
         """By process: when its mappings were read, and what was foreign in them."""
-        self._opens: list[DeviceOpen] = []
         self._audits: list[LaunchAudit] = []
         self._told_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._kernel: KernelWatch | None = None
 
     def suspicions(self) -> dict[str, int]:
         standing = Counter(str(alarm.rule) for alarm in self._detector.alarms)
@@ -79,13 +85,25 @@ class Watch:
         if not self._enabled or reading.error is not None:
             return False
         look = self._sight(reading)
+        if self._kernel is not None:
+            self._kernel.watch_processes({user.subject.pid for user in look.users})
+            self._kernel.known_libraries(set(self.known_libraries()))
         verdict = self._detector.look(look)
+        self._judged(verdict)
+        return verdict.pending
+
+    def _judged(self, verdict: Verdict) -> None:
         for alarm in verdict.raised:
             self._raised(alarm)
         for alarm in (*verdict.cleared, *self._detector.forget(self._gone)):
             self._cleared(alarm)
         self._act()
-        return verdict.pending
+
+    def attach(self, kernel: KernelWatch) -> None:
+        """Opens, foreign libraries and audit windows come from there, and opens can be denied."""
+        self._kernel = kernel
+        self._containment.kernel = kernel
+        kernel.subscribe(self.heard)
 
     def forgive(self, grant: GrantId) -> None:
         """A person let the grant go on: what was done to it by us is over."""
@@ -99,13 +117,15 @@ class Watch:
 
     def heard(self, event: KernelEvent) -> None:
         """From the kernel watch."""
+        if not self._enabled:
+            return
         if isinstance(event, DeviceOpened):
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
             if subject is not None:
                 exempt = self._is_exempt(subject) or event.denied
-                self._opens.append(
-                    DeviceOpen(subject, event.major, event.minor, event.access, exempt)
-                )
+                opened = DeviceOpen(subject, event.major, event.minor, event.access, exempt)
+                now_ns = self._clock.monotonic_ns()
+                self._judged(self._detector.look(Look(now_ns, opens=(opened,)), AT_ONCE))
         elif isinstance(event, ForeignLibrary):
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
             if subject is not None:
@@ -120,53 +140,56 @@ class Watch:
 
     def _sight(self, reading: NodeReading) -> Look:
         registered = {
-            (tenant.handle.process.pid, tenant.handle.process.starttime_ticks): grant
+            tenant.handle.process.pid: (tenant.handle.process, grant)
             for grant, opened in self._keeper.open.items()
             for tenant in opened.tenants.values()
         }
-        users = []
-        seen = {one.pid for gpu in reading.gpus for one in gpu.processes}
+        seen = {one.pid for gpu in reading.gpus for one in gpu.processes} - registered.keys()
         self._facts = {
             pid: facts for pid, facts in self._facts.items() if pid in seen and self._is_same(facts)
         }
+        users = []
         for gpu in reading.gpus:
             for one in gpu.processes:
-                subject = self._subject(one.pid, None, registered)
+                known = registered.get(one.pid)
+                # Held by a pidfd: while it is registered its pid is nobody else's.
+                subject = (
+                    self._registered(*known) if known is not None else self._subject(one.pid, None)
+                )
                 if subject is None:  # gone meanwhile, or in a pid namespace we cannot see
                     continue
-                key = (subject.pid, subject.starttime_ticks)
-                user = GpuUser(
-                    subject,
-                    gpu.uuid,
-                    key in registered,
-                    self._is_exempt(subject) and subject.uid == 0,
-                    one.memory_bytes,
-                    one.sm_ratio,
+                users.append(
+                    GpuUser(
+                        subject,
+                        gpu.uuid,
+                        known is not None,
+                        known is None and subject.uid == 0 and self._is_exempt(subject),
+                        one.memory_bytes,
+                        one.sm_ratio,
+                    )
                 )
-                users.append(user)
-        opens, self._opens = tuple(self._opens), []
         audits, self._audits = tuple(self._audits), []
         return Look(
             at_ns=self._clock.monotonic_ns(),
             users=tuple(users),
             grants=tuple(self._grants()),
-            opens=opens,
             foreign=self._foreign(users),
             audits=audits,
         )
 
     def _grants(self) -> Iterable[GrantSight]:
         for grant, opened in self._keeper.open.items():
-            self._keeper.look(grant, opened)
             held = self._keeper.book.grants.get(grant)
             if held is None or not opened.tenants:
                 continue
             subject = self._of_grant(grant)
             tampers = sum(opened.account.tampers.values())
             hooks = tuple(
-                (opened.tenants[slot].handle.process.pid, *found)
-                for slot, found in opened.hooks.items()
-                if slot in opened.tenants
+                (tenant.handle.process.pid, used.hook_mask, used.unknown_exports)
+                for slot, tenant in opened.tenants.items()
+                if opened.image is not None
+                and (used := opened.image.slots.get(slot)) is not None
+                and used.generation_seen == tenant.generation
             )
             for index, device in enumerate(held.record.devices):
                 total = opened.account.total(index)
@@ -201,16 +224,25 @@ class Watch:
                 return replace(subject, cgroup=facts.cgroup, pod_uid=facts.pod_uid)
         return subject
 
-    def _subject(
-        self,
-        pid: int,
-        starttime_ticks: int | None,
-        registered: dict[tuple[int, int], GrantId] | None = None,
-    ) -> Subject | None:
+    def _registered(self, process: Process, grant: GrantId) -> Subject:
+        """Without a look at /proc: there may be hundreds of them at every reading."""
+        held = self._keeper.book.grants.get(grant)
+        container = held.record.container if held is not None else None
+        namespace, queue = self.place_of(grant)
+        return Subject(
+            grant=grant,
+            pid=process.pid,
+            starttime_ticks=process.starttime_ticks,
+            uid=process.uid,
+            namespace=container.namespace if container is not None else namespace,
+            queue=queue,
+        )
+
+    def _subject(self, pid: int, starttime_ticks: int | None) -> Subject | None:
         facts = self._facts_of(pid)
         if facts is None or starttime_ticks not in (None, facts.starttime_ticks):
             return None
-        grant = self._grant_of(facts, registered)
+        grant = self._grant_of(facts)
         namespace, queue = self.place_of(grant) if grant is not None else ("", "")
         held = self._keeper.book.grants.get(grant) if grant is not None else None
         if held is not None and held.record.container is not None:
@@ -227,13 +259,9 @@ class Watch:
             queue=queue,
         )
 
-    def _grant_of(
-        self, facts: ProcessFacts, registered: dict[tuple[int, int], GrantId] | None
-    ) -> GrantId | None:
-        """Registered there, in the pod of its container, or started from within."""
+    def _grant_of(self, facts: ProcessFacts) -> GrantId | None:
+        """Of its pod, or the one that it was started in."""
         line = ((facts.pid, facts.starttime_ticks), *facts.ancestors)
-        if registered is not None and line[0] in registered:
-            return registered[line[0]]
         for grant, held in self._keeper.book.grants.items():
             container, owner = held.record.container, held.record.owner
             if container is not None:

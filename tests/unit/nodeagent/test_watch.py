@@ -1,0 +1,365 @@
+"""The watch over fakes: what eBPF adds, who is touched and who is not, and that nothing happens
+without its audit row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodeagent.config import DetectionSettings
+from nodeagent.ports import (
+    ContainerRef,
+    GrantRecord,
+    LedgerFull,
+    NodeReading,
+    Process,
+    ProcessReading,
+)
+from nodeagent.shell.containment import Containment
+from nodeagent.shell.journal import Journal
+from nodeagent.shell.watch import Watch
+from nodeagent.telemetry_ports import (
+    Actor,
+    AuditWindow,
+    DeviceOpened,
+    FileId,
+    ForeignLibrary,
+    ProcessLaunches,
+)
+from nodeagent.testing.ebpf import FakeKernelWatch
+from nodeagent.testing.nvml import gpu_reading
+from nodeagent.units import GIB, Bytes, GrantId, Nanoseconds, SharePolicy
+from nodeagent.watch_ports import AuditRow, MappedLibrary, NotPossible, ProcessFacts
+
+POD = "1b4e28ba-2fa1-11d2-883f-000000000001"
+OTHER_POD = "1b4e28ba-2fa1-11d2-883f-000000000002"
+CGROUP = f"/kubepods/pod{POD}/c1"
+OTHER_CGROUP = f"/kubepods/pod{OTHER_POD}/c2"
+
+
+@dataclass
+class World:
+    """Processes, cgroups and a ledger that remember what was done to them."""
+
+    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+    libraries: dict[int, tuple[MappedLibrary, ...]] = field(default_factory=dict)
+    done: list[tuple[object, ...]] = field(default_factory=list)
+    rows: list[AuditRow] = field(default_factory=list)
+    full: bool = False
+    now_s: float = 100.0
+    grants: dict[GrantId, Any] = field(default_factory=dict)
+    open: dict[GrantId, Any] = field(default_factory=dict)
+    book: Any = None
+    processes: Any = None
+
+    def __post_init__(self) -> None:
+        self.book, self.processes = SimpleNamespace(grants=self.grants), self
+
+    def add(self, pid: int, cgroup: str = "/", pod: str = "", uid: int = 1000, program: str = "/x") -> None:  # fmt: skip
+        self.facts[pid] = ProcessFacts(pid, pid * 10, uid, program, cgroup, pod, ((1, 1),))
+
+    # clock, ledger, inspector, processes, restrainer, keeper
+
+    def monotonic_ns(self) -> Nanoseconds:
+        return Nanoseconds(int(self.now_s * 1e9))
+
+    def unix_s(self) -> float:
+        return self.now_s
+
+    def audit(self, row: AuditRow) -> None:
+        if self.full:
+            raise LedgerFull("disk full")
+        self.rows.append(row)
+
+    def audit_rows(self) -> list[AuditRow]:
+        return self.rows
+
+    def facts_of(self, pid: int) -> ProcessFacts | None:
+        return self.facts.get(pid)
+
+    def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
+        return self.libraries.get(pid, ())
+
+    def file_id(self, path: str) -> tuple[int, int] | None:
+        return (1, 1) if path == "/real/libcuda.so.1" else None
+
+    def find(self, pid: int, starttime_ticks: int) -> Any:
+        facts = self.facts.get(pid)
+        if facts is None or facts.starttime_ticks != starttime_ticks:
+            return None
+
+        def signal(number: int) -> bool:
+            self.done.append(("signal", pid, int(number)))
+            return True
+
+        return SimpleNamespace(signal=signal, close=lambda: None)
+
+    def freeze(self, cgroup: str, frozen: bool) -> None:
+        self.done.append(("freeze", cgroup, frozen))
+
+    def kill(self, cgroup: str) -> None:
+        self.done.append(("kill", cgroup))
+
+    def apply(self, event: Any) -> None:
+        self.done.append((type(event).__name__, event.grant, event.paused))
+
+    def signal(self, grant: GrantId, number: int) -> int:
+        self.done.append(("signal all", grant, int(number)))
+        return 1
+
+
+@dataclass
+class Bench:
+    world: World
+    watch: Watch
+    journal: Journal
+    kernel: FakeKernelWatch
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.journal.after(0)]
+
+    async def looks(self, reading: NodeReading, seconds: float) -> None:
+        """A reading each second of the world's clock."""
+        for _ in range(int(seconds)):
+            self.world.now_s += 1
+            self.watch.look(reading)
+            await asyncio.sleep(0)
+
+
+def bench(act: Callable[[Bench], Any], **settings: Any) -> None:
+    async def run() -> None:
+        world: Any = World()
+        inspector = SimpleNamespace(
+            facts=world.facts_of, driver_libraries=world.driver_libraries, file_id=world.file_id
+        )
+        made = DetectionSettings(**settings)
+        journal = Journal(world, made.repeat_s)
+        containment = Containment(world, world, world, world, journal, world)
+        watch = Watch(made, world, inspector, containment, journal, world)
+        watch.known_libraries = lambda: ["/real/libcuda.so.1"]
+        kernel = FakeKernelWatch()
+        await kernel.start()
+        watch.attach(kernel)
+        try:
+            await act(Bench(world, watch, journal, kernel))
+        finally:
+            watch.close()
+
+    asyncio.run(run())
+
+
+def on_gpu(*pids: int) -> NodeReading:
+    processes = tuple(ProcessReading(pid, Bytes(GIB), 0.5) for pid in pids)
+    return NodeReading((replace(gpu_reading(0), processes=processes),))
+
+
+def actor(pid: int, cgroup: str = "", pod: str = "") -> Actor:
+    return Actor(pid, 1000, "x", 5, pid * 10, cgroup, pod)
+
+
+def held(grant: str, pod: str = "") -> tuple[GrantId, Any]:
+    container = ContainerRef(pod, "c", (), "team", "p") if pod else None
+    record = GrantRecord(
+        GrantId(grant), grant, SharePolicy.HARD, (), Process(4000, 1, 1000, 1000), 0.0, "b",
+        container=container,
+    )  # fmt: skip
+    return record.grant, SimpleNamespace(record=record, slots={}, request=None)
+
+
+def test_an_open_in_a_pod_without_an_allocation_is_told_and_contained_at_once() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.world.add(8, OTHER_CGROUP, OTHER_POD)
+        it.kernel.tell(DeviceOpened(Nanoseconds(1), actor(7, CGROUP, POD), 195, 0, "rw"))
+        assert it.kinds() == ["unallocated_opener", "act"]
+        await asyncio.sleep(0)
+        assert it.kernel.denied() == {CGROUP}
+        it.world.now_s += 1
+        it.watch._act()
+        assert it.world.done == [("freeze", CGROUP, True)]
+        assert [row.step for row in it.world.rows] == ["deny_opens", "freeze"]
+
+    bench(act)
+
+
+def test_it_is_let_go_again_when_it_is_over() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.kernel.tell(DeviceOpened(Nanoseconds(1), actor(7, CGROUP, POD), 195, 0, "rw"))
+        await it.looks(on_gpu(), 15)
+        await asyncio.sleep(0)
+        assert it.world.done == [("freeze", CGROUP, True), ("freeze", CGROUP, False)]
+        assert it.kernel.denied() == frozenset()
+        assert [row.undo for row in it.world.rows] == [False, False, True, True]
+
+    bench(act)
+
+
+def test_who_has_a_grant_may_open() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        grant, one = held("g1", POD)
+        it.world.grants[grant] = one
+        it.kernel.tell(DeviceOpened(Nanoseconds(1), actor(7, CGROUP, POD), 195, 0, "rw"))
+        assert it.kinds() == []
+
+    bench(act)
+
+
+def test_a_denied_open_and_an_exempt_program_are_no_news() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.world.add(8, program="/usr/bin/nvidia-smi")
+        opened = DeviceOpened(Nanoseconds(1), actor(7, CGROUP, POD), 195, 0, "rw", denied=True)
+        it.kernel.tell(opened)
+        it.kernel.tell(DeviceOpened(Nanoseconds(1), actor(8), 195, 0, "rw"))
+        assert it.kinds() == []
+
+    bench(act)
+
+
+def test_an_exempt_name_helps_nobody_but_root_and_nobody_in_a_pod() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, program="/usr/bin/nv-hostengine", uid=0)
+        it.world.add(8, program="/usr/bin/nv-hostengine", uid=1000)
+        it.world.add(9, CGROUP, POD, uid=0, program="/usr/bin/nv-hostengine")
+        await it.looks(on_gpu(7, 8, 9), 3)
+        told = [event.pid for event in it.journal.after(0) if event.kind == "unregistered_gpu_user"]
+        assert told == [8, 9]
+
+    bench(act, grants="observe")
+
+
+def test_the_process_of_a_grant_is_held_and_its_neighbour_is_not() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.world.add(8, OTHER_CGROUP, OTHER_POD)
+        for grant, one in (held("g1", POD), held("g2", OTHER_POD)):
+            it.world.grants[grant] = one
+        await it.looks(on_gpu(7), 4)
+        assert it.world.done == [("PauseSet", "g1", True), ("freeze", CGROUP, True)]
+        assert not any("g2" in map(str, what) or OTHER_CGROUP in what for what in it.world.done)
+
+    bench(act)
+
+
+def test_without_an_audit_row_nothing_is_done() -> None:
+    async def act(it: Bench) -> None:
+        it.world.full = True
+        it.world.add(7, CGROUP, POD)
+        await it.looks(on_gpu(7), 60)
+        assert it.world.done == []
+        assert it.kinds() == ["unregistered_gpu_user"]
+
+    bench(act, grants="kill")
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_not_touched() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        await it.looks(on_gpu(7), 2)
+        it.world.facts[7] = replace(it.world.facts[7], starttime_ticks=999)
+        it.world.now_s += 10
+        it.watch._act()
+        assert [what for what in it.world.done if what[0] == "signal"] == []
+
+    bench(act, bare_metal="contain")
+
+
+def test_a_failed_reading_clears_nobody_and_accuses_nobody() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        await it.looks(on_gpu(7), 3)
+        assert it.watch.suspicions()["unregistered_gpu_user"] == 1
+        await it.looks(NodeReading(error="hung"), 60)
+        assert it.watch.suspicions()["unregistered_gpu_user"] == 1
+        del it.world.facts[7]
+        await it.looks(on_gpu(), 1)
+        assert it.watch.suspicions()["unregistered_gpu_user"] == 0
+
+    bench(act)
+
+
+def test_a_flood_of_processes_is_told_once_and_each_is_held() -> None:
+    async def act(it: Bench) -> None:
+        for pid in range(100, 150):
+            it.world.add(pid)
+        await it.looks(on_gpu(*range(100, 150)), 4)
+        assert it.kinds().count("unregistered_gpu_user") == 1
+        assert it.watch.detections["unregistered_gpu_user"] == 50
+        assert {what[1] for what in it.world.done} == set(range(100, 150))
+
+    bench(act, bare_metal="contain")
+
+
+def test_a_foreign_library_comes_from_proc_or_from_the_kernel_watch() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        it.world.add(8)
+        it.world.libraries[7] = (
+            MappedLibrary(1, 1, "/real/libcuda.so.1"),
+            MappedLibrary(1, 2, "/tmp/libcuda.so.1"),
+        )
+        await it.looks(on_gpu(7), 1)
+        it.kernel.tell(ForeignLibrary(Nanoseconds(1), actor(8), FileId(1, 9), "/tmp/renamed.so"))
+        await it.looks(on_gpu(7), 1)
+        told = [event for event in it.journal.after(0) if event.kind == "foreign_libcuda"]
+        assert [(event.pid, "renamed" in event.evidence) for event in told] == [(7, False)]
+        assert it.watch.detections["foreign_libcuda"] == 2, "one program, told once, counted twice"
+        assert it.kernel.watched == {7}
+        assert it.kernel.libraries == {"/real/libcuda.so.1"}
+
+    bench(act)
+
+
+def test_launches_that_pass_us_by_are_told_after_three_windows() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        launches = (ProcessLaunches(7, 70, driver=200, shim=100),)
+        window = AuditWindow(
+            Nanoseconds(1), Nanoseconds(100_000_000), FileId(1, 1), "/real", launches, 0.001
+        )
+        for number in range(3):
+            assert it.watch.detections["launches_unaccounted"] == 0, number
+            it.kernel.tell(window)
+            await it.looks(on_gpu(), 1)
+        assert it.watch.detections["launches_unaccounted"] == 1
+
+    bench(act)
+
+
+def test_a_cgroup_that_cannot_be_held_stops_nothing_else() -> None:
+    async def act(it: Bench) -> None:
+        def broken(cgroup: str, frozen: bool) -> None:
+            raise NotPossible("no such cgroup")
+
+        it.world.freeze = broken  # type: ignore[method-assign]
+        it.world.add(7, CGROUP, POD)
+        await it.looks(on_gpu(7), 40)
+        assert ("kill", CGROUP) in it.world.done
+
+    bench(act, grants="kill")
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_events_are_numbered_and_followed(follow: bool) -> None:
+    async def act(it: Bench) -> None:
+        it.journal.tell("gpu", "info", "one")
+        stream = it.journal.follow(0, follow)
+        assert (await anext(stream)).text == "one"
+        if follow:
+            waiting = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            it.journal.tell("gpu", "info", "two")
+            assert (await asyncio.wait_for(waiting, 5)).number == 2
+        else:
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+        await stream.aclose()
+
+    bench(act)
