@@ -67,7 +67,7 @@ static uint64_t listed_box_bytes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t co
 			return CUDA_ERROR_NOT_FOUND;                                                                   \
 		struct cost_shape shape = size_class(BYTES);                                                           \
                                                                                                                        \
-		return THROUGH_GATE(&driver.symbol, &shape, STREAM, driver.symbol arguments);                          \
+		return COPY_THROUGH_GATE(&driver.symbol, &shape, STREAM, driver.symbol arguments);                     \
 	}
 
 COPY(cuMemcpy, bytes, NULL, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes))

@@ -12,20 +12,23 @@ static inline CUstream own_stream(CUstream stream)
 }
 
 /* The body of every door. `CALL` is the driver's call; an expression, so nothing is hidden but repetition. */
-#define THROUGH_GATE(HANDLE, SHAPE_PTR, STREAM, CALL)                                                                  \
+#define DOOR(PASS, KIND, HANDLE, SHAPE_PTR, STREAM, CALL)                                                              \
 	({                                                                                                             \
 		CUresult result_;                                                                                      \
 		struct throttle_ticket ticket_;                                                                        \
-		if (throttle_pass(HANDLE, SHAPE_PTR)) {                                                                \
+		if (PASS(KIND, HANDLE, SHAPE_PTR)) {                                                                   \
 			result_ = CALL;                                                                                \
 		} else {                                                                                               \
 			result_ = throttle_before(&ticket_, HANDLE, SHAPE_PTR, STREAM);                                \
 			if (result_ == CUDA_SUCCESS) {                                                                 \
 				result_ = CALL;                                                                        \
-				throttle_after(&ticket_, result_);                                                     \
+				throttle_after(KIND, &ticket_, result_);                                               \
 			}                                                                                              \
 		}                                                                                                      \
 		result_;                                                                                               \
 	})
+#define THROUGH_GATE(...) DOOR(throttle_pass, THROTTLE_LAUNCH, __VA_ARGS__)
+#define RARELY_THROUGH_GATE(...) DOOR(throttle_pass_rare, THROTTLE_LAUNCH, __VA_ARGS__)
+#define COPY_THROUGH_GATE(...) DOOR(throttle_pass_rare, THROTTLE_COPY, __VA_ARGS__)
 
 #endif

@@ -65,8 +65,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsig
 
 	if (!driver.cuLaunchCooperativeKernel)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, stream,
-	                    driver.cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
+	return RARELY_THROUGH_GATE(f, &shape, stream,
+	                           driver.cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
@@ -76,8 +76,9 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, 
 
 	if (!driver.cuLaunchCooperativeKernel_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, own_stream(stream),
-	                    driver.cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
+	return RARELY_THROUGH_GATE(
+		f, &shape, own_stream(stream),
+		driver.cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params));
 }
 
 /* One kernel per device. The first one's stream stands for the whole launch: the driver starts all or none, so the
@@ -91,8 +92,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 	struct cost_shape shape = SHAPE(list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ, list[0].blockDimX,
 	                                list[0].blockDimY, list[0].blockDimZ, list[0].sharedMemBytes);
 
-	return THROUGH_GATE(list[0].function, &shape, list[0].hStream,
-	                    driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags));
+	return RARELY_THROUGH_GATE(list[0].function, &shape, list[0].hStream,
+	                           driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags));
 }
 
 /* Before CUDA 4 the block shape was set on the function; it is not ours to know, so all blocks share one estimate. */
@@ -102,7 +103,7 @@ CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 
 	if (!driver.cuLaunchGridAsync)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, stream, driver.cuLaunchGridAsync(f, width, height, stream));
+	return RARELY_THROUGH_GATE(f, &shape, stream, driver.cuLaunchGridAsync(f, width, height, stream));
 }
 
 CUresult cuLaunchGrid(CUfunction f, int width, int height)
@@ -111,7 +112,7 @@ CUresult cuLaunchGrid(CUfunction f, int width, int height)
 
 	if (!driver.cuLaunchGrid)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, NULL, driver.cuLaunchGrid(f, width, height));
+	return RARELY_THROUGH_GATE(f, &shape, NULL, driver.cuLaunchGrid(f, width, height));
 }
 
 CUresult cuLaunch(CUfunction f)
@@ -120,7 +121,7 @@ CUresult cuLaunch(CUfunction f)
 
 	if (!driver.cuLaunch)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, NULL, driver.cuLaunch(f));
+	return RARELY_THROUGH_GATE(f, &shape, NULL, driver.cuLaunch(f));
 }
 
 /* --- graphs: one key per executable, re-timed when it changes --------------------------------------------------- */
@@ -135,7 +136,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 
 	if (result == CUDA_SUCCESS) {
 		result = driver.cuGraphLaunch(exec, stream);
-		throttle_after(&ticket, result);
+		throttle_after(THROTTLE_LAUNCH, &ticket, result);
 	}
 	return result;
 }
@@ -150,7 +151,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 
 	if (result == CUDA_SUCCESS) {
 		result = driver.cuGraphLaunch_ptsz(exec, stream);
-		throttle_after(&ticket, result);
+		throttle_after(THROTTLE_LAUNCH, &ticket, result);
 	}
 	return result;
 }

@@ -100,6 +100,17 @@ static void lane_key_make(void)
 	pthread_key_create(&lane_key, lane_gone);
 }
 
+/* What stays the same from launch to launch. */
+static void name_event(struct throttle_local *local, int device)
+{
+	const uint8_t *uuid = guest_self()->policy->header.grant_uuid;
+
+	local->event.grant = 0;
+	for (int i = 0; i < 8; i++)
+		local->event.grant = local->event.grant << 8 | uuid[i];
+	local->event.device = (uint32_t)device;
+}
+
 static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 {
 	if (!local->lane) {
@@ -109,12 +120,14 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 			return NULL;
 		local->lane->device = device;
 		pthread_setspecific(lane_key, local->lane);
+		name_event(local, device);
 	}
 	if (local->lane->device != device) {
 		flush_launches(local);
 		return_credit(local);
 		local->lane->device = device;
 		local->lane->pipe = NULL;
+		name_event(local, device);
 	}
 	return local->lane;
 }
@@ -220,7 +233,8 @@ struct ask {
 	int device;
 	bool proven; /* its cost was seen often enough to queue by it */
 	uint64_t cost_ns;
-	uint64_t paid_ns; /* out: drawn from the grant */
+	uint64_t paid_ns;   /* out: drawn from the grant */
+	uint64_t waited_ns; /* out */
 	/* out: the situation at the launch, as in pipe_launch */
 	uint64_t window_left_ns;
 	uint32_t contention;
@@ -318,6 +332,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 		now_ns = clock_ns();
 		__atomic_store_n(&guest->usage->slot[guest->slot].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
 		add64(&usage->throttled_ns, now_ns - began_ns);
+		ask->waited_ns += now_ns - began_ns;
 		began_ns = now_ns;
 	}
 	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
@@ -355,10 +370,10 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		local->credit_ns -= (int64_t)cost_ns;
 		local->launches++;
 		local->function = shape && cost_ns <= UINT32_MAX ? handle : NULL;
-		if (local->function) {
+		if (local->function)
 			local->shape = *shape;
-			local->cost_ns = (uint32_t)cost_ns;
-		}
+		local->event.cost_ns = cost_ns;
+		ticket->counted = true;
 		return CUDA_SUCCESS;
 	}
 	local->function = NULL;
@@ -392,6 +407,9 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	}
 	if (result == CUDA_SUCCESS) {
 		local->launches++;
+		local->event.cost_ns = ask.cost_ns;
+		ticket->waited_ns = ask.waited_ns;
+		ticket->counted = true;
 		report_use(local);
 	}
 	if (result != CUDA_SUCCESS || !pipe) {
@@ -415,16 +433,37 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	return CUDA_SUCCESS;
 }
 
-void throttle_after(struct throttle_ticket *ticket, CUresult result)
+bool throttle_pass_rare(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
+{
+	return throttle_pass(kind, function, shape);
+}
+
+/* Those who watch are told here what throttle_pass() tells them for the common launch. */
+static void tell(enum throttle_kind kind, const struct throttle_ticket *ticket)
+{
+	struct sluice_launch_event *event = &throttle_local.event;
+
+	event->waited_ns = ticket->waited_ns;
+	if (kind == THROTTLE_LAUNCH)
+		PROBE(SLUICE_PROBE_LAUNCH, event);
+	else
+		PROBE(SLUICE_PROBE_COPY, event);
+	event->waited_ns = 0;
+}
+
+void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUresult result)
 {
 	struct throttle_pipe *pipe = ticket->pipe;
 
-	if (!pipe)
-		return;
-	if (result != CUDA_SUCCESS) { /* nothing ran: the credit is still there for the next launch */
+	if (pipe && result != CUDA_SUCCESS) { /* nothing ran: the credit is still there for the next launch */
 		throttle_local.credit_ns += (int64_t)ticket->cost_ns;
 		throttle_local.launches--;
+		ticket->counted = false;
 	}
+	if (ticket->counted)
+		tell(kind, ticket);
+	if (!pipe)
+		return;
 	if (ticket->record < 0)
 		return;
 	CUstreamCaptureMode mode = relax_capture();

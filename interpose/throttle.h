@@ -14,6 +14,7 @@
 
 #include "interpose/cost.h"
 #include "interpose/cuda_abi.h"
+#include "interpose/probe.h"
 
 struct throttle_lane; /* what a thread keeps per device, off the launch path */
 
@@ -21,9 +22,9 @@ struct throttle_lane; /* what a thread keeps per device, off the launch path */
 struct throttle_local {
 	const void *function; /* of the last launch, NULL = take the long way */
 	struct cost_shape shape;
-	uint32_t cost_ns;
-	int64_t credit_ns; /* GPU time drawn from the grant and not used yet */
-	uint64_t launches; /* not yet added to the slot */
+	struct sluice_launch_event event; /* its cost is what the last launch cost, and so the next one like it */
+	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet */
+	uint64_t launches;                /* not yet added to the slot */
 	struct throttle_lane *lane;
 };
 
@@ -36,19 +37,29 @@ static inline bool throttle_same_shape(const struct cost_shape *a, const struct 
 	       a->shared_bytes == b->shared_bytes;
 }
 
+/* What goes through the gate, for those who watch: proto/launch_event.h. */
+enum throttle_kind { THROTTLE_LAUNCH, THROTTLE_COPY };
+
 /* True: charged, launch away. False: nothing happened, take the long way. */
-static inline bool throttle_pass(const void *function, const struct cost_shape *shape)
+static inline bool throttle_pass(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
 {
 	struct throttle_local *local = &throttle_local;
 
 	if (__builtin_expect(local->function != function || !throttle_same_shape(&local->shape, shape), 0))
 		return false;
-	if (__builtin_expect(local->credit_ns < (int64_t)local->cost_ns, 0))
+	if (__builtin_expect(local->credit_ns < (int64_t)local->event.cost_ns, 0))
 		return false;
-	local->credit_ns -= local->cost_ns;
+	local->credit_ns -= (int64_t)local->event.cost_ns;
 	local->launches++;
+	if (kind == THROTTLE_LAUNCH)
+		PROBE(SLUICE_PROBE_LAUNCH, &local->event);
+	else
+		PROBE(SLUICE_PROBE_COPY, &local->event);
 	return true;
 }
+
+/* The same out of line, for doors that are not worth a probe of their own: each one takes time to attach. */
+bool throttle_pass_rare(enum throttle_kind kind, const void *function, const struct cost_shape *shape);
 
 struct throttle_pipe;
 
@@ -56,14 +67,16 @@ struct throttle_pipe;
 struct throttle_ticket {
 	struct throttle_pipe *pipe; /* NULL: nothing to do afterwards */
 	uint64_t cost_ns;           /* charged for this launch */
-	int8_t record;              /* ring entry that times this launch, -1 = none */
+	uint64_t waited_ns;
+	int8_t record; /* ring entry that times this launch, -1 = none */
+	bool counted;  /* as a launch, and those who watch are still to be told */
 };
 
 /* Charge one launch of `handle` (function or graph exec) on `stream` and wait for its turn.
  * CUDA_SUCCESS: go on, then call throttle_after() with the driver's answer. Anything else: return that. */
 CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, const struct cost_shape *shape,
                          CUstream stream);
-void throttle_after(struct throttle_ticket *ticket, CUresult result);
+void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUresult result);
 
 /* The application waited for work to finish: flush counters, settle what is done. */
 void throttle_settle(bool whole_context);

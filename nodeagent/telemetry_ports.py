@@ -40,6 +40,10 @@ class WatchStatus:
     pid: int | None = None
     """Of the child."""
     restarts_total: int = 0
+    trap_ns: int | None = None
+    """What a probe at the driver's code costs on this machine, per launch; None: no probes."""
+    nop_ns: int | None = None
+    """What our own probe costs while it is attached, per launch."""
     lost_total: int = 0
     """Records the kernel or the child had to drop: what they told of is not known."""
 
@@ -113,6 +117,8 @@ class ForeignLibrary:
     file: FileId
     path: str
     """As the process has it mapped."""
+    resembles: str
+    """driver, or interposer: a copy of ours, or a version of it from before an upgrade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ class ProbeAltered:
     kind: str
     """restored: attached, yet the original instruction is there, so the probe is blind.
     patched: neither the file's instruction nor the kernel's breakpoint."""
-    found: bytes
+    found: str
+    """The first bytes there, hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +180,9 @@ class LaunchCounts:
     device: int
     """Index within the grant. A tenant wrote it."""
     launches: int
+    """Kernels and graphs."""
+    copies: int
+    """And sets. The interposer's own counter is both together."""
     cost_ns: int
     """GPU time charged. A tenant wrote it."""
     waited_ns: int
@@ -184,6 +194,8 @@ class LaunchCounts:
     """Of the waits that were not 0; HISTOGRAM_BUCKETS long."""
     gap_histogram: tuple[int, ...]
     """Of the times between two launches; HISTOGRAM_BUCKETS long."""
+    ended: bool = False
+    """The process is gone; the counts stay to be read for a minute."""
 
 
 @dataclass(frozen=True, slots=True)

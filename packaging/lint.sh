@@ -13,7 +13,7 @@ check() {
 		status=1
 	fi
 }
-mapfile -t c_files < <(find proto interpose tests -name '*.[ch]' | sort) # not git's list: there may be no git
+mapfile -t c_files < <(find proto interpose nodeagent/bpf tests -name '*.[ch]' | sort) # not git's list: there may be no git
 check ruff ruff check --quiet .
 check ruff-format ruff format --check --quiet .
 check mypy mypy

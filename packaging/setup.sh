@@ -14,6 +14,13 @@ if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,add
 	need+=(libclang-rt-dev)
 fi
 [ -n "$(ls /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2 2>/dev/null)" ] || need+=(libjemalloc2)
+# The programs of nodeagent/bpf are tested for real as root. bcc compiles them against kernel headers; a kernel without
+# a package of headers gets another version's (the programs look into no structure of the kernel), laid out where bcc looks.
+if [ "$(id -u)" = 0 ]; then
+	[ -e /usr/lib/python3/dist-packages/bcc ] || need+=(python3-bpfcc)
+	[ -n "$(ls -d /usr/src/linux-headers-* 2>/dev/null)" ] || [ -e "/lib/modules/$(uname -r)/build" ] ||
+		need+=("linux-headers-$(dpkg --print-architecture 2>/dev/null || echo amd64)")
+fi
 if [ ${#need[@]} -gt 0 ]; then
 	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 		echo "setup: installing ${need[*]}"
@@ -29,6 +36,17 @@ if [ ${#need[@]} -gt 0 ]; then
 	else
 		echo "setup: missing Debian packages: ${need[*]} (as root: apt-get install ${need[*]})" >&2
 		case " ${need[*]} " in *" python3-venv "* | *" gcc "*) exit 1 ;; esac
+	fi
+fi
+
+modules=/lib/modules/$(uname -r)
+if [ "$(id -u)" = 0 ] && [ ! -e "$modules/build" ]; then
+	build=$(find /usr/src -maxdepth 1 -name 'linux-headers-*' ! -name '*-common' 2>/dev/null | sort -V | tail -1)
+	common=$(find /usr/src -maxdepth 1 -name 'linux-headers-*-common' 2>/dev/null | sort -V | tail -1)
+	if [ -n "$build" ]; then
+		mkdir -p "$modules"
+		ln -sfn "$build" "$modules/build"
+		ln -sfn "${common:-$build}" "$modules/source"
 	fi
 fi
 

@@ -85,8 +85,12 @@ class Node:
         self.metrics_port = self.metrics_port or free_port()
         (self.directory / "sluice.toml").write_text(
             f'[daemon]\nruntime_dir = "{self.directory}/run"\nstate_dir = "{self.directory}/state"\n'
-            f'[metrics]\nlisten = "127.0.0.1:{self.metrics_port}"\n{self.settings}\n'
+            f'[metrics]\nlisten = "127.0.0.1:{self.metrics_port}"\n{self._ebpf()}{self.settings}\n'
         )
+
+    def _ebpf(self) -> str:
+        """Off unless a test wants it: compiling its programs takes seconds for each daemon."""
+        return "" if "[ebpf]" in self.settings else '[ebpf]\nenabled = "off"\n'
 
     @property
     def socket(self) -> Path:

@@ -1,0 +1,168 @@
+"""Cgroups of the unified hierarchy: where it is, whose a process is, and who is refused GPUs.
+
+A refusal is a program at the cgroup, its link pinned in bpffs, so that it outlives us: a
+container that was contained stays so while the daemon is updated. cgroup v1's own devices
+controller is left to the container runtime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.ebpf_kernel import Kernel
+
+BPFFS: Final = Path("/sys/fs/bpf")
+FILEID_KERNFS: Final = 0xFE
+"""The kind of a cgroup's file handle, whose eight bytes are its id; open_by_handle_at(2)."""
+PIN: Final = "deny-"
+
+
+def unified_root() -> Path | None:
+    """Where cgroup2 is mounted: /sys/fs/cgroup, or a directory in it on hosts with both
+    versions."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            if rest.startswith("cgroup2 "):
+                return Path(fields.split()[4].encode().decode("unicode_escape"))
+    return None
+
+
+def cgroup_text(pid: int) -> str:
+    """/proc/PID/cgroup; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def unified_path(text: str) -> str:
+    """The path in the unified hierarchy, of a /proc/PID/cgroup; empty: in none."""
+    for line in text.splitlines():
+        if line.startswith("0::"):
+            return line[3:].removesuffix(" (deleted)")
+    return ""
+
+
+def cgroup_id(root: Path, path: str) -> int | None:
+    """As the kernel's helpers give it; None for the root, which is everybody's, and for one that
+    is gone."""
+    if path in ("", "/"):
+        return None
+    try:
+        return os.stat(root / path.lstrip("/")).st_ino
+    except OSError:
+        return None
+
+
+def path_of(root: Path, number: int) -> str:
+    """The path of a cgroup by its id, without a search; empty: it is gone, or we may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = struct.pack("=IiQ", 8, FILEID_KERNFS, number)
+    try:
+        mount = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    fd = libc.open_by_handle_at(mount, handle, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(mount)
+    if fd < 0:
+        return ""
+    found = os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    relative = os.path.relpath(found, root)
+    return "/" if relative == "." else f"/{relative}"
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Who is refused new opens of GPU devices."""
+
+    kernel: Kernel
+    program_fd: int
+    root: Path
+    pins: Path = BPFFS / "sluice"
+    problem: str = ""
+    """Why a refusal would end with us."""
+    _held: dict[str, list[int]] = field(default_factory=dict)
+    _ids: dict[str, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Take over what an earlier run refused: attach our program, then let go of its."""
+        self.problem = _ready(self.pins)
+        if self.problem:
+            return
+        old = {name: self.pins / name for name in os.listdir(self.pins) if name.startswith(PIN)}
+        for name, pin in old.items():
+            number = name[len(PIN) :]
+            path = path_of(self.root, int(number)) if number.isdecimal() else ""
+            aside = pin.with_name(f"old-{number}")
+            os.rename(pin, aside)
+            if path:
+                self.refuse(path)  # before the old one is let go: no moment without
+            os.unlink(aside)  # where the cgroup is gone, its program is, too
+
+    def paths(self) -> list[str]:
+        return sorted(self._held)
+
+    def refuse(self, path: str) -> None:
+        """Raises OSError, ValueError for the root."""
+        path = _clean(path)
+        if path in self._held:
+            return
+        directory = self.root / path.lstrip("/")
+        number = os.stat(directory).st_ino
+        link = self.kernel.attach_cgroup(self.program_fd, str(directory))
+        if not self.problem:
+            try:
+                self.kernel.pin(link, str(self.pins / f"{PIN}{number}"))
+            except OSError:
+                os.close(link)
+                raise
+        self._held[path] = [link]
+        self._ids[path] = number
+
+    def allow(self, path: str) -> None:
+        """Idempotent. Raises ValueError for the root."""
+        path = _clean(path)
+        for link in self._held.pop(path, []):
+            with contextlib.suppress(OSError):
+                os.unlink(self.pins / f"{PIN}{self._ids[path]}")
+            os.close(link)
+        self._ids.pop(path, None)
+
+
+def _clean(path: str) -> str:
+    clean = os.path.normpath("/" + path.lstrip("/"))
+    if clean == "/" or ".." in path.split("/"):
+        raise ValueError(f"{path!r} is not a cgroup below the root: the whole host would lose GPUs")
+    return clean
+
+
+def _ready(pins: Path) -> str:
+    """Make the directory of pins; mounts bpffs where no distribution's unit did. Why not."""
+    try:
+        if not _is_bpffs(pins.parent):
+            libc = ctypes.CDLL(None, use_errno=True)
+            where = os.fsencode(pins.parent)
+            if libc.mount(b"bpf", where, b"bpf", ctypes.c_ulong(0), b"mode=0700") != 0:
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+        pins.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return f"no bpffs at {pins.parent}: {error.strerror or error}"
+    return ""
+
+
+def _is_bpffs(path: Path) -> bool:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            if rest.startswith("bpf ") and fields.split()[4] == str(path):
+                return True
+    return False

@@ -1,0 +1,195 @@
+"""The process that talks to the kernel's BPF programs: tells the daemon what they saw, and may be
+killed at any time.
+
+Started as `python -m nodeagent.adapters.ebpf_child CONFIG`, its standard input a socket to the
+daemon (ebpf_link.py); ends when the daemon does. The programs end with it, refusals of GPUs
+apart. Compiling is left to a process of its own (ebpf_bcc.py), so this one stays small.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodeagent.adapters.ebpf_kernel import Kernel, LibbpfMissing
+from nodeagent.adapters.ebpf_link import MOST_UNSENT_BYTES, frame, receive
+from nodeagent.adapters.ebpf_watcher import Options, Watcher
+from nodeagent.core.events import read_plain, write_plain
+from nodeagent.telemetry_ports import KernelEvent
+
+PR_SET_PDEATHSIG: Final = 1
+LOAD_DEADLINE_S: Final = 60.0
+"""Compiling takes 3 s on an idle machine."""
+MOST_PROGRAMS: Final = 64
+
+
+class LoadFailed(Exception):
+    """No programs; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    fds: dict[str, int]
+    """Of programs and maps, by name."""
+    loader: str
+
+
+async def load_with_bcc() -> Programs:
+    """Raises LoadFailed."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            compiler = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "nodeagent.adapters.ebpf_bcc",
+                stdin=theirs.fileno(),
+                stderr=asyncio.subprocess.PIPE,
+            )
+        assert compiler.stderr is not None
+        errors = asyncio.create_task(compiler.stderr.read())
+        try:
+            async with asyncio.timeout(LOAD_DEADLINE_S):
+                text, fds = await asyncio.to_thread(_receive_programs, ours)
+                await compiler.wait()
+        except TimeoutError:
+            raise LoadFailed(f"bcc took longer than {LOAD_DEADLINE_S:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                compiler.kill()
+        said = (await errors).decode("utf-8", "replace").strip()
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise LoadFailed(f"bcc ended without an answer: {said[-2000:]}") from None
+    if "error" in answer:
+        raise LoadFailed(f"{answer['error']}: {said[-2000:]}" if said else answer["error"])
+    return Programs(dict(zip(answer["names"], fds, strict=True)), "bcc")
+
+
+def _receive_programs(connection: socket.socket) -> tuple[bytes, list[int]]:
+    connection.settimeout(LOAD_DEADLINE_S)
+    try:
+        text, fds, _, _ = socket.recv_fds(connection, 64 << 10, MOST_PROGRAMS)
+    except OSError as error:
+        return str(error).encode(), []
+    return text, fds
+
+
+class Child:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._writer: asyncio.StreamWriter | None = None
+        self._unsent = 0
+
+    async def run(self) -> int:
+        connection = socket.socket(fileno=os.dup(0))
+        reader, self._writer = await asyncio.open_connection(sock=connection)
+        try:
+            kernel = Kernel()
+            programs = await load_with_bcc()
+        except (LoadFailed, LibbpfMissing, OSError) as error:
+            self._send({"failed": str(error)})
+            await self._writer.drain()
+            return 1
+        watcher = Watcher(kernel, programs.fds, self._options, self._tell)
+        await watcher.start()
+        self._say_status(watcher, programs.loader)
+        tasks = [
+            asyncio.create_task(watcher.look_loop()),
+            asyncio.create_task(watcher.audit_loop()),
+            asyncio.create_task(self._status_loop(watcher, programs.loader)),
+            asyncio.create_task(self._serve(reader, watcher)),
+        ]
+        try:
+            # The serving one ends with the daemon; any other by a defect, which ends us.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            watcher.close()
+        return 0
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._writer is not None
+        self._writer.write(frame(message))
+
+    def _tell(self, event: KernelEvent) -> None:
+        assert self._writer is not None
+        if self._writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+            self._unsent += 1
+            return
+        self._send({"event": type(event).__name__, "value": write_plain(event)})
+
+    def _say_status(self, watcher: Watcher, loader: str) -> None:
+        self._send(
+            {
+                "status": {
+                    "loader": loader,
+                    "problems": watcher.problems,
+                    "denied": watcher.refused(),
+                    "lost": watcher.lost() + self._unsent,
+                    "trap_ns": watcher.costs.trap_ns if watcher.costs else None,
+                    "nop_ns": watcher.costs.nop_ns if watcher.costs else None,
+                }
+            }
+        )
+
+    async def _status_loop(self, watcher: Watcher, loader: str) -> None:
+        while True:
+            await asyncio.sleep(self._options.status_s)
+            self._say_status(watcher, loader)
+
+    async def _serve(self, reader: asyncio.StreamReader, watcher: Watcher) -> None:
+        while True:
+            try:
+                message = await receive(reader)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            if "watch" in message:
+                watcher.watch(message["watch"])
+            elif "libraries" in message:
+                watcher.known_libraries(message["libraries"])
+            else:
+                self._send({"reply": message["ask"], **await self._answer(watcher, message)})
+
+    async def _answer(self, watcher: Watcher, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            match message:
+                case {"launches": True}:
+                    return {"value": write_plain(watcher.launches())}
+                case {"trace": int(pid), "on": bool(on)}:
+                    await watcher.trace(pid, on)
+                case {"deny": str(cgroup), "on": bool(on)}:
+                    watcher.deny(cgroup, on)
+                    return {"value": watcher.refused()}
+                case _:
+                    return {"error": "ValueError", "text": "no such request"}
+        except ProcessLookupError as error:
+            return {"error": "ProcessLookupError", "text": str(error)}
+        except (OSError, ValueError) as error:
+            return {"error": "OSError", "text": str(error)}
+        return {"value": None}
+
+
+def main() -> int:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == 1 and "--orphan" not in sys.argv:  # the daemon died before the call above
+        return 0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon's to decide
+    options: Options = read_plain(Options, json.loads(sys.argv[1]))
+    return asyncio.run(Child(options).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

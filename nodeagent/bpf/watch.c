@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The programs that watch GPU users from inside the kernel, in one module: maps first, then thin programs.
+ *
+ * They use helpers and their contexts only and never look into a structure of the kernel, so one source runs on every
+ * kernel since 5.15 and compiles against the headers of any other. Written for bcc, which turns `map.lookup()` and its
+ * like into calls. A full ring or map is counted in `dropped`: a silent gap would look like an idle GPU.
+ */
+#include <uapi/linux/bpf.h>
+#include <uapi/linux/ptrace.h>
+
+#define SLUICE_BPF
+typedef __u32 uint32_t;
+typedef __u64 uint64_t;
+#include "launch_event.h"
+#include "records.h"
+
+#define REPEAT_NS 1000000000ULL /* the same open by the same process is told once a second */
+
+BPF_RINGBUF_OUTPUT(records, 64); /* pages: 3,600 records */
+BPF_TABLE("array", u32, u64, dropped, DROPPED_KINDS);
+BPF_TABLE("hash", struct device_key, u8, gpu_devices, 64);
+BPF_TABLE("lru_hash", struct open_key, u64, opened, 8192);
+BPF_TABLE("lru_hash", u64, u8, refused_now, 1024); /* thread: its open is being refused */
+BPF_TABLE("lru_hash", u32, u8, watched_pids, 16384);
+BPF_TABLE("lru_hash", u64, u8, watched_cgroups, 4096);
+BPF_TABLE("array", u32, struct launch_row, zero_row, 1);
+BPF_TABLE("hash", struct launch_key, struct launch_row, launch_rows, 8192);
+BPF_TABLE("hash", u32, u64, driver_launches, 8192);
+
+static __always_inline void drop(u32 kind)
+{
+	u64 *count = dropped.lookup(&kind);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static __always_inline u32 current_process(void)
+{
+	return bpf_get_current_pid_tgid() >> 32;
+}
+
+static __always_inline void fill(struct record *record, u32 kind)
+{
+	record->at_ns = bpf_ktime_get_ns();
+	record->cgroup_id = bpf_get_current_cgroup_id();
+	record->kind = kind;
+	record->pid = current_process();
+	record->uid = bpf_get_current_uid_gid();
+	bpf_get_current_comm(&record->command, sizeof(record->command));
+}
+
+/* --- who opens a GPU -------------------------------------------------------------------------------------------- */
+
+static __always_inline int is_gpu(u32 major, u32 minor)
+{
+	struct device_key key = { .major = major, .minor = minor };
+
+	if (gpu_devices.lookup(&key))
+		return 1;
+	key.minor = ANY_MINOR;
+	return gpu_devices.lookup(&key) != 0;
+}
+
+static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 denied)
+{
+	struct open_key key = { .pid = current_process(), .major = major, .minor = minor, .denied = denied };
+	u64 now_ns = bpf_ktime_get_ns();
+	u64 *last_ns = opened.lookup(&key);
+	struct record record = {};
+	u8 one = 1;
+
+	if (last_ns && now_ns - *last_ns < REPEAT_NS) {
+		drop(DROPPED_REPEATS);
+		return;
+	}
+	opened.update(&key, &now_ns);
+	fill(&record, RECORD_OPEN);
+	record.major = major;
+	record.minor = minor;
+	record.access = access;
+	record.denied = denied;
+	watched_pids.update(&record.pid, &one);
+	if (records.ringbuf_output(&record, sizeof(record), 0))
+		drop(DROPPED_RECORDS);
+}
+
+/* At the root of the unified hierarchy: sees every open of a device node by anybody, whatever the system call. Programs
+ * of the cgroups below ran before it, and a refusal by one of them is not the end. */
+int see_open(struct bpf_cgroup_dev_ctx *ctx)
+{
+	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
+	u64 thread = bpf_get_current_pid_tgid();
+
+	if (!is_gpu(major, minor))
+		return 1;
+	if (refused_now.lookup(&thread))
+		refused_now.delete(&thread);
+	else
+		tell_open(major, minor, access, 0);
+	return 1;
+}
+
+/* At a cgroup that is to get no GPU any more. */
+int deny_open(struct bpf_cgroup_dev_ctx *ctx)
+{
+	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
+
+	u64 thread = bpf_get_current_pid_tgid();
+	u8 one = 1;
+
+	if (!is_gpu(major, minor))
+		return 1;
+	tell_open(major, minor, access, 1);
+	refused_now.update(&thread, &one);
+	return 0;
+}
+
+/* --- lives of processes ----------------------------------------------------------------------------------------- */
+
+static __always_inline int tell_life(u32 kind)
+{
+	struct record record = {};
+
+	fill(&record, kind);
+	if (records.ringbuf_output(&record, sizeof(record), 0))
+		drop(DROPPED_RECORDS);
+	return 0;
+}
+
+int see_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 pid = current_process();
+	u64 cgroup = bpf_get_current_cgroup_id();
+
+	if (!watched_pids.lookup(&pid) && !watched_cgroups.lookup(&cgroup))
+		return 0;
+	return tell_life(RECORD_EXEC);
+}
+
+/* Runs for every thread; the main one stands for the process. Where threads outlive it, pidfds know better. */
+int see_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 pid = id >> 32;
+
+	if ((u32)id != pid || !watched_pids.lookup(&pid))
+		return 0;
+	watched_pids.delete(&pid);
+	return tell_life(RECORD_EXIT);
+}
+
+/* --- launches --------------------------------------------------------------------------------------------------- */
+
+static __always_inline u32 bucket_of(u64 ns)
+{
+	u32 bucket = 0, value = ns;
+
+	if (ns >> 32)
+		return HISTOGRAM_BUCKETS - 1;
+	if (value >= 1 << 16) {
+		value >>= 16;
+		bucket += 16;
+	}
+	if (value >= 1 << 8) {
+		value >>= 8;
+		bucket += 8;
+	}
+	if (value >= 1 << 4) {
+		value >>= 4;
+		bucket += 4;
+	}
+	if (value >= 1 << 2) {
+		value >>= 2;
+		bucket += 2;
+	}
+	return (bucket + (value >= 2)) & (HISTOGRAM_BUCKETS - 1);
+}
+
+static __always_inline struct launch_row *row_of(struct launch_key *key)
+{
+	struct launch_row *row = launch_rows.lookup(key);
+	u32 first = 0;
+
+	if (row)
+		return row;
+	struct launch_row *zero = zero_row.lookup(&first);
+
+	if (!zero)
+		return 0;
+	u8 one = 1;
+
+	launch_rows.insert(key, zero);
+	watched_pids.update(&key->pid, &one); /* so that its exit is told, and the row can go */
+	return launch_rows.lookup(key);
+}
+
+static __always_inline int count_launch(struct pt_regs *ctx, int copy)
+{
+	struct sluice_launch_event event = {};
+	struct launch_key key = { .pid = current_process() };
+	u64 now_ns = bpf_ktime_get_ns();
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+	void *from = (void *)ctx->regs[9];
+#else
+	void *from = (void *)ctx->r11;
+#endif
+	int unreadable = bpf_probe_read_user(&event, sizeof(event), from) != 0;
+
+	/* Clipped, because a tenant wrote it: a process has this many rows at most. */
+	key.device = event.device & (MAX_DEVICES - 1);
+	struct launch_row *row = row_of(&key);
+
+	if (!row) {
+		drop(DROPPED_ROWS);
+		return 0;
+	}
+	u64 last_ns = row->last_ns;
+
+	row->last_ns = now_ns;
+	if (last_ns == 0)
+		row->first_ns = now_ns;
+	else if (now_ns > last_ns) /* threads race: the order of two is not known */
+		__sync_fetch_and_add(&row->gap[bucket_of(now_ns - last_ns)], 1);
+	__sync_fetch_and_add(copy ? &row->copies : &row->launches, 1);
+	if (unreadable) {
+		__sync_fetch_and_add(&row->unreadable, 1);
+		return 0;
+	}
+	row->grant = event.grant;
+	__sync_fetch_and_add(&row->cost_ns, event.cost_ns);
+	if (event.waited_ns) {
+		__sync_fetch_and_add(&row->waited_ns, event.waited_ns);
+		__sync_fetch_and_add(&row->wait[bucket_of(event.waited_ns)], 1);
+	}
+	return 0;
+}
+
+/* At sluice:launch and sluice:copy of our own library. */
+int see_launch(struct pt_regs *ctx)
+{
+	return count_launch(ctx, 0);
+}
+
+int see_copy(struct pt_regs *ctx)
+{
+	return count_launch(ctx, 1);
+}
+
+/* --- audit: at the launch entry points of the real driver -------------------------------------------------------- */
+
+int see_driver_launch(struct pt_regs *ctx)
+{
+	u32 pid = current_process();
+	u64 *count = driver_launches.lookup(&pid);
+	u64 zero = 0;
+
+	if (!count) {
+		driver_launches.insert(&pid, &zero);
+		count = driver_launches.lookup(&pid);
+	}
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else
+		drop(DROPPED_ROWS);
+	return 0;
+}
+
+/* To learn what a probe costs on this machine: see calibrate() in adapters/ebpf_audit.py. */
+int see_nothing(struct pt_regs *ctx)
+{
+	return 0;
+}
