@@ -24,8 +24,12 @@ from typing import Final
 
 from nodeagent import metrics as m
 from nodeagent import native
+from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
+from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
+from nodeagent.adapters.ebpf_known import known_libraries
+from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.adapters.host import DRIVER, find_library, host_findings
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
@@ -44,13 +48,14 @@ from nodeagent.config import ConfigError, MetricsSettings, Settings, split_addre
 from nodeagent.core.histogram import Histogram
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
-from nodeagent.paths import longest_runtime_dir, runtime_dir, state_dir
+from nodeagent.paths import library_dir, longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
+from nodeagent.shell.kernel import KernelDesk
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.reload import Reloader
@@ -58,6 +63,7 @@ from nodeagent.shell.scrape import Scrape, dcgm_wanted
 from nodeagent.shell.service import Service
 from nodeagent.shell.turns import Turns
 from nodeagent.shell.watch import Watch
+from nodeagent.telemetry_ports import KernelWatch
 from nodeagent.units import GrantId
 
 log = logging.getLogger("nodeagent")
@@ -184,7 +190,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     service.acts = lambda: dict(containment.acts)
 
     def doctor() -> list[Finding]:
-        return host_findings(files, environment, runtime, settings.nvml.library)
+        found = host_findings(files, environment, runtime, settings.nvml.library)
+        return [*found, *kernel.findings()]
 
     endpoints: list[Endpoint] = []
     takers: list[Callable[[Running], None]] = []
@@ -225,6 +232,11 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         endpoints += [side.desk, side.server]
         counters.append(side.counters)
         takers.append(side.configure)
+    kernel = make_kernel(settings, files, environment, keeper, gpus)
+    kernel.operator_uids = service.operator_uids
+    service.kernel = kernel
+    endpoints.append(kernel)
+    counters.append(kernel.counters)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
     if settings.metrics.enabled:
         histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
@@ -288,6 +300,32 @@ def user_name(uid: int) -> str:
 def make_nvml(settings: Settings, clock: Clock) -> Nvml:
     """Replaced by tests that need a GPU with a mind of its own."""
     return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
+
+
+def make_kernel(
+    settings: Settings,
+    files: native.NativeFiles,
+    environment: Mapping[str, str],
+    keeper: Keeper,
+    gpus: Gpus,
+) -> KernelDesk:
+    """Raises Unavailable where eBPF is demanded and not to be had."""
+    ebpf = settings.ebpf
+    if ebpf.enabled == "on" and (missing := ebpf_host.missing()):
+        told = "; ".join(f"{finding.what}: {finding.remedy}" for finding in missing)
+        raise Unavailable(f'ebpf.enabled: is "on", but {told}')
+    watch: KernelWatch = NoKernelWatch()
+    if ebpf.enabled != "off":
+        watch = ChildKernelWatch(
+            Options(
+                ebpf.devices,
+                ebpf.audit_interval_s,
+                ebpf.audit_window_ms / 1000,
+                ebpf.audit_budget_percent / 100,
+            )
+        )
+    known = known_libraries(files, environment, library_dir(environment))
+    return KernelDesk(watch, keeper, gpus, known, ebpf_host.missing)
 
 
 def make_metrics(

@@ -276,6 +276,25 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EbpfSettings:
+    """[ebpf]: what the kernel tells about who uses the GPUs; see docs/telemetry.md."""
+
+    enabled: str = _choice("auto", "auto", "on", "off")
+    """auto: where this host can, and `sluice doctor` says why not; on: the daemon refuses to start
+    without it; off: not at all."""
+    devices: str = ""
+    """Device nodes whose opens are told: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
+    /proc/devices."""
+    audit_interval_s: float = _number(10.0, 0.0, 3600.0)
+    """Time between two looks at the driver's launch entry points, in s. 0: none."""
+    audit_window_ms: float = _number(100.0, 1.0, 1000.0)
+    """How long one look takes at most, in ms. 100 in 10 s sees 1 % of the launches."""
+    audit_budget_percent: float = _number(1.0, 0.01, 10.0)
+    """Part of its time, in percent, that looks may take from the busiest process; they end early
+    for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole configuration file."""
 
@@ -289,6 +308,7 @@ class Settings:
     detection: DetectionSettings = field(default_factory=DetectionSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     kubelet: KubeletSection = field(default_factory=KubeletSection)
+    ebpf: EbpfSettings = field(default_factory=EbpfSettings)
     paths: PathSettings = field(default_factory=PathSettings)
 
 
@@ -303,6 +323,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "detection": DetectionSettings,
     "queue": QueueSettings,
     "kubelet": KubeletConfig,
+    "ebpf": EbpfSettings,
     "paths": PathSettings,
 }
 
@@ -369,6 +390,7 @@ def _check_together(settings: Settings) -> list[str]:
         + _check_metrics(settings.metrics)
         + _check_detection(settings.detection)
         + _check_queue(settings.queue)
+        + _check_ebpf(settings.ebpf)
     )
 
 
@@ -389,6 +411,33 @@ def _check_detection(detection: DetectionSettings) -> list[str]:
     for path in sorted(detection.exempt_paths()):
         if not path.startswith("/"):
             problems.append(f"detection.exempt: {path!r} is not an absolute path")
+    return problems
+
+
+def device_numbers(spelled: str) -> tuple[tuple[int, int | None], ...]:
+    """(major, minor; None: any) of `MAJOR:MINOR, MAJOR:*`. Raises ValueError."""
+    found: list[tuple[int, int | None]] = []
+    for one in (part.strip() for part in spelled.split(",")):
+        if not one:
+            continue
+        major, colon, minor = one.partition(":")
+        if not colon or not major.isdecimal() or not (minor == "*" or minor.isdecimal()):
+            raise ValueError(f"{one!r} is not MAJOR:MINOR or MAJOR:*, as in 195:*")
+        found.append((int(major), None if minor == "*" else int(minor)))
+    return tuple(found)
+
+
+def _check_ebpf(ebpf: EbpfSettings) -> list[str]:
+    problems = []
+    try:
+        device_numbers(ebpf.devices)
+    except ValueError as error:
+        problems.append(f"ebpf.devices: {error}")
+    if 0 < ebpf.audit_interval_s * 1000 < 2 * ebpf.audit_window_ms:
+        problems.append(
+            f"ebpf.audit_window_ms: {ebpf.audit_window_ms:g} is more than half of"
+            f" ebpf.audit_interval_s ({ebpf.audit_interval_s:g} s)"
+        )
     return problems
 
 

@@ -306,4 +306,29 @@ GRANT_DENIED: Final = _counter(
     "sluice_grant_allocations_denied", _GRANT, "Memory allocations refused by the limit."
 )
 
+EBPF_UP: Final = _gauge("sluice_ebpf_up", (), "1 while the programs in the kernel watch, else 0.")
+EBPF_RESTARTS: Final = _counter("sluice_ebpf_restarts", (), "Times the eBPF child ended.")
+EBPF_LOST: Final = _counter(
+    "sluice_ebpf_records_lost", (), "Records and rows the kernel or the child had no room for."
+)
+EBPF_EVENTS: Final = _counter(
+    "sluice_ebpf_events",
+    ("kind",),
+    "What the kernel told: opens of GPU devices, refused ones, execs, exits, foreign libraries,"
+    " altered probes.",
+)
+EBPF_PROBE: Final = _gauge(
+    "sluice_ebpf_probe_seconds",
+    ("probe",),
+    "What a probe costs a launch on this machine while it is attached.",
+)
+AUDIT_WINDOWS: Final = _counter(
+    "sluice_audit_windows", (), "Looks at the driver's launch entry points."
+)
+AUDIT_LAUNCHES: Final = _counter(
+    "sluice_audit_launches",
+    ("seen_by",),
+    "Launches in those windows, by whom they passed: the driver, and our interposer before it.",
+)
+
 CATALOGUE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

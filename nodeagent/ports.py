@@ -716,6 +716,34 @@ class NodeEvent:
     """JSON: the figures behind it."""
 
 
+@dataclass(frozen=True, slots=True)
+class TracedDevice:
+    """Launches of one process on one GPU of its grant since it was first traced. All but the
+    launches, copies and gaps is what the tenant says of itself."""
+
+    device: int
+    launches: int
+    copies: int
+    cost_ns: int
+    waited_ns: int
+    wait_histogram: tuple[int, ...]
+    """Bucket i: 2^i up to 2^(i+1) ns."""
+    gap_histogram: tuple[int, ...]
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    at_ns: Nanoseconds
+    """CLOCK_MONOTONIC."""
+    devices: tuple[TracedDevice, ...]
+    grant: str = ""
+    name: str = ""
+    """Of the grant."""
+    probe_ns: int | None = None
+    """What the probe costs a launch on this machine."""
+
+
 class NodeService(Protocol):
     """What the local API offers; the daemon's shell implements it."""
 
@@ -729,6 +757,8 @@ class NodeService(Protocol):
     def node_view(self, peer: Peer | None) -> NodeView: ...
     def events(self, peer: Peer, after: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
         """Those the peer may see."""
+
+    def trace(self, peer: Peer, pid: int, interval_s: float) -> AsyncGenerator[TraceView, None]: ...
 
 
 # --- registration -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from nodeagent.ports import (
     RefusalKind,
     Refused,
     ResizeAsk,
+    TraceView,
     Waiting,
 )
 
@@ -106,6 +107,13 @@ class Client:
             timeout = None if follow else DEADLINE_S
             for event in self._method("WatchEvents")(request, timeout=timeout):
                 yield self._wire.read_event(event)
+
+    def trace(self, pid: int, interval_s: float) -> Iterator[TraceView]:
+        """Raises Refused, Unreachable."""
+        request = self._wire.message("TraceRequest")(pid=pid, interval_seconds=interval_s)
+        with self._errors():
+            for update in self._method("Trace")(request):
+                yield self._wire.read_trace(update)
 
     def doctor(self) -> list[Finding]:
         response = self._call("Doctor", self._wire.message("DoctorRequest")())

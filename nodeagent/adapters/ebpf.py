@@ -47,6 +47,7 @@ START_DEADLINE_S: Final = 90.0
 SILENT_S: Final = 15.0
 """A child says its status every second; one that is silent this long hangs and is killed."""
 ASK_DEADLINE_S: Final = 10.0
+SWITCHED_OFF: Final = 'eBPF is switched off: ebpf.enabled = "off"'
 EVENTS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (
@@ -67,6 +68,40 @@ _ERRORS: Final[dict[str, type[Exception]]] = {
 
 class ChildFailed(Exception):
     """This child is of no more use; the text says why."""
+
+
+class NoKernelWatch:
+    """Switched off: nothing is told, and every question is answered so."""
+
+    def status(self) -> WatchStatus:
+        return WatchStatus(WatchState.OFF)
+
+    def subscribe(self, call: Callable[[KernelEvent], None]) -> None:
+        return None
+
+    def watch_processes(self, pids: Collection[int]) -> None:
+        return None
+
+    def known_libraries(self, paths: Collection[str]) -> None:
+        return None
+
+    async def launches(self) -> LaunchReading:
+        raise KernelWatchUnavailable(SWITCHED_OFF)
+
+    async def trace(self, pid: int, on: bool) -> None:
+        raise KernelWatchUnavailable(SWITCHED_OFF)
+
+    async def deny_opens(self, cgroup: str, denied: bool) -> None:
+        raise KernelWatchUnavailable(SWITCHED_OFF)
+
+    def denied(self) -> frozenset[str]:
+        return frozenset()
+
+    async def start(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
 
 
 class ChildKernelWatch:

@@ -148,6 +148,7 @@ class Child:
     async def _status_loop(self, watcher: Watcher, loader: str) -> None:
         while True:
             await asyncio.sleep(self._options.status_s)
+            watcher.find_devices()
             self._say_status(watcher, loader)
 
     async def _serve(self, reader: asyncio.StreamReader, watcher: Watcher) -> None:

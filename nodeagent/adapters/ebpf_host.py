@@ -40,10 +40,8 @@ WITHOUT: Final = (
 )
 
 
-def missing(off: bool = False) -> list[Finding]:
+def missing() -> list[Finding]:
     """Empty when the child may be started. Cheap: nothing is compiled or loaded."""
-    if off:
-        return [Finding("ebpf", "ok", 'switched off: [ebpf] enabled = "off"')]
     found = []
     if not _may_load():
         found.append(

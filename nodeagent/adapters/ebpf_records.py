@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from nodeagent.config import device_numbers
 from nodeagent.telemetry_ports import HISTOGRAM_BUCKETS
 
 RECORD: Final = struct.Struct("=QQ8I16s")
@@ -89,21 +90,14 @@ def read_row(data: bytes) -> LaunchRow:
     )
 
 
-def watched_devices(spelled: str, proc_devices: str) -> tuple[tuple[int, int], ...]:
-    """(major, minor or ANY_MINOR) of `MAJOR:MINOR, MAJOR:*`; empty: every major that the driver
-    has in /proc/devices. Raises ValueError."""
+def gpu_devices(spelled: str, proc_devices: str) -> tuple[tuple[int, int], ...]:
+    """(major, minor or ANY_MINOR): as configured, or every major the driver has in /proc/devices.
+    Raises ValueError."""
+    configured = device_numbers(spelled)
+    if configured:
+        return tuple((major, ANY_MINOR if minor is None else minor) for major, minor in configured)
     found = []
-    for one in (part.strip() for part in spelled.split(",")):
-        if not one:
-            continue
-        major, colon, minor = one.partition(":")
-        if not colon or not major.isdecimal() or not (minor == "*" or minor.isdecimal()):
-            raise ValueError(f"{one!r} is not MAJOR:MINOR or MAJOR:*, as in 195:*")
-        found.append((int(major), ANY_MINOR if minor == "*" else int(minor)))
-    if found:
-        return tuple(found)
-    characters = proc_devices.partition("Block devices:")[0]
-    for line in characters.splitlines():
+    for line in proc_devices.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
         if number.isdecimal() and name.startswith("nvidia"):
             found.append((int(number), ANY_MINOR))

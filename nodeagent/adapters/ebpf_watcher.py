@@ -49,7 +49,8 @@ MOST_CHECKED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    devices: tuple[tuple[int, int], ...]
+    devices: str
+    """As config.device_numbers() reads it."""
     audit_interval_s: float
     """0: no audit."""
     audit_window_s: float
@@ -103,6 +104,7 @@ class Watcher:
         self._traced: dict[int, list[FileId]] = {}
         self._attaching = asyncio.Lock()
         self._ended: list[tuple[float, LaunchCounts]] = []
+        self._devices: set[tuple[int, int]] = set()
         self.problems: list[str] = []
         self.costs: audit.Costs | None = None
         """None: there are no uprobes here."""
@@ -113,11 +115,7 @@ class Watcher:
         """Attach what is always on. What fails is a problem and leaves the rest."""
         self._ring = Ring(self._kernel, self._fds["records"], self._record)
         asyncio.get_running_loop().add_reader(self._ring.fileno(), self._ring.consume)
-        for major, minor in self._options.devices:
-            key = rec.DEVICE_KEY.pack(major, minor)
-            self._kernel.update(self._fds["gpu_devices"], key, b"\1")
-        if not self._options.devices:
-            self.problems.append("no GPU device numbers in /proc/devices: opens are not watched")
+        self.find_devices()
         self._attach("exec", self._kernel.attach_raw_tracepoint, "see_exec", "sched_process_exec")
         self._attach("exit", self._kernel.attach_raw_tracepoint, "see_exit", "sched_process_exit")
         if self._root is None:
@@ -139,6 +137,15 @@ class Watcher:
             )
         except (OSError, KeyError) as error:
             self.problems.append(f"launches cannot be watched: no uprobes: {error}")
+
+    def find_devices(self) -> None:
+        """Again and again: the driver may be loaded later than we are."""
+        proc_devices = Path("/proc/devices").read_text(encoding="ascii", errors="replace")
+        for device in rec.gpu_devices(self._options.devices, proc_devices):
+            if device not in self._devices:
+                self._devices.add(device)
+                key = rec.DEVICE_KEY.pack(*device)
+                self._kernel.update(self._fds["gpu_devices"], key, b"\1")
 
     def _attach(
         self, what: str, attach: Callable[[int, str], int], program: str, where: str

@@ -172,6 +172,7 @@ class LocalApi:
             "CreateGrant": self._create,
             "Watch": self._watch,
             "WatchEvents": self._events,
+            "Trace": self._trace,
         }
         handlers = {}
         for name, (request, response, _stream) in self._wire.methods().items():
@@ -241,6 +242,13 @@ class LocalApi:
         async with contextlib.aclosing(events) as found:
             async for event in found:
                 yield self._wire.write_event(event)
+
+    async def _trace(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
+        interval_s = request.interval_seconds or 1.0
+        traced = self._service.trace(peer, request.pid, interval_s)
+        async with contextlib.aclosing(traced) as views:
+            async for view in views:
+                yield self._wire.write_trace(view)
 
     def _snapshot(self, peer: Peer) -> Any:
         return self._wire.write_snapshot(self._service.node_view(peer), self._clock.unix_s())

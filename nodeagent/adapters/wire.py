@@ -19,9 +19,19 @@ from nodeagent.ports import (
     RefusalKind,
     Refused,
     ResizeAsk,
+    TracedDevice,
+    TraceView,
     Waiting,
 )
-from nodeagent.units import MAX_PRIORITY, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
+from nodeagent.units import (
+    MAX_PRIORITY,
+    Bytes,
+    GpuUuid,
+    GrantId,
+    Nanoseconds,
+    Ppm,
+    SharePolicy,
+)
 
 SERVICE: Final = "sluice.v1.Node"
 _POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC, 3: SharePolicy.EXCLUSIVE}
@@ -225,6 +235,28 @@ class Wire(Descriptors):
             evidence_json=event.evidence,
         )
 
+    def write_trace(self, view: TraceView) -> Any:
+        counts = self.message("LaunchCounts")
+        return self.message("TraceUpdate")(
+            at_ns=view.at_ns,
+            counts=[
+                counts(
+                    device=one.device,
+                    launches=one.launches,
+                    copies=one.copies,
+                    cost_ns=one.cost_ns,
+                    waited_ns=one.waited_ns,
+                    wait_histogram=one.wait_histogram,
+                    gap_histogram=one.gap_histogram,
+                    ended=one.ended,
+                )
+                for one in view.devices
+            ],
+            grant=view.grant,
+            name=view.name,
+            probe_ns=view.probe_ns,
+        )
+
     # --- from the daemon ---
 
     def read_event(self, message: Any) -> NodeEvent:
@@ -256,6 +288,27 @@ class Wire(Descriptors):
             workload=message.workload,
             devices=tuple(_read_device(device) for device in message.devices),
             priority=message.priority,
+        )
+
+    def read_trace(self, message: Any) -> TraceView:
+        return TraceView(
+            at_ns=Nanoseconds(message.at_ns),
+            devices=tuple(
+                TracedDevice(
+                    device=one.device,
+                    launches=one.launches,
+                    copies=one.copies,
+                    cost_ns=one.cost_ns,
+                    waited_ns=one.waited_ns,
+                    wait_histogram=tuple(one.wait_histogram),
+                    gap_histogram=tuple(one.gap_histogram),
+                    ended=one.ended,
+                )
+                for one in message.counts
+            ),
+            grant=message.grant,
+            name=message.name,
+            probe_ns=_maybe(message, "probe_ns"),
         )
 
     def read_snapshot(self, message: Any) -> NodeView:

@@ -50,7 +50,7 @@ struct launch_row {
 	__u64 waited_ns;
 	__u64 first_ns;
 	__u64 last_ns;
-	__u64 grant; /* as the tenant said last */
+	__u64 grant;      /* as the tenant said last */
 	__u64 unreadable; /* launches whose event could not be read: counted, nothing known */
 	__u64 wait[HISTOGRAM_BUCKETS];
 	__u64 gap[HISTOGRAM_BUCKETS];

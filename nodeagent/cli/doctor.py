@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from nodeagent import native
-from nodeagent.adapters import injection
+from nodeagent.adapters import ebpf_host, injection
 from nodeagent.adapters.host import host_findings
 from nodeagent.cli.session import Failed, connect, print_json
 from nodeagent.core.health import OFFERED, REMEDIES, Health
@@ -50,6 +50,7 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
                 Finding("gpus", level, names, "" if info.gpus else "is a GPU installed?")
             )
     except Failed as failed:
+        findings += [*ebpf_host.missing(), *ebpf_host.narrowed()]
         findings.append(Finding("daemon", "missing", str(failed), "sluice serve"))
     if options.json:
         print_json(findings)

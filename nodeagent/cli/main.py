@@ -21,6 +21,8 @@ from nodeagent.ports import MemoryAsk
 from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Injection, Ppm, SharePolicy
 
 PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
+LARGEST_PID = 1 << 22
+"""PID_MAX_LIMIT of 64-bit Linux."""
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 69
@@ -205,6 +207,15 @@ def make_parser() -> argparse.ArgumentParser:
         help="only these, as unregistered_gpu_user",
     )
 
+    trace = command("trace", "trace", "Watch the launches of one process; for root.")
+    trace.add_argument("pid", type=_pid, metavar="PID", help="a process of a grant")
+    trace.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="default: 1"
+    )
+    trace.add_argument(
+        "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
+    )
+
     resize = command("resize", "change", "Change the limits of a running grant.")
     resize.add_argument("grant", metavar="GRANT", help="id, beginning of an id, or name")
     resize.add_argument("--gpumem", type=memory, metavar="SIZE", help="GPU memory on each GPU")
@@ -280,6 +291,12 @@ def cores(text: str) -> Ppm:
 def _gpus(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, 1 to {MAX_DEVICES}")
+    return int(text)
+
+
+def _pid(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_PID:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
     return int(text)
 
 

@@ -22,6 +22,23 @@ _KUBELET: Final = {
     m.KUBELET_MISMATCHES: "kubelet_hint_mismatches",
 }
 """Counters that are there only where the kubelet is served."""
+_EBPF: Final[tuple[tuple[m.Metric, tuple[str, ...], str], ...]] = (
+    (m.EBPF_UP, (), "ebpf_up"),
+    (m.EBPF_RESTARTS, (), "ebpf_restarts"),
+    (m.EBPF_LOST, (), "ebpf_lost"),
+    (m.EBPF_EVENTS, ("open",), "ebpf_opens"),
+    (m.EBPF_EVENTS, ("refused",), "ebpf_refused"),
+    (m.EBPF_EVENTS, ("exec",), "ebpf_execs"),
+    (m.EBPF_EVENTS, ("exit",), "ebpf_exits"),
+    (m.EBPF_EVENTS, ("foreign_library",), "ebpf_foreign"),
+    (m.EBPF_EVENTS, ("altered_probe",), "ebpf_altered"),
+    (m.EBPF_PROBE, ("driver",), "ebpf_driver_probe_s"),
+    (m.EBPF_PROBE, ("interposer",), "ebpf_interposer_probe_s"),
+    (m.AUDIT_WINDOWS, (), "ebpf_windows"),
+    (m.AUDIT_LAUNCHES, ("driver",), "ebpf_audited_driver"),
+    (m.AUDIT_LAUNCHES, ("interposer",), "ebpf_audited_interposer"),
+)
+"""Those that are there only where eBPF is not switched off."""
 
 
 def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -> None:
@@ -45,6 +62,8 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
         page.add(m.SUSPICIONS, (rule,), count)
     for step, count in view.acts.items():
         page.add(m.ACTS, (step,), count)
+    for metric, label, name in _EBPF:
+        page.add(metric, label, view.counters.get(name))
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:

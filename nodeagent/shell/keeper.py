@@ -348,6 +348,13 @@ class Keeper:
             handles.append(owner)
         return sum(handle.signal(number) for handle in handles)
 
+    def grant_of(self, pid: int) -> GrantId | None:
+        """Where a process is registered."""
+        for grant, opened in self.open.items():
+            if any(tenant.handle.process.pid == pid for tenant in opened.tenants.values()):
+                return grant
+        return None
+
     def tenant_pids(self) -> set[int]:
         """Of all grants' registered processes."""
         return {

@@ -36,11 +36,13 @@ from nodeagent.ports import (
     RefusalKind,
     Refused,
     ResizeAsk,
+    TraceView,
     Waiting,
 )
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Answer, Keeper, Open
+from nodeagent.shell.kernel import KernelDesk
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.turns import Turns
 from nodeagent.shell.watch import Watch
@@ -95,6 +97,7 @@ class Service:
         self.operator_uids: frozenset[int] = frozenset({0})
         self.queue: QueueDesk | None = None
         """Set where the node takes work from a queue controller."""
+        self.kernel: KernelDesk | None = None
         self.counters: Callable[[], dict[str, float]] = dict
         self.nvml_restarts: Callable[[], int] = lambda: 0
         self.journal: Journal | None = None
@@ -231,6 +234,16 @@ class Service:
             async for event in events:
                 if peer.uid in self.operator_uids or event.uid == peer.uid:
                     yield event
+
+    async def trace(
+        self, peer: Peer, pid: int, interval_s: float
+    ) -> AsyncGenerator[TraceView, None]:
+        """Raises Refused."""
+        if self.kernel is None:
+            raise Refused(RefusalKind.UNAVAILABLE, "no tracing here")
+        async with contextlib.aclosing(self.kernel.trace(peer, pid, interval_s)) as views:
+            async for view in views:
+                yield view
 
     # --- views ---
 

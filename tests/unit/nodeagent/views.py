@@ -57,6 +57,20 @@ COUNTERS = {
     "kubelet_starts_refused": 3,
     "kubelet_releases": 5,
     "kubelet_hint_mismatches": 1,
+    "ebpf_up": 1,
+    "ebpf_restarts": 2,
+    "ebpf_lost": 5,
+    "ebpf_opens": 21,
+    "ebpf_refused": 3,
+    "ebpf_execs": 8,
+    "ebpf_exits": 9,
+    "ebpf_foreign": 1,
+    "ebpf_altered": 2,
+    "ebpf_windows": 60,
+    "ebpf_audited_driver": 40100,
+    "ebpf_audited_interposer": 40000,
+    "ebpf_driver_probe_s": 0.0000025,
+    "ebpf_interposer_probe_s": 0.00000035,
 }
 
 
