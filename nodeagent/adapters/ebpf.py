@@ -244,7 +244,8 @@ class ChildKernelWatch:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.wait(), 5.0)
+                async with asyncio.timeout(5.0):
+                    await child.wait()
             self._child = None
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

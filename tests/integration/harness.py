@@ -73,7 +73,7 @@ class Daemon:
         self.config = directory / "sluice.toml"
         self.config.write_text(
             f'[daemon]\nruntime_dir = "{self.runtime}"\nstate_dir = "{directory / "st"}"\n'
-            f'[metrics]\nlisten = "127.0.0.1:0"\n[ebpf]\nenabled = "off"\n{extra_config}'
+            f'[ebpf]\nenabled = "off"\n[metrics]\nlisten = "127.0.0.1:0"\n{extra_config}'
         )
         self._module = module or "tests.integration.fake_node"
         self.process: subprocess.Popen[bytes] | None = None
