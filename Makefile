@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full lint bench fuzz soak gpu-check docs install packages test-packages clean
+.PHONY: help demo build test test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,9 +23,14 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@packaging/floor.sh quick
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	$(BIN)/python -m pytest -m 'not packages' $(PYTEST_ARGS)
+	@packaging/floor.sh full
+
+test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
+	@packaging/floor.sh full $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
 	@packaging/lint.sh

@@ -57,17 +57,4 @@ project = tomllib.load(open("pyproject.toml", "rb"))
 print("\n".join(project["project"]["dependencies"] + project["dependency-groups"]["dev"]))
 PY
 "$venv/bin/pip" install -q --disable-pip-version-check -r build/requirements.txt
-# The checkout itself is importable and the commands are on the path; no install step to forget after an edit.
-site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-pwd >"$site/sluice-checkout.pth"
-launcher() { # COMMAND PACKAGE
-	cat >"$venv/bin/$1" <<-SH
-		#!$PWD/$venv/bin/python
-		import sys
-		from $2.cli import main
-		sys.exit(main())
-	SH
-	chmod +x "$venv/bin/$1"
-}
-launcher sluice nodeagent
-launcher sluice-queue queuecontroller
+packaging/checkout.sh "$venv"

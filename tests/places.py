@@ -1,5 +1,6 @@
 """Where the build put things; one place, so that no test spells a path."""
 
+import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -11,4 +12,5 @@ PRELOAD = BUILD / "preload" / "libsluice.so"
 CONTAINER_HOOK = BUILD / "hook" / "sluice-container-hook"
 TENANT = MESON / "tests" / "tenant"
 GATE_PROBE = MESON / "tests" / "libgate_probe.so"
-SLUICE = REPO / ".venv" / "bin" / "sluice"
+SLUICE = Path(sys.executable).parent / "sluice"
+"""Of the virtual environment that runs the tests."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.node import free_port, until
-from tests.places import REPO
+from tests.places import REPO, SLUICE
 
-SLUICE_QUEUE = REPO / ".venv" / "bin" / "sluice-queue"
+SLUICE_QUEUE = SLUICE.with_name("sluice-queue")
 
 
 @dataclass

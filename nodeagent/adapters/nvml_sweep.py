@@ -47,6 +47,8 @@ MOST_XIDS: Final = 64
 NEVER_AGAIN: Final = frozenset(
     {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
 )
+MISMATCH: Final[type[Exception]] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+"""Bindings of the time of driver 535 have no such error."""
 T = TypeVar("T")
 
 
@@ -179,7 +181,7 @@ class Sweeper:
             if error.value in NEVER_AGAIN:
                 card.unsupported.add(name)
             return None
-        except (pynvml.NVMLLibraryMismatchError, AttributeError, OSError, ValueError):
+        except (MISMATCH, AttributeError, OSError, ValueError):
             return None
 
     def _processes(self, card: _Card) -> tuple[ProcessReading, ...]:
@@ -318,5 +320,5 @@ def optional(read: Callable[[], T]) -> T | None:
     """Many cards and drivers lack many fields: absent is absent, not an error."""
     try:
         return read()
-    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, AttributeError, OSError):
+    except (pynvml.NVMLError, MISMATCH, AttributeError, OSError):
         return None
