@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
 import logging
 import os
 import pwd
@@ -31,6 +30,7 @@ from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
 from nodeagent.adapters.ebpf_known import known_libraries
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.adapters.host import DRIVER, find_library, host_findings
+from nodeagent.adapters.instance_lock import InstanceLock, Taken
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
@@ -127,12 +127,11 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     try:
         runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(runtime / "lock", "w", encoding="ascii")  # noqa: SIM115  # held until we end
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = InstanceLock(runtime)  # held until we end
         library = RegionLibrary(files.region_library)
         wire = Wire(files.wire_descriptors)
-    except BlockingIOError:
-        raise Unavailable(f"another daemon serves {runtime} already") from None
+    except Taken as error:
+        raise Unavailable(str(error)) from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{error}; see `sluice doctor`") from error
     raise_descriptor_limit()
@@ -191,7 +190,9 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
 
     def doctor() -> list[Finding]:
         found = host_findings(files, environment, runtime, settings.nvml.library)
-        return [*found, *kernel.findings()]
+        return [*found, *kernel.findings(), *(one for check in checks for one in check())]
+
+    checks: list[Callable[[], list[Finding]]] = []
 
     endpoints: list[Endpoint] = []
     takers: list[Callable[[Running], None]] = []
@@ -229,7 +230,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
             )
         except (OSError, ValueError, LedgerTooNew) as error:
             raise Unavailable(f"[kubelet]: {error}") from error
-        endpoints += [side.desk, side.server]
+        endpoints += [side.desk, side.server, side.safety]
+        checks.append(side.safety.findings)
         counters.append(side.counters)
         takers.append(side.configure)
     kernel = make_kernel(settings, files, environment, keeper, gpus)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent.adapters import container_toolkit, plugin_sockets
 from nodeagent.adapters.allocations_sqlite import SqliteAllocations
 from nodeagent.adapters.cdi_files import cdi_port
 from nodeagent.adapters.cgroups import CgroupPods
@@ -16,10 +17,11 @@ from nodeagent.adapters.device_plugin import PluginServer
 from nodeagent.adapters.grant_mounts import GrantMounter
 from nodeagent.adapters.kubelet_records import KubeletFiles
 from nodeagent.adapters.kubelet_wire import KubeletWire
+from nodeagent.core import plugin_conflict
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_config import KubeletConfig
-from nodeagent.kubelet_ports import LimitsSource
+from nodeagent.kubelet_ports import KubeletAway, LimitsSource
 from nodeagent.native import NativeFiles
 from nodeagent.paths import library_dir
 from nodeagent.ports import Clock, ContainerRef
@@ -28,6 +30,7 @@ from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.kubelet import DeskSettings, KubeletDesk
 from nodeagent.shell.limits import NodeDefaults, PodLimits, QueueLimits
 from nodeagent.shell.queue import QueueDesk
+from nodeagent.shell.safety import SafetyLook, SafetyWatch
 from nodeagent.units import GrantId
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 class KubeletSide:
     desk: KubeletDesk
     server: PluginServer
+    safety: SafetyWatch
     queue: QueueDesk | None = None
 
     def configure(self, running: Running) -> None:
@@ -59,6 +63,7 @@ class KubeletSide:
             "kubelet_releases": figures.releases,
             "kubelet_hint_mismatches": figures.hint_mismatches,
             "kubelet_records_readable": float(not figures.away),
+            **self.safety.counters(),
         }
 
 
@@ -114,7 +119,22 @@ def make_kubelet(
         bound=bound,
     )
     server = PluginServer(config.resource_count, root / "device-plugins", wire, desk, fatal)
-    return KubeletSide(desk, server, queue)
+
+    def look() -> SafetyLook:
+        toolkit = container_toolkit.read()
+        try:
+            registered = records.checkpoint().registered
+        except KubeletAway:
+            registered = ()
+        return SafetyLook(
+            container_toolkit.finding(toolkit, config.strategy),
+            toolkit.accepts,
+            plugin_conflict.look(
+                config.resource_count, registered, plugin_sockets.others(root / "device-plugins")
+            ),
+        )
+
+    return KubeletSide(desk, server, SafetyWatch(look, fatal), queue)
 
 
 def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:

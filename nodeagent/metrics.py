@@ -73,6 +73,17 @@ CONFIG_VALID: Final = _gauge(
     (),
     "1 while the configuration's files can be taken over as they are, else 0: what ran goes on.",
 )
+TOOLKIT_ACCEPTS: Final = _gauge(
+    "sluice_container_toolkit_accepts_envvar",
+    (),
+    "1 where the NVIDIA container runtime gives GPUs to any container that sets"
+    " NVIDIA_VISIBLE_DEVICES, around every grant; only where the kubelet is served.",
+)
+PLUGIN_CONFLICT: Final = _gauge(
+    "sluice_kubelet_plugin_conflict",
+    (),
+    "1 while another device plugin serves, or may serve, the same resource.",
+)
 CONFIG_WAITING: Final = _gauge(
     "sluice_config_keys_waiting", (), "Changed keys of the configuration that need a restart."
 )

@@ -16,13 +16,13 @@ import json
 import mmap
 import os
 import re
-import stat
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.adapters import beneath
 from nodeagent.adapters import region_layout as c
 from nodeagent.adapters.region_mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, RegionMounts
 from nodeagent.core.events import read_plain, write_plain
@@ -111,15 +111,15 @@ class TmpfsRegion:
         self._library = library
         self._path = directory
         self._devices = devices
-        fd = _open_policy(directory / c.POLICY_FILE)
+        fd = _open_policy(directory)
         try:
             self._map = mmap.mmap(fd, c.POLICY_BYTES)
         finally:
             os.close(fd)
         self._policy = c.Policy.from_buffer(self._map)
         self._ref = ctypes.byref(self._policy)
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._usage = os.open(directory / c.USAGE_FILE, flags)
+        with beneath.directory(directory) as root:
+            self._usage = beneath.open_regular(root, c.USAGE_FILE, os.O_RDWR)
 
     @property
     def directory(self) -> str:
@@ -346,7 +346,8 @@ class TmpfsRegions:
 
     def read_record(self, grant: GrantId) -> GrantRecord | None:
         try:
-            text = (self._found(grant) / RECORD_FILE).read_text(encoding="utf-8")
+            with beneath.directory(self._found(grant)) as root:
+                text = beneath.read_beneath(root, RECORD_FILE)
             record: GrantRecord = read_plain(GrantRecord, json.loads(text))
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -356,7 +357,8 @@ class TmpfsRegions:
         """Keep the copy beside the region current; best effort, the ledger is the truth."""
         directory = self._found(record.grant)
         if directory.is_dir():
-            _write_file(directory / RECORD_FILE, json.dumps(write_plain(record)).encode())
+            with beneath.directory(directory) as root:
+                beneath.replace_beneath(root, RECORD_FILE, json.dumps(write_plain(record)).encode())
 
     def _place(self, grant: str, closed: bool) -> Path:
         return (self._closed_root if closed else self._root) / grant
@@ -367,12 +369,13 @@ class TmpfsRegions:
         return closed if closed.is_dir() else self._place(grant, closed=False)
 
     def _make_files(self, directory: Path, record: GrantRecord) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         for name, size, mode in (
             (c.POLICY_FILE, c.POLICY_BYTES, 0o444),
             (c.USAGE_FILE, c.USAGE_BYTES, 0o600),
         ):
-            fd = os.open(directory / name, flags, 0o600)
+            with beneath.directory(directory) as root:
+                fd = beneath.open_regular(root, name, flags, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)  # a later ENOSPC would be a tenant's SIGBUS
                 os.fchmod(fd, mode)
@@ -391,32 +394,22 @@ def _slot_at(slot: int) -> int:
     return _SLOTS_AT + slot * _SLOT_BYTES
 
 
-def _open_policy(path: Path) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags)
-    except PermissionError:
-        # 0444 and we are not root: it is our own file.
-        os.chmod(path, 0o644)
+def _open_policy(directory: Path) -> int:
+    path = directory / c.POLICY_FILE
+    with beneath.directory(directory) as root:
         try:
-            fd = os.open(path, flags)
-        finally:
-            os.chmod(path, 0o444)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size != c.POLICY_BYTES:
+            fd = beneath.open_regular(root, c.POLICY_FILE, os.O_RDWR)
+        except PermissionError:
+            # 0444 and we are not root: it is our own file.
+            os.chmod(path, 0o644)
+            try:
+                fd = beneath.open_regular(root, c.POLICY_FILE, os.O_RDWR)
+            finally:
+                os.chmod(path, 0o444)
+    if os.fstat(fd).st_size != c.POLICY_BYTES:
         os.close(fd)
         raise OSError(errno.EBADMSG, f"{path} is not a policy page")
     return fd
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
 
 
 def _draft(record: GrantRecord, limits: Sequence[DeviceLimits], boot_id: bytes) -> c.Policy:

@@ -20,6 +20,8 @@ _KUBELET: Final = {
     m.KUBELET_REFUSED: "kubelet_starts_refused",
     m.KUBELET_RELEASES: "kubelet_releases",
     m.KUBELET_MISMATCHES: "kubelet_hint_mismatches",
+    m.PLUGIN_CONFLICT: "plugin_conflict",
+    m.TOOLKIT_ACCEPTS: "toolkit_accepts",
 }
 """Counters that are there only where the kubelet is served."""
 _EBPF: Final[tuple[tuple[m.Metric, tuple[str, ...], str], ...]] = (

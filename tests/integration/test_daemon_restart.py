@@ -134,7 +134,8 @@ def test_a_second_daemon_in_the_same_place_refuses_to_start() -> None:
             cwd=REPOSITORY,
         )
         assert done.returncode == 69
-        assert "another daemon serves" in done.stderr
+        assert node.process is not None
+        assert f"another daemon (pid {node.process.pid}, " in done.stderr
 
 
 def test_two_active_tenants_take_turns_and_one_alone_does_not() -> None:

@@ -71,6 +71,8 @@ COUNTERS = {
     "ebpf_audited_interposer": 40000,
     "ebpf_driver_probe_s": 0.0000025,
     "ebpf_interposer_probe_s": 0.00000035,
+    "plugin_conflict": 0,
+    "toolkit_accepts": 1,
 }
 
 
