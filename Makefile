@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages clean
+.PHONY: help demo build test test-peers test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@packaging/floor.sh quick
+
+test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
+	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	$(BIN)/python -m pytest -m 'not packages' $(PYTEST_ARGS)

@@ -873,11 +873,6 @@ class ContainerAnswer:
     nodes: tuple[ContainerNode, ...] = ()
 
 
-CDI_SETTLES_S: Final = 0.025
-"""From the renaming of a new file until the runtime's cache has it, in s: the library's cache needs
-up to 9 ms for a directory of 64 files on a machine with nothing else to do."""
-
-
 class CdiPort(Protocol):
     """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, used once."""
 
@@ -887,10 +882,10 @@ class CdiPort(Protocol):
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         """By the configured strategy; `gpus` are those of the device ids, a hint. No I/O."""
 
-    def write(self, nonce: str, edits: GrantMounts) -> bool:
-        """Durable, and visible to the runtime's cache CDI_SETTLES_S after it returns True; False:
-        it was there already, word for word, for at least that long. Raises OSError, or
-        ValueError for what cannot be written."""
+    def write(self, nonce: str, edits: GrantMounts) -> float:
+        """Durable when it returns, and visible to the runtime after that many seconds; 0.0: it was
+        there already, word for word, for long enough. Raises OSError, or ValueError for what
+        cannot be written."""
 
     def remove(self, nonce: str) -> None:
         """Idempotent."""

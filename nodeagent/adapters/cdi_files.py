@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from nodeagent.adapters.cdi_installed import DIRECTORIES, InstalledSpecs
+from nodeagent.adapters.cdi_installed import DIRECTORIES, SUFFIXES, InstalledSpecs
 from nodeagent.core import cdi
 from nodeagent.core.cdi_base import edits_of
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import CDI_SETTLES_S, CdiPort, ContainerAnswer, GrantMounts
-from nodeagent.units import NS_PER_S, GpuUuid
+from nodeagent.ports import CdiPort, ContainerAnswer, GrantMounts
+from nodeagent.units import GpuUuid
 
 OURS: Final = cdi.KIND.replace("/", "-") + "_"
 """How our files' names begin: the library's convention for what lives as long as a container."""
@@ -65,6 +65,7 @@ class CdiFiles:
     ) -> None:
         self._answer = answer
         self._indexes = indexes
+        self.directories = tuple(directories)
         self._directory = directories[-1]
         self._installed = InstalledSpecs(directories, OURS)
         self._lock = threading.Lock()
@@ -72,17 +73,27 @@ class CdiFiles:
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         return self._answer(nonce)
 
-    def write(self, nonce: str, edits: GrantMounts) -> bool:
+    def write(self, nonce: str, edits: GrantMounts) -> float:
         name = _file_name(nonce)
         specs, broken = self._installed.read()
         base, version = edits_of(specs, edits.gpus, self._indexes(), broken)
         text = json.dumps(cdi.document(nonce, base, version, edits), separators=(",", ":"))
         with self._lock, _opened(self._directory) as directory:
-            age_ns = _age_of_same(directory, name, text.encode())
-            if age_ns is not None:
-                return age_ns < CDI_SETTLES_S * NS_PER_S
-            _replace(directory, name, text.encode())
-            return True
+            age_s = _age_of_same(directory, name, text.encode())
+            if age_s is None:
+                _replace(directory, name, text.encode())
+            return max(0.0, cdi.settles_s(self._bytes()) - (age_s or 0.0))
+
+    def _bytes(self) -> int:
+        """What the runtime reads after each change."""
+        found = 0
+        for directory in self.directories:
+            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(SUFFIXES):
+                        with contextlib.suppress(FileNotFoundError):
+                            found += entry.stat().st_size
+        return found
 
     def remove(self, nonce: str) -> None:
         name = _file_name(nonce)
@@ -110,12 +121,11 @@ class RegionLinks:
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         return cdi.by_environment(nonce, gpus, str(self._directory))
 
-    def write(self, nonce: str, edits: GrantMounts) -> bool:
-        """No cache stands between: True only says that something changed."""
+    def write(self, nonce: str, edits: GrantMounts) -> float:
+        """No cache stands between."""
         wanted = cdi.links(nonce, edits)
         for target in wanted.values():
             os.stat(target)  # kubelets make a directory of what is not there
-        changed = False
         with self._lock, _opened(self._directory) as directory:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(nonce, 0o755, dir_fd=directory)
@@ -123,8 +133,7 @@ class RegionLinks:
                 for name, target in wanted.items():
                     if _link_target(place, name) != target:
                         _link(place, name, target)
-                        changed = True
-        return changed
+        return 0.0
 
     def remove(self, nonce: str) -> None:
         cdi.check_nonce(nonce)
@@ -182,8 +191,8 @@ def _check_owner(directory: int, path: str) -> None:
         )
 
 
-def _age_of_same(directory: int, name: str, data: bytes) -> int | None:
-    """How long, in ns, the file has been there with these contents; None: it is not. By the time
+def _age_of_same(directory: int, name: str, data: bytes) -> float | None:
+    """How long, in s, the file has been there with these contents; None: it is not. By the time
     of its renaming, which is in the inode: a restart of ours does not forget it."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW, dir_fd=directory)
@@ -193,7 +202,7 @@ def _age_of_same(directory: int, name: str, data: bytes) -> int | None:
         seen = os.fstat(fd)
         if not stat.S_ISREG(seen.st_mode) or file.read(len(data) + 1) != data:
             return None
-        return abs(time.time_ns() - seen.st_ctime_ns)
+        return abs(time.time() - seen.st_ctime)
 
 
 def _replace(directory: int, name: str, data: bytes) -> None:

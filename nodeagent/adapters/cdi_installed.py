@@ -19,7 +19,7 @@ DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """The runtimes' own defaults; a later one goes first."""
 LARGEST_BYTES: Final = 16 << 20
 """A specification of eight GPUs has about 30 KB."""
-_SUFFIXES: Final = (".yaml", ".json")
+SUFFIXES: Final = (".yaml", ".json")
 """The only ones that the runtimes read."""
 _Mark = tuple[int, int, int, int, int]
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -53,7 +53,7 @@ class InstalledSpecs:
         return [
             directory / name
             for name in names
-            if name.endswith(_SUFFIXES) and not name.startswith((self._ours, "."))
+            if name.endswith(SUFFIXES) and not name.startswith((self._ours, "."))
         ]
 
     def _look(self, path: Path) -> tuple[_Mark, BaseSpec | None, str] | None:

@@ -30,6 +30,13 @@ PRELOAD_FILE: Final = "/etc/ld.so.preload"
 DRIVER_STEM: Final = "libcuda.so"
 COMPAT_HOOK: Final = "enable-cuda-compat"
 
+SETTLES_S: Final = 0.025
+"""From the renaming of a file until the runtime has it, in s, in an empty directory: many times
+what its library needs, because a machine has other things to do."""
+SETTLES_S_PER_BYTE: Final = 0.5e-6
+"""The same for what lies in the directories: every change makes the library read everything again,
+at 0.08 to 0.25 s of one core for a MB (tests/peers/test_cdi.py), and it may just have begun to."""
+
 _READ_ONLY: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _REGION_RO: Final = ("ro", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _REGION_RW: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
@@ -47,6 +54,11 @@ def check_nonce(nonce: str) -> str:
         shown = "".join(c if c.isprintable() else "?" for c in nonce[:64])
         raise ValueError(f"{shown!r} is not a nonce of 32 lower-case hexadecimal digits")
     return nonce
+
+
+def settles_s(directory_bytes: int) -> float:
+    """Until the runtime can be asked for a file that was renamed just now, in s."""
+    return SETTLES_S + directory_bytes * SETTLES_S_PER_BYTE
 
 
 def device_name(nonce: str) -> str:

@@ -44,7 +44,6 @@ from nodeagent.kubelet_ports import (
     parse_slot,
 )
 from nodeagent.ports import (
-    CDI_SETTLES_S,
     CdiPort,
     Clock,
     ContainerAnswer,
@@ -166,8 +165,8 @@ class KubeletDesk:
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
         self._starts: dict[int, asyncio.Future[None]] = {}
-        self._wrote = False
-        """A file of this turn is new to the runtime."""
+        self._settles_s = 0.0
+        """Until the runtime has seen the files of this turn."""
         self._shown: tuple[_Offer, ...] = ()
         self._devices: tuple[SlotDevice, ...] = ()
         self._change = asyncio.Event()
@@ -346,7 +345,7 @@ class KubeletDesk:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts[call] = answer
         try:
-            wrote = await self._apply(
+            settles_s = await self._apply(
                 kb.StartAsked(
                     call,
                     self._settings.resource,
@@ -362,8 +361,8 @@ class KubeletDesk:
             await answer
         finally:
             del self._starts[call]
-        if wrote:
-            await asyncio.sleep(CDI_SETTLES_S)
+        if settles_s:
+            await asyncio.sleep(settles_s)
 
     async def _holder(self, device_ids: frozenset[str]) -> Holder:
         try:
@@ -397,10 +396,10 @@ class KubeletDesk:
 
     # --- events in, instructions out ----------------------------------------------------------
 
-    async def _apply(self, event: kb.Event) -> bool:
-        """Carries out everything that follows; whether a file new to the runtime was written."""
+    async def _apply(self, event: kb.Event) -> float:
+        """Carries out everything that follows; the seconds until the runtime has seen it."""
         async with self._turn:
-            self._wrote = False
+            self._settles_s = 0.0
             events = [event]
             try:
                 while events:
@@ -411,7 +410,7 @@ class KubeletDesk:
                 raise
             except (LedgerFull, OSError, ValueError) as error:
                 self._trouble(event, error)
-            return self._wrote
+            return self._settles_s
 
     def _trouble(self, event: kb.Event, error: Exception) -> None:
         """Whoever waits is told; the next try, the next look or the next start repeats it."""
@@ -470,7 +469,8 @@ class KubeletDesk:
         mounts = await asyncio.to_thread(
             self._mounts_of, held.record, opened.region.directory, do.container
         )
-        self._wrote |= await asyncio.to_thread(self._cdi.write, do.nonce, mounts)
+        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts)
+        self._settles_s = max(self._settles_s, settles_s)
         return ()
 
     async def _remove_cdi(self, do: kb.RemoveCdi) -> Sequence[kb.Event]:

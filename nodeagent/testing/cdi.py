@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nodeagent.core.events import write_plain
 from nodeagent.kubelet_ports import NONCE
 from nodeagent.ports import ContainerAnswer, GrantMounts
 from nodeagent.units import GpuUuid
+
+SETTLES_S: Final = 0.025
 
 
 class FakeCdi:
@@ -25,7 +27,7 @@ class FakeCdi:
     def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
         return ContainerAnswer(cdi_devices=(f"sluice.dev/grant={nonce}",))
 
-    def write(self, nonce: str, edits: GrantMounts) -> bool:
+    def write(self, nonce: str, edits: GrantMounts) -> float:
         if self.fails:
             raise OSError(self.fails)
         if not NONCE.fullmatch(nonce):
@@ -33,9 +35,9 @@ class FakeCdi:
         text = json.dumps(write_plain(edits))
         path = self._directory / nonce
         if path.exists() and path.read_text(encoding="utf-8") == text:
-            return False
+            return 0.0
         path.write_text(text, encoding="utf-8")
-        return True
+        return SETTLES_S
 
     def remove(self, nonce: str) -> None:
         (self._directory / nonce).unlink(missing_ok=True)

@@ -1,9 +1,10 @@
 """The CDI directories as a container runtime has them: read once, read again when the kernel tells
 of a change, with the same blind spot as the runtimes' library.
 
-That library watches for files that are renamed away, removed or written, and not for those that
-appear: a file renamed within the directory is noticed by its old name's going, one that comes from
-elsewhere never. Source: tags.cncf.io/container-device-interface 1.1.0; tests/peers compares.
+That library watches for files that are renamed away, removed or written, and until 1.1.1 not for
+those that appear: a file renamed within the directory is noticed by its old name's going, one that
+comes from elsewhere never. Source: tags.cncf.io/container-device-interface 0.8.0, which is in
+containerd 2.0; tests/peers compares.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from typing import Any, Final
 import yaml
 
 from nodeagent.adapters import inotify
-from nodeagent.adapters.cdi_installed import DIRECTORIES
+from nodeagent.adapters.cdi_installed import DIRECTORIES, SUFFIXES
 
-_SUFFIXES: Final = (".json", ".yaml")
 _NAME: Final = re.compile(
     r"[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w-]*=[A-Za-z0-9](?:[\w.:-]*[A-Za-z0-9])?"
 )
@@ -96,7 +96,7 @@ class CdiCache:
             here: dict[str, Device] = {}
             twice: set[str] = set()
             for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-                if path.suffix not in _SUFFIXES:
+                if path.suffix not in SUFFIXES:
                     continue
                 try:
                     devices = _read(path)
@@ -138,7 +138,7 @@ def _noticed(mask: int, name: str) -> bool:
     """Writing is noticed in files that the runtime reads; what a file was called that is renamed
     away does not matter."""
     if mask & inotify.IN_MODIFY:
-        return name.endswith(_SUFFIXES)
+        return name.endswith(SUFFIXES)
     return bool(mask & (inotify.IN_MOVED_FROM | inotify.IN_DELETE))
 
 
