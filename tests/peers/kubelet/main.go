@@ -317,10 +317,10 @@ func containerDevices(instances devicemanager.ResourceDeviceInstances) []*podres
 // none provides the parts of PodResources that have nothing to do with devices.
 type none struct{}
 
-func (none) GetCPUs(string, string) []int64                           { return nil }
-func (none) GetAllocatableCPUs() []int64                              { return nil }
+func (none) GetCPUs(string, string) []int64                              { return nil }
+func (none) GetAllocatableCPUs() []int64                                 { return nil }
 func (none) GetMemory(string, string) []*podresourcesapi.ContainerMemory { return nil }
-func (none) GetAllocatableMemory() []*podresourcesapi.ContainerMemory { return nil }
+func (none) GetAllocatableMemory() []*podresourcesapi.ContainerMemory    { return nil }
 func (none) GetDynamicResources(*v1.Pod, *v1.Container) []*podresourcesapi.DynamicResource {
 	return nil
 }
