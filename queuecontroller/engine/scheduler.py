@@ -147,6 +147,8 @@ class Scheduler:
         self._local_queues[queue.key] = queue
         if self.history is not None:
             self.history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
+            if queue.cluster_queue in self.pending:  # its weight may change who is next
+                self._tree_of(queue.cluster_queue).restless = True
 
     def drop_local_queue(self, key: str) -> None:
         if self._local_queues.pop(key, None) is not None:

@@ -182,6 +182,17 @@ def test_where_the_order_stays_nothing_is_woken() -> None:
     assert made.next_wake_ns() is None
 
 
+def test_another_weight_counts_at_once() -> None:
+    made = shared(nominal=4, queueing_strategy=STRICT)
+    submit(made, *line("a", 1), *line("b", 1, amount=2))
+    assert run(made, 1) == ["a0", "b0"]
+    submit(made, workload("wide", "a", 4), workload("narrow", "b", 1))
+    assert run(made, 2) == []
+    made.put_local_queue(LocalQueue("ns", "a", "cq", fair_weight_milli=100))
+    made.settle()
+    assert run(made, 3) == ["narrow"]
+
+
 def test_back_off_and_homes_are_kept_when_the_mode_changes() -> None:
     made = shared(nominal=2)
     resting = workload("resting", "a", 1)

@@ -141,6 +141,36 @@ def test_a_bad_line_is_named_with_its_field(text: str, what: str) -> None:
     assert what in str(caught.value)
 
 
+SHARED = """
+---
+kind: LocalQueue
+metadata: {name: other, namespace: team}
+spec: {clusterQueue: a}
+---
+kind: Configuration
+admissionFairSharing: {usageHalfLifeTime: 1h}
+"""
+
+
+@pytest.mark.parametrize(("scope", "last_s"), [("", 179), ("UsageBasedAdmissionFairSharing", 180)])
+def test_admission_fair_sharing_is_played(
+    scope: str, last_s: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three jobs of one queue, and one of another's a second later: it is last, or second."""
+    text = QUEUES.replace("nominalQuota: 2", "nominalQuota: 1") + SHARED
+    if scope:
+        text = text.replace(
+            "  preemption:", f"  admissionScope: {{admissionMode: {scope}}}\n  preemption:"
+        )
+    (tmp_path / "all.yaml").write_text(text)
+    (tmp_path / "trace").write_text(
+        "\n".join([*(line(0, f"a{n}") for n in range(3)), line(1, "b", queue="team/other")])
+    )
+    found = simulate(capsys, "-f", tmp_path / "all.yaml", "--trace", tmp_path / "trace")
+    assert found["waits_s"] == {"a": {"count": 4, "p50": 120, "p95": last_s}}
+    assert found["ended_s"] == 240, "nothing is played for the sake of histories"
+
+
 def test_a_name_that_is_made_up_is_nobodys() -> None:
     given = line(0, "line-2")
     unnamed = json.dumps({"at_s": 0, "queue": "team/main", "requests": {"nvidia.com/gpu": "1"}})
