@@ -7,3 +7,5 @@ packaging/deb.sh "$dest/deb"
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
 export SOURCE_DATE_EPOCH
 python3 packaging/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
+packaging/rpm.sh "$dest/rpm"
+python3 packaging/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
