@@ -65,6 +65,9 @@ packages: $(VENV)/.ready ## build the Debian packages and their bill of material
 	@packaging/packages.sh build/packages
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
+	@$(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
+	@packaging/helm-tool.sh >/dev/null
+	$(BIN)/python -m pytest tests/packages/test_chart.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m packages tests/packages $(PYTEST_ARGS)
 
 clean: ## remove what was built, keep .venv

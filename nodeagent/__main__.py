@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = dict(os.environ)
 
     def read() -> Loaded:
-        return load(options.config, socket.gethostname())
+        # In a pod the host name is the pod's; the chart gives the node's.
+        return load(options.config, environment.get("NODE_NAME") or socket.gethostname())
 
     try:
         loaded = read()
