@@ -84,8 +84,26 @@ def test_versions_are_those_of_the_file_version() -> None:
 
 
 PASSED_ON = frozenset(
-    "image pullPolicy imagePullSecrets agent queue affinity nodeSelector tolerations resources podAnnotations extraEnv"
-    " metricsPort priorityClassName persistence interval labels storageClass size".split()
+    [
+        "image",
+        "pullPolicy",
+        "imagePullSecrets",
+        "agent",
+        "queue",
+        "affinity",
+        "nodeSelector",
+        "tolerations",
+        "resources",
+        "podAnnotations",
+        "extraEnv",
+        "metricsPort",
+        "priorityClassName",
+        "persistence",
+        "interval",
+        "labels",
+        "storageClass",
+        "size",
+    ]
 )
 """Keys whose names say it, or whose values go to Kubernetes as they are."""
 
