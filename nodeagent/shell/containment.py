@@ -55,7 +55,8 @@ class Containment:
         """Set where eBPF runs: without it opens cannot be denied."""
         self.on_evict: list[Callable[[GrantId, str], None]] = []
         """Whoever placed grants here, and can take them away."""
-        self.acts: Counter[str] = Counter()
+        # From 0: a rise from nothing is none to Prometheus.
+        self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
         self._throttled: set[GrantId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
