@@ -30,6 +30,7 @@ from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
 from nodeagent.adapters.ebpf_known import known_libraries
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.adapters.host import DRIVER, find_library, host_findings
+from nodeagent.adapters.host_figures import read_host
 from nodeagent.adapters.instance_lock import InstanceLock, Taken
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.local_api import LocalApi
@@ -43,6 +44,7 @@ from nodeagent.adapters.region_mounts import region_mounts
 from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
 from nodeagent.adapters.sqlite_file import LedgerTooNew
+from nodeagent.adapters.uevents import Uevents
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
 from nodeagent.core.histogram import Histogram
@@ -52,6 +54,7 @@ from nodeagent.paths import library_dir, longest_runtime_dir, runtime_dir, state
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
+from nodeagent.shell.devices import Devices
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
@@ -189,13 +192,18 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     service.journal, service.watch = journal, watch
     service.acts = lambda: dict(containment.acts)
 
+    service.read_host = lambda: read_host(
+        {"daemon": os.getpid(), "nvml": getattr(nvml, "pid", None)}
+    )
+    devices = Devices(journal, lambda: nodes[0].reread())
+
     def doctor() -> list[Finding]:
         found = host_findings(files, environment, runtime, settings.nvml.library)
         return [*found, *kernel.findings(), *(one for check in checks for one in check())]
 
     checks: list[Callable[[], list[Finding]]] = []
 
-    endpoints: list[Endpoint] = []
+    endpoints: list[Endpoint] = [Uevents(devices.changed)]
     takers: list[Callable[[Running], None]] = []
     """Whoever takes over a changed configuration."""
     capacity: CapacityReader | None = None

@@ -180,6 +180,21 @@ QUEUE_WAITING: Final = _gauge(
     "sluice_queue_link_waiting_processes", (), "Processes of `sluice run --queue` in line."
 )
 
+HOST_MEMORY: Final = _gauge("sluice_host_memory_bytes", (), "Memory of the host.")
+HOST_MEMORY_AVAILABLE: Final = _gauge(
+    "sluice_host_memory_available_bytes", (), "Memory of the host that programs can still have."
+)
+HOST_CPUS: Final = _gauge("sluice_host_cpus", (), "Processors of the host.")
+HOST_LOAD: Final = _gauge(
+    "sluice_host_load_average", (), "Tasks that ran or wanted to, over one minute."
+)
+OWN_MEMORY: Final = _gauge(
+    "sluice_process_resident_memory_bytes", ("process",), "Memory of the daemon and its children."
+)
+OWN_CPU: Final = _counter(
+    "sluice_process_cpu_seconds", ("process",), "Processor time of the daemon and its children."
+)
+
 GPU_INFO: Final = _gauge(
     "sluice_gpu_info", (*_GPU, "model", "pci_bus_id"), "What the GPU is, always 1."
 )

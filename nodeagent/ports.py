@@ -589,6 +589,25 @@ class ProcessView:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnProcess:
+    """One of the daemon's processes."""
+
+    name: str
+    resident_bytes: int
+    cpu_seconds_total: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    memory_bytes: int
+    memory_available_bytes: int
+    cpus: int
+    load_average: float
+    """Over one minute."""
+    processes: tuple[OwnProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LoopView:
     name: str
     last_ok_unix_s: float
@@ -640,6 +659,7 @@ class NodeView:
     queue: QueueView | None = None
     """None where the node takes no work from a queue."""
     processes: tuple[ProcessView, ...] = ()
+    host: HostFigures | None = None
     detections: Mapping[str, int] = field(default_factory=dict)
     """Suspicions raised since the daemon started, by rule."""
     suspicions: Mapping[str, int] = field(default_factory=dict)

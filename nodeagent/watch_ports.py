@@ -41,6 +41,18 @@ class Inspector(Protocol):
         """(device, inode) behind a path, links followed."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceChange:
+    """The kernel's word on a GPU or its driver."""
+
+    action: str
+    """add, remove, bind, unbind, change; lost: some events were dropped."""
+    kind: str
+    """pci or module."""
+    name: str
+    driver: str
+
+
 class NotPossible(Exception):
     """This cannot be done to this subject; the text says why."""
 

@@ -66,6 +66,14 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
         page.add(m.ACTS, (step,), count)
     for metric, label, name in _EBPF:
         page.add(metric, label, view.counters.get(name))
+    if view.host is not None:
+        page.add(m.HOST_MEMORY, (), view.host.memory_bytes)
+        page.add(m.HOST_MEMORY_AVAILABLE, (), view.host.memory_available_bytes)
+        page.add(m.HOST_CPUS, (), view.host.cpus)
+        page.add(m.HOST_LOAD, (), view.host.load_average)
+        for one in view.host.processes:
+            page.add(m.OWN_MEMORY, (one.name,), one.resident_bytes)
+            page.add(m.OWN_CPU, (one.name,), one.cpu_seconds_total)
     for metric, histogram in histograms.items():
         page.add_histogram(metric, (), histogram)
     for gpu in view.gpus:

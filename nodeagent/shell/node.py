@@ -83,6 +83,7 @@ class Node:
         self._planning: asyncio.TimerHandle | None = None
         self._last_reading: NodeReading | None = None
         self._pace = Pace()
+        self._stale = False
 
     def stop(self, status: int = EXIT_OK) -> None:
         """Ask the daemon to end; the first asker decides the exit status."""
@@ -159,7 +160,14 @@ class Node:
         self._ok("planning")
         self._planning = asyncio.get_running_loop().call_later(pause_s, self._plan)
 
+    def reread(self) -> None:
+        """GPUs or their driver changed: the next reading starts from nothing."""
+        self._stale = True
+
     async def _read_gpus(self) -> None:
+        if self._stale:
+            self._stale = False
+            await self._nvml.refresh()
         reading = await self._nvml.read()
         self._gpus.take(reading, self._clock.monotonic_ns(), self._clock.unix_s())
         self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))

@@ -27,6 +27,7 @@ from nodeagent.ports import (
     GrantAsk,
     Granted,
     GrantView,
+    HostFigures,
     LoopView,
     MemoryAsk,
     NodeEvent,
@@ -60,6 +61,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,62}")
 SMALLEST_SHARE_PPM: Final = WHOLE_PPM // 100
 LONGEST_PATH_BYTES: Final = 511
 LONGEST_COMMAND: Final = 256
+HOST_EVERY_NS: Final = 5 * NS_PER_S
 RATE_WINDOW_NS: Final = NS_PER_S
 """Rates shown to people are averages over about this long."""
 
@@ -102,6 +104,9 @@ class Service:
         self.nvml_restarts: Callable[[], int] = lambda: 0
         self.journal: Journal | None = None
         self.watch: Watch | None = None
+        self.read_host: Callable[[], HostFigures | None] = lambda: None
+        self._host: HostFigures | None = None
+        self._host_at_ns = 0
         self.acts: Callable[[], dict[str, int]] = dict
         self.wait_s = Histogram(WAIT_BOUNDS_S)
 
@@ -250,6 +255,8 @@ class Service:
     def sample(self) -> None:
         """Bring the rates up to date; called about once per window."""
         now_ns = self._clock.monotonic_ns()
+        if self._host is None or now_ns - self._host_at_ns >= HOST_EVERY_NS:
+            self._host, self._host_at_ns = self.read_host(), now_ns
         live = set()
         for grant, opened in self._keeper.open.items():
             for index in range(len(opened.account.physical_bytes)):
@@ -284,6 +291,7 @@ class Service:
             xids=self._gpus.xids,
             last_xid=self._gpus.last_xid,
             processes=() if peer is None else self._processes(peer, grants),
+            host=self._host,
             detections=self.watch.detections if self.watch else {},
             suspicions=self.watch.suspicions() if self.watch else {},
             acts=self.acts(),

@@ -13,9 +13,11 @@ from nodeagent.ports import (
     GpuReading,
     GpuView,
     GrantView,
+    HostFigures,
     LoopView,
     NodeReading,
     NodeView,
+    OwnProcess,
     QueueView,
 )
 from nodeagent.units import GpuUuid, GrantId, SharePolicy
@@ -124,5 +126,6 @@ def node(*grants: GrantView) -> NodeView:
         counters=COUNTERS, readings=CAPTURED.gpus,
         xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
         queue=QUEUE,
+        host=HostFigures(1 << 40, 1 << 39, 64, 3.5, (OwnProcess("daemon", 60 << 20, 12.5),)),
         detections={"unregistered_gpu_user": 2}, suspicions={"unregistered_gpu_user": 1}, acts={"freeze": 1},
     )  # fmt: skip
