@@ -29,7 +29,7 @@ from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
 from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
 from nodeagent.adapters.ebpf_known import known_libraries
 from nodeagent.adapters.ebpf_watcher import Options
-from nodeagent.adapters.host import DRIVER, find_library, host_findings
+from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.host_figures import read_host
 from nodeagent.adapters.instance_lock import InstanceLock, Taken
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
@@ -167,7 +167,6 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         nodes[0].fatal(error)
 
     keeper = Keeper(rules_of(settings, boot), clock, ledger, regions, SystemProcesses(), fatal)
-    driver = find_library(DRIVER, environment, [files.shim_dir])
     doorman = SeqpacketDoorman(keeper, clock)
     keeper.doorman = doorman
     turns = Turns(settings.planner, keeper, clock)
@@ -188,7 +187,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     containment = Containment(keeper, keeper.processes, CgroupRestrainer(), ledger, journal, clock)
     watch = Watch(settings.detection, keeper, ProcInspector(), containment, journal, clock)
     watch.place_of = lambda grant: place_of(service, grant)
-    watch.known_libraries = lambda: driver_libraries(driver, files, keeper)
+    known = known_libraries(files, environment, library_dir(environment))
+    watch.known_libraries = lambda: known() | driver_libraries(keeper)
     service.journal, service.watch = journal, watch
     service.acts = lambda: dict(containment.acts)
 
@@ -243,7 +243,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         checks.append(side.safety.findings)
         counters.append(side.counters)
         takers.append(side.configure)
-    kernel = make_kernel(settings, files, environment, keeper, gpus)
+    kernel = make_kernel(settings, known, keeper, gpus)
+    watch.attach(kernel.watch)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
     endpoints.append(kernel)
@@ -293,12 +294,10 @@ def place_of(service: Service, grant: GrantId) -> tuple[str, str]:
     return work.decision.workload.partition("/")[0], work.decision.cluster_queue
 
 
-def driver_libraries(driver: Path | None, files: native.NativeFiles, keeper: Keeper) -> set[str]:
-    """The driver's and ours, and those that grants were made with."""
-    found = {str(files.shim_dir / DRIVER)} | ({str(driver)} if driver is not None else set())
-    return found | {
-        held.record.driver_path for held in keeper.book.grants.values() if held.record.driver_path
-    }
+def driver_libraries(keeper: Keeper) -> set[str]:
+    """Those that grants were made with."""
+    records = [held.record for held in keeper.book.grants.values()]
+    return {record.driver_path for record in records if record.driver_path}
 
 
 def user_name(uid: int) -> str:
@@ -314,11 +313,7 @@ def make_nvml(settings: Settings, clock: Clock) -> Nvml:
 
 
 def make_kernel(
-    settings: Settings,
-    files: native.NativeFiles,
-    environment: Mapping[str, str],
-    keeper: Keeper,
-    gpus: Gpus,
+    settings: Settings, known: Callable[[], frozenset[str]], keeper: Keeper, gpus: Gpus
 ) -> KernelDesk:
     """Raises Unavailable where eBPF is demanded and not to be had."""
     ebpf = settings.ebpf
@@ -335,7 +330,6 @@ def make_kernel(
                 ebpf.audit_budget_percent / 100,
             )
         )
-    known = known_libraries(files, environment, library_dir(environment))
     return KernelDesk(watch, keeper, gpus, known, ebpf_host.missing)
 
 

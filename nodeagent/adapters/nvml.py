@@ -49,6 +49,9 @@ class ChildNvml:
         if self._child is None or self._child.returncode is not None:
             if self._clock.monotonic_ns() < self._not_before_ns:
                 return NodeReading(error=self._last_error)
+            if self._child is not None:  # somebody ended it between two readings
+                log.warning("NVML: its reader ended with %s; started again", self._child.returncode)
+                self.restarts_total += 1
             await self._start()
         deadline_s = START_DEADLINE_S if self._fresh else self._deadline_s
         try:

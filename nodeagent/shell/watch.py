@@ -74,7 +74,6 @@ class Watch:
         self._audits: list[LaunchAudit] = []
         self._told_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._kernel: KernelWatch | None = None
 
     def suspicions(self) -> dict[str, int]:
         standing = Counter(str(alarm.rule) for alarm in self._detector.alarms)
@@ -85,9 +84,6 @@ class Watch:
         if not self._enabled or reading.error is not None:
             return False
         look = self._sight(reading)
-        if self._kernel is not None:
-            self._kernel.watch_processes({user.subject.pid for user in look.users})
-            self._kernel.known_libraries(set(self.known_libraries()))
         verdict = self._detector.look(look)
         self._judged(verdict)
         return verdict.pending
@@ -101,7 +97,6 @@ class Watch:
 
     def attach(self, kernel: KernelWatch) -> None:
         """Opens, foreign libraries and audit windows come from there, and opens can be denied."""
-        self._kernel = kernel
         self._containment.kernel = kernel
         kernel.subscribe(self.heard)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.node import Node, running, until
 
-SETTINGS = "[nvml]\ndeadline_s = 0.5\n"
+SETTINGS = "[nvml]\ndeadline_s = 0.5\n[health]\ngood_s = 1\n"
 
 
 @pytest.fixture
