@@ -121,7 +121,8 @@ class Watch:
                 opened = DeviceOpen(subject, event.major, event.minor, event.access, exempt)
                 now_ns = self._clock.monotonic_ns()
                 self._judged(self._detector.look(Look(now_ns, opens=(opened,)), AT_ONCE))
-        elif isinstance(event, ForeignLibrary):
+        elif isinstance(event, ForeignLibrary) and event.resembles == "driver":
+            # Not a copy of ours: one from before an upgrade is mapped by every older process.
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
             if subject is not None:
                 self._told_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
