@@ -84,6 +84,12 @@ class Cache:
             self._queue_specs[spec.name] = spec
             self._touched.queue(spec.name, before, spec)
 
+    def touch(self, cluster_queue: str) -> None:
+        """Something about it changed that is none of the spec."""
+        spec = self._queue_specs.get(cluster_queue)
+        if spec is not None:
+            self._touched.queue(cluster_queue, spec)
+
     def put_cohort(self, spec: Cohort) -> None:
         before = self._cohort_specs.get(spec.name)
         if before != spec:

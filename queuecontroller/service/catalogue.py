@@ -119,9 +119,12 @@ class Catalogue:
         if before is not None and before.body == record.body:
             return False
         _, parsed = self.read(json.loads(record.body))
+        pauses = self.annotation(identity, ON_PREEMPTION)
         self.records[identity] = record
         self._parsed[identity] = parsed
         self._feed(record.kind, record.namespace, record.name, parsed, engine)
+        if record.kind == "ClusterQueue" and self.annotation(identity, ON_PREEMPTION) != pauses:
+            engine.cache.touch(record.name)  # whether its memory comes free decides who has room
         return True
 
     def drop(self, identity: ObjectId, engine: Scheduler) -> ObjectRecord:

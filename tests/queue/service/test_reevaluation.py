@@ -38,6 +38,12 @@ def team(name: str, cohort: str, gpus: int = 0, **spec: object) -> dict[str, Any
     }
 
 
+def pausing(name: str) -> dict[str, Any]:
+    found = team(name, f"c{NAMES.index(name) // 10}")
+    found["metadata"]["annotations"] = {"sluice.dev/on-preemption": "pause"}
+    return found
+
+
 def namespace(name: str, open_: str = "yes") -> dict[str, Any]:
     head = {"name": name, "labels": {"open": open_}}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": head}
@@ -130,6 +136,8 @@ def waiting(made: Counted) -> int:
         pytest.param(lambda book: book.apply([door("t10", fairSharing={"weight": 2})], False, 1), 0, 0, id="the weight of a LocalQueue"),
         pytest.param(lambda book: book.hold(("ClusterQueue", "", "t90"), False, 1), 0, 9, id="a held ClusterQueue: the others of its cohort"),
         pytest.param(lambda book: book.resume(("ClusterQueue", "", "t90"), 1), 0, 10, id="a resumed one: its cohort"),
+        pytest.param(lambda book: book.apply([pausing("t7")], False, 1), 0, 10, id="pause instead of stop: its cohort"),
+        pytest.param(lambda book: book.apply([team("t7", "c0")], False, 1), 0, 10, id="stop again: its cohort"),
         pytest.param(lambda book: book.apply([{"kind": "WorkloadPriorityClass", "metadata": {"name": "p"}, "value": 1}], False, 1), 0, 0, id="a priority class"),
     ],
 )  # fmt: skip
