@@ -5,7 +5,9 @@
  */
 #include "interpose/sim/model.h"
 
+#include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -137,12 +139,69 @@ const struct sim_model *sim_model_find(const char *key, unsigned length)
 	return NULL;
 }
 
+/* What a card can be cut into. Memory: what CUDA reports as total on such an instance. */
+static const struct {
+	const char *card, *profile;
+	uint32_t slices, sm_count;
+	uint64_t memory_mib;
+} cuts[] = {
+	{ "a100-40gb", "1g.5gb", 1, 14, 4864 },    { "a100-40gb", "2g.10gb", 2, 28, 9984 },
+	{ "a100-40gb", "3g.20gb", 3, 42, 20096 },  { "a100-40gb", "4g.20gb", 4, 56, 20096 },
+	{ "a100-40gb", "7g.40gb", 7, 98, 40192 },  { "h100-80gb", "1g.10gb", 1, 16, 9984 },
+	{ "h100-80gb", "1g.20gb", 1, 26, 20096 },  { "h100-80gb", "2g.20gb", 2, 32, 20096 },
+	{ "h100-80gb", "3g.40gb", 3, 60, 40320 },  { "h100-80gb", "4g.40gb", 4, 64, 40320 },
+	{ "h100-80gb", "7g.80gb", 7, 132, 80896 }, { "h200-141gb", "1g.18gb", 1, 16, 16640 },
+	{ "h200-141gb", "2g.35gb", 2, 32, 33280 }, { "h200-141gb", "3g.71gb", 3, 60, 71168 },
+	{ "h200-141gb", "4g.71gb", 4, 64, 71168 }, { "h200-141gb", "7g.141gb", 7, 132, 143104 },
+};
+
+#define CARDS (sizeof(models) / sizeof(models[0]))
+#define CUTS (sizeof(cuts) / sizeof(cuts[0]))
+
+static struct sim_model instances[CUTS];
+static char instance_names[CUTS][64];
+static pthread_once_t made = PTHREAD_ONCE_INIT;
+
+static void make_instances(void)
+{
+	for (size_t i = 0; i < CUTS; i++) {
+		const struct sim_model *card = sim_model_find(cuts[i].card, (unsigned)strlen(cuts[i].card));
+
+		snprintf(instance_names[i], sizeof(instance_names[i]), "%s MIG %s", card->name, cuts[i].profile);
+		instances[i] = *card;
+		instances[i].key = cuts[i].profile;
+		instances[i].name = instance_names[i];
+		instances[i].memory_bytes = cuts[i].memory_mib * MIB;
+		instances[i].reserved_bytes = 0;
+		instances[i].bandwidth_bytes_per_us =
+			card->bandwidth_bytes_per_us * cuts[i].memory_mib * MIB / card->memory_bytes;
+		instances[i].sm_count = cuts[i].sm_count;
+		instances[i].mig = false;
+		instances[i].mig_profile = cuts[i].profile;
+		instances[i].mig_slices = cuts[i].slices;
+	}
+}
+
+const struct sim_model *sim_model_instance(const struct sim_model *card, const char *profile, unsigned length)
+{
+	pthread_once(&made, make_instances);
+	for (size_t i = 0; i < CUTS; i++)
+		if (strcmp(cuts[i].card, card->key) == 0 && strlen(cuts[i].profile) == length &&
+		    memcmp(cuts[i].profile, profile, length) == 0)
+			return &instances[i];
+	return NULL;
+}
+
+/* Cards first, then instances. */
 const struct sim_model *sim_model_at(unsigned index)
 {
-	return index < sizeof(models) / sizeof(models[0]) ? &models[index] : NULL;
+	pthread_once(&made, make_instances);
+	if (index < CARDS)
+		return &models[index];
+	return index < CARDS + CUTS ? &instances[index - CARDS] : NULL;
 }
 
 unsigned sim_model_index(const struct sim_model *model)
 {
-	return (unsigned)(model - models);
+	return model->mig_profile ? (unsigned)(CARDS + (size_t)(model - instances)) : (unsigned)(model - models);
 }

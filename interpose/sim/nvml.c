@@ -175,7 +175,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
 	ENTER();
 	WANT(count);
-	*count = sim_state()->gpu_count;
+	*count = sim_state()->card_count;
 	return NVML_SUCCESS;
 }
 
@@ -187,7 +187,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	ENTER();
-	WANT(device && index < sim_state()->gpu_count);
+	WANT(device && index < sim_state()->card_count);
 	*device = &sim_state()->gpu[index];
 	return NVML_SUCCESS;
 }

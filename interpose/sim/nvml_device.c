@@ -27,7 +27,7 @@ struct bar1_memory {
 
 static unsigned index_of(nvmlDevice_t device)
 {
-	return sim_gpu_index(sim_state(), device);
+	return sim_card_index(sim_state(), device);
 }
 
 /* An idle card says so; anything else that slows it is the knob's word. */
@@ -97,7 +97,6 @@ NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned,
        m->power_limit_mw / 7 + m->power_limit_mw / 7 * 6 / 100 * nvml_busy_percent(device, -1))
 NUMBER_IF(m->ecc, nvmlDeviceGetDefaultEccMode, unsigned, 1)
-NUMBER_IF(m->mig, nvmlDeviceGetMaxMigDeviceCount, unsigned, 7)
 NUMBER_IF(!m->nvlink, nvmlDeviceGetFanSpeed, unsigned, 30)
 NUMBER_IF(!m->nvlink, nvmlDeviceGetNumFans, unsigned, 2)
 
@@ -114,8 +113,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigne
 	ENTER_DEVICE(device);
 	const uint8_t *u = device->uuid;
 
-	snprintf(uuid, sizeof(uuid), "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-	         u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	snprintf(uuid, sizeof(uuid), "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+	         device->card < 0 ? "GPU" : "MIG", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
+	         u[11], u[12], u[13], u[14], u[15]);
 	return nvml_text(text, bytes, uuid);
 }
 
@@ -202,31 +202,10 @@ static nvmlReturn_t mode(nvmlDevice_t device, unsigned *current, unsigned *pendi
 	return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
-{
-	ENTER_DEVICE(device);
-	return mode(device, current, pending, nvml_model(device)->mig, 0);
-}
-
 NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
 	ENTER_DEVICE(device);
 	return mode(device, current, pending, nvml_model(device)->ecc, 1);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig)
-{
-	ENTER_DEVICE(device);
-	WANT(mig && index < 7);
-	return nvml_model(device)->mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is)
-{
-	ENTER_DEVICE(device);
-	WANT(is);
-	*is = 0;
-	return NVML_SUCCESS;
 }
 
 static nvmlReturn_t clock_of(nvmlDevice_t device, unsigned type, unsigned *mhz)

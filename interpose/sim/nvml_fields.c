@@ -45,7 +45,7 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
 uint64_t nvml_at_gpu(const char *knob, nvmlDevice_t device)
 {
 	char text[128], *at = text;
-	unsigned index = sim_gpu_index(sim_state(), device);
+	unsigned index = sim_card_index(sim_state(), device);
 
 	if (!sim_knob_text(knob, text, sizeof(text)))
 		return 0;

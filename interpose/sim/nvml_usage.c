@@ -50,6 +50,8 @@ static uint64_t used_bytes(nvmlDevice_t device)
 	uint64_t used = sim_used_bytes(sim_state(), sim_gpu_index(sim_state(), device));
 
 	sim_unlock(device);
+	for (unsigned i = 0; i < device->instance_count; i++)
+		used += used_bytes(sim_instance(sim_state(), device, i));
 	return used;
 }
 
@@ -81,11 +83,12 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct mem
 	return NVML_SUCCESS;
 }
 
-/* The processes with a context here, at most `room` of them; returns how many there are. */
-static unsigned list_processes(nvmlDevice_t device, struct process_info *list, unsigned room)
+/* The processes with a context here, of `room` those from the `found`-th on; returns how many there are by now. */
+static unsigned add_processes(nvmlDevice_t device, struct process_info *list, unsigned room, unsigned found)
 {
 	struct sim_state *state = sim_state();
-	unsigned index = sim_gpu_index(state, device), found = 0;
+	unsigned index = sim_gpu_index(state, device);
+	unsigned gi = device->card < 0 ? UINT32_MAX : device->gpu_instance, ci = device->card < 0 ? UINT32_MAX : 0;
 
 	sim_lock(device);
 	sim_reap(state, device, true);
@@ -95,11 +98,19 @@ static unsigned list_processes(nvmlDevice_t device, struct process_info *list, u
 		if (!client->in_use || client->used_bytes[index] == 0)
 			continue;
 		if (found < room)
-			list[found] =
-				(struct process_info){ client->pid, client->used_bytes[index], UINT32_MAX, UINT32_MAX };
+			list[found] = (struct process_info){ client->pid, client->used_bytes[index], gi, ci };
 		found++;
 	}
 	sim_unlock(device);
+	return found;
+}
+
+static unsigned list_processes(nvmlDevice_t device, struct process_info *list, unsigned room)
+{
+	unsigned found = add_processes(device, list, room, 0);
+
+	for (unsigned i = 0; i < device->instance_count; i++)
+		found = add_processes(sim_instance(sim_state(), device, i), list, room, found);
 	return found;
 }
 
@@ -162,6 +173,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct 
 {
 	ENTER_DEVICE(device);
 	WANT(rates);
+	if (device->card >= 0 || device->instance_count)
+		return NVML_ERROR_NOT_SUPPORTED; /* with MIG nobody counts it */
 	rates->gpu_percent = nvml_busy_percent(device, -1);
 	rates->memory_percent = rates->gpu_percent / 2; /* a kernel that half saturates the memory */
 	return NVML_SUCCESS;

@@ -38,10 +38,13 @@ static void forked(void)
 		owner = -1; /* started before the fork: never again in this process */
 }
 
-static void uuid_text(const uint8_t *u, char *text, size_t bytes)
+static void uuid_text(const struct sim_gpu *gpu, char *text, size_t bytes)
 {
-	snprintf(text, bytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-	         u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	const uint8_t *u = gpu->uuid;
+
+	snprintf(text, bytes, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+	         gpu->card < 0 ? "GPU" : "MIG", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10],
+	         u[11], u[12], u[13], u[14], u[15]);
 }
 
 static void add_device(unsigned gpu)
@@ -52,15 +55,23 @@ static void add_device(unsigned gpu)
 	d->model = sim_model_at(d->gpu->model);
 }
 
-/* CUDA_VISIBLE_DEVICES: indices or GPU- UUID prefixes; the first entry that means nothing ends the list. */
+/* A card in MIG mode is used by way of an instance, the first unless one is named. */
+static unsigned usable(unsigned gpu)
+{
+	const struct sim_gpu *instance = sim_instance(process.state, &process.state->gpu[gpu], 0);
+
+	return instance ? sim_gpu_index(process.state, instance) : gpu;
+}
+
+/* CUDA_VISIBLE_DEVICES: indices, or prefixes of GPU- and MIG- UUIDs; the first entry that means nothing ends the list. */
 static void list_devices(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
 
 	process.device_count = 0;
 	if (!list) {
-		for (unsigned g = 0; g < process.state->gpu_count; g++)
-			add_device(g);
+		for (unsigned g = 0; g < process.state->card_count; g++)
+			add_device(usable(g));
 		return;
 	}
 	while (*list && process.device_count < SIM_DEVICES) {
@@ -71,11 +82,12 @@ static void list_devices(void)
 		for (unsigned g = 0; g < process.state->gpu_count && found < 0; g++) {
 			char text[48], number[12];
 
-			uuid_text(process.state->gpu[g].uuid, text, sizeof(text));
-			snprintf(number, sizeof(number), "%u", g);
+			uuid_text(&process.state->gpu[g], text, sizeof(text));
+			snprintf(number, sizeof(number), "%u", g); /* an instance has none */
 			if ((length > 4 && length <= strlen(text) && memcmp(list, text, length) == 0) ||
-			    (length == strlen(number) && memcmp(list, number, length) == 0))
-				found = (int)g;
+			    (g < process.state->card_count && length == strlen(number) &&
+			     memcmp(list, number, length) == 0))
+				found = (int)usable(g);
 		}
 		if (found < 0)
 			return;

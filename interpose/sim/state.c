@@ -58,9 +58,60 @@ static void mutex_make(pthread_mutex_t *mutex)
 	pthread_mutexattr_destroy(&attributes);
 }
 
-/* "2xh100-80gb,a100-40gb": 0, or -1 with a line on stderr that names the mistake. */
+static struct sim_gpu *gpu_make(struct sim_state *state, const struct sim_model *model)
+{
+	unsigned index = state->gpu_count++;
+	struct sim_gpu *gpu = &state->gpu[index];
+
+	mutex_make(&gpu->mutex);
+	gpu->model = sim_model_index(model);
+	gpu->schedule[0].now_ns = sim_now_ns();
+	gpu->numa_node = (int32_t)(index & 1);
+	gpu->pci_bus = 0x10 + index * 0x10;
+	gpu->card = -1;
+	/* Deterministic, and valid as a version 4 UUID. */
+	uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48);
+
+	for (unsigned i = 0; i < 16; i++) {
+		mix = mix * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+		gpu->uuid[i] = (uint8_t)(mix >> 56);
+	}
+	gpu->uuid[6] = (uint8_t)(0x40 | (gpu->uuid[6] & 0x0f));
+	gpu->uuid[8] = (uint8_t)(0x80 | (gpu->uuid[8] & 0x3f));
+	return gpu;
+}
+
+/* "1g.10gb+3g.40gb" on one card: 0, or -1 when it cannot be cut so. */
+static int instances_make(struct sim_state *state, unsigned card, const char *list, const char *end)
+{
+	const struct sim_model *model = sim_model_at(state->gpu[card].model);
+	unsigned slices = 0;
+
+	do {
+		const char *plus = memchr(list, '+', (size_t)(end - list));
+		const char *stop = plus ? plus : end;
+		const struct sim_model *cut = sim_model_instance(model, list, (unsigned)(stop - list));
+
+		if (!cut || (slices += cut->mig_slices) > 7 || state->gpu_count == SIM_GPUS)
+			return -1;
+		struct sim_gpu *instance = gpu_make(state, cut);
+
+		instance->card = (int32_t)card;
+		instance->numa_node = state->gpu[card].numa_node;
+		instance->pci_bus = state->gpu[card].pci_bus;
+		instance->gpu_instance = ++state->gpu[card].instance_count;
+		list = plus ? plus + 1 : NULL;
+	} while (list);
+	return 0;
+}
+
+/* "2xh100-80gb,a100-40gb:3g.20gb+2g.10gb": 0, or -1 with a line on stderr that names the mistake. */
 static int gpus_make(struct sim_state *state, const char *list)
 {
+	struct {
+		const char *from, *to;
+	} cut[SIM_GPUS] = { { NULL, NULL } };
+
 	while (*list) {
 		const char *comma = strchrnul(list, ',');
 		char *rest;
@@ -70,34 +121,33 @@ static int gpus_make(struct sim_state *state, const char *list)
 			list = rest + 1;
 		else
 			count = 1;
-		const struct sim_model *model = sim_model_find(list, (unsigned)(comma - list));
+		const char *colon = memchr(list, ':', (size_t)(comma - list));
+		const char *end = colon ? colon : comma;
+		const struct sim_model *model = sim_model_find(list, (unsigned)(end - list));
 
 		if (!model || count == 0 || state->gpu_count + count > SIM_GPUS) {
 			fprintf(stderr,
 			        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is no known model, or more than %d GPUs\n",
-			        (int)(comma - list), list, SIM_GPUS);
+			        (int)(end - list), list, SIM_GPUS);
 			return -1;
 		}
 		for (; count > 0; count--) {
-			unsigned index = state->gpu_count++;
-			struct sim_gpu *gpu = &state->gpu[index];
-
-			mutex_make(&gpu->mutex);
-			gpu->model = sim_model_index(model);
-			gpu->schedule[0].now_ns = sim_now_ns();
-			gpu->numa_node = (int32_t)(index & 1);
-			gpu->pci_bus = 0x10 + index * 0x10;
-			/* Deterministic, and valid as a version 4 UUID. */
-			uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48);
-
-			for (unsigned i = 0; i < 16; i++) {
-				mix = mix * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-				gpu->uuid[i] = (uint8_t)(mix >> 56);
+			if (colon) {
+				cut[state->gpu_count].from = colon + 1;
+				cut[state->gpu_count].to = comma;
 			}
-			gpu->uuid[6] = (uint8_t)(0x40 | (gpu->uuid[6] & 0x0f));
-			gpu->uuid[8] = (uint8_t)(0x80 | (gpu->uuid[8] & 0x3f));
+			gpu_make(state, model);
 		}
 		list = *comma ? comma + 1 : comma;
+	}
+	state->card_count = state->gpu_count;
+	for (unsigned card = 0; card < state->card_count; card++) {
+		if (!cut[card].from || instances_make(state, card, cut[card].from, cut[card].to) == 0)
+			continue;
+		fprintf(stderr,
+		        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is not PROFILE+PROFILE… that GPU %u can be cut into\n",
+		        (int)(cut[card].to - cut[card].from), cut[card].from, card);
+		return -1;
 	}
 	return state->gpu_count ? 0 : -1;
 }
@@ -266,6 +316,21 @@ unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu)
 	return (unsigned)(gpu - state->gpu);
 }
 
+unsigned sim_card_index(const struct sim_state *state, const struct sim_gpu *gpu)
+{
+	return gpu->card >= 0 ? (unsigned)gpu->card : sim_gpu_index(state, gpu);
+}
+
+struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n)
+{
+	unsigned index = sim_gpu_index(state, card);
+
+	for (unsigned i = state->card_count; i < state->gpu_count; i++)
+		if (state->gpu[i].card == (int32_t)index && n-- == 0)
+			return &state->gpu[i];
+	return NULL;
+}
+
 static void stamp(void *context, uint32_t client, uint32_t cell, uint64_t device_ns)
 {
 	struct sim_state *state = context;
@@ -302,7 +367,7 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 	if (!at_once && now_ns - gpu->reaped_ns < REAP_EVERY_NS)
 		return;
 	gpu->reaped_ns = now_ns;
-	gpu->lost = sim_knob_lists("gpu_lost", index);
+	gpu->lost = sim_knob_lists("gpu_lost", sim_card_index(state, gpu));
 	for (unsigned i = 0; i < SIM_CLIENTS; i++) {
 		struct sim_client *client = &state->client[i];
 

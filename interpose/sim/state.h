@@ -20,7 +20,7 @@
 #define SIM_GPUS 16
 #define SIM_CLIENTS 128
 #define SIM_CELLS 8192 /* time stamps (events) of one client */
-#define SIM_STATE_MAGIC UINT64_C(0x32304d4953475053)
+#define SIM_STATE_MAGIC UINT64_C(0x33304d4953475053)
 
 struct sim_client {
 	uint32_t in_use;
@@ -42,14 +42,17 @@ struct sim_gpu {
 	uint8_t uuid[16];
 	int32_t numa_node;
 	uint32_t pci_bus;
+	int32_t card;            /* of a MIG instance: the place of its card; -1 for a card */
+	uint32_t gpu_instance;   /* NVML's number of it, from 1; 0 for a card */
+	uint32_t instance_count; /* of a card; more than 0: it is in MIG mode */
 	struct sim_schedule schedule[2];
 	struct sim_ring ring[SIM_CONTEXTS];
 };
 
 struct sim_state {
-	uint64_t magic; /* written last, release */
-	uint32_t gpu_count;
-	uint32_t reserved;
+	uint64_t magic;     /* written last, release */
+	uint32_t gpu_count; /* cards and then MIG instances: each has memory and a timeline of its own */
+	uint32_t card_count;
 	uint64_t slice_ns;
 	struct sim_client client[SIM_CLIENTS];
 	struct sim_gpu gpu[SIM_GPUS];
@@ -80,5 +83,9 @@ void sim_edit_end(struct sim_gpu *gpu);
 uint64_t sim_used_bytes(const struct sim_state *state, unsigned gpu);
 void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *ret_world);
 unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu);
+/* The place of the card that a GPU is, or is an instance of. */
+unsigned sim_card_index(const struct sim_state *state, const struct sim_gpu *gpu);
+/* The n-th MIG instance of a card; NULL when it has fewer. */
+struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n);
 
 #endif

@@ -303,13 +303,18 @@ def _mig(handle: Any) -> tuple[MigReading, ...] | None:
             MigReading(
                 uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(device))),
                 profile=text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2],
-                gpu_instance=int(pynvml.nvmlDeviceGetGpuInstanceId(device)),
-                compute_instance=int(pynvml.nvmlDeviceGetComputeInstanceId(device)),
+                gpu_instance=_number(pynvml.nvmlDeviceGetGpuInstanceId(device)),
+                compute_instance=_number(pynvml.nvmlDeviceGetComputeInstanceId(device)),
                 memory_total_bytes=None if memory is None else Bytes(memory.total),
                 memory_used_bytes=None if memory is None else Bytes(memory.used),
             )
         )
     return tuple(found)
+
+
+def _number(value: Any) -> int:
+    """Some of pynvml's calls answer with the ctypes object itself."""
+    return int(getattr(value, "value", value))
 
 
 def text(value: Any) -> str:
