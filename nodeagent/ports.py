@@ -410,6 +410,8 @@ class GpuReading:
     vgpu_licensed: bool | None = None
     mig: tuple[MigReading, ...] | None = None
     """Its MIG devices; None: the card has no MIG, or it is off."""
+    mig_profile: str = ""
+    """This is no card but an instance of one; see core/mig.py."""
     profile: ProfileReading | None = None
 
 

@@ -27,6 +27,8 @@ class GpuCapacity:
     has where somebody chose to overcommit."""
     physical_bytes: Bytes
     slots: int
+    mig_profile: str = ""
+    """Of a MIG instance: 1g.10gb. Empty: a whole card."""
     healthy: bool = True
     degraded: bool = False
     """It works, but others come first."""

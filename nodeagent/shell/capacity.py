@@ -46,7 +46,7 @@ class CapacityReader:
         ]
         outside = load_of(records)
         foreign = self._foreign_bytes()
-        readings = {gpu.uuid: gpu for gpu in self._gpus.sorted()}
+        readings = {gpu.uuid: gpu for gpu in self._gpus.units()}
         reported = []
         for gpu in self._gpus.capacities():
             reading, load = readings[gpu.uuid], outside.get(gpu.uuid)

@@ -16,6 +16,7 @@ from nodeagent.core.health import (
     is_mismatch,
 )
 from nodeagent.core.health_policy import HealthPolicy
+from nodeagent.core.mig import units
 from nodeagent.core.placement import GpuCapacity
 from nodeagent.ports import GpuReading, NodeReading
 from nodeagent.units import MIB, Bytes, GpuUuid
@@ -35,6 +36,8 @@ class Gpus:
         self.policy = HealthPolicy()
         """What counts as sick; may be replaced."""
         self._patients: dict[GpuUuid, Patient] = {}
+        self._card_of: dict[GpuUuid, GpuUuid] = {}
+        """By MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
         """How often each GPU's health changed, since the daemon started."""
         self.on_health: list[Callable[[HealthChange], None]] = []
@@ -82,6 +85,9 @@ class Gpus:
                 self._tell(HealthChange(uuid, before.health, after.health, after.reason, unix_s))
             if now is not None and now.error is None:
                 self.readings[uuid] = now
+        self._card_of = {
+            one.uuid: card.uuid for card in self.readings.values() for one in card.mig or ()
+        }
         for call in self.on_read:
             call()
 
@@ -100,13 +106,19 @@ class Gpus:
             call(change)
 
     def patient(self, uuid: GpuUuid) -> Patient:
-        return self._patients.get(uuid, Patient())
+        """Of a card, or of the card that an instance is a part of."""
+        return self._patients.get(self._card_of.get(uuid, uuid), Patient())
 
     def health(self, uuid: GpuUuid) -> Health:
         return self.patient(uuid).health
 
     def sorted(self) -> Sequence[GpuReading]:
+        """The cards."""
         return sorted(self.readings.values(), key=lambda gpu: gpu.index)
+
+    def units(self) -> tuple[GpuReading, ...]:
+        """What is given away: cards, and the MIG instances of those that are cut."""
+        return units(self.sorted())
 
     def capacities(self) -> tuple[GpuCapacity, ...]:
         return tuple(
@@ -117,10 +129,11 @@ class Gpus:
                 memory_bytes=self._grantable(gpu.memory_total_bytes),
                 physical_bytes=gpu.memory_total_bytes,
                 slots=self._slots,
+                mig_profile=gpu.mig_profile,
                 healthy=self.patient(gpu.uuid).offered,
                 degraded=self.health(gpu.uuid) is Health.DEGRADED,
             )
-            for gpu in self.sorted()
+            for gpu in self.units()
         )
 
     def _grantable(self, total: Bytes) -> Bytes:

@@ -217,7 +217,7 @@ class KubeletDesk:
 
     def _offers(self) -> tuple[_Offer, ...]:
         told = self._settings.numa_topology
-        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.sorted() if told}
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
         return tuple(_Offer(gpu.uuid, gpu.healthy, nodes.get(gpu.uuid)) for gpu in self._offered())
 
     def configure(self, settings: DeskSettings) -> None:

@@ -306,7 +306,7 @@ class Service:
         loads = self._keeper.book.loads()
         slots = self.settings.slots_per_gpu
         views = []
-        for gpu in self._gpus.sorted():
+        for gpu in self._gpus.units():
             load = loads.get(gpu.uuid, Load())
             views.append(
                 GpuView(
@@ -349,7 +349,7 @@ class Service:
     def _view(self, held: Held) -> GrantView:
         record = held.record
         opened = self._keeper.open.get(record.grant)
-        indexes: dict[GpuUuid, int] = {gpu.uuid: gpu.index for gpu in self._gpus.sorted()}
+        indexes: dict[GpuUuid, int] = {gpu.uuid: gpu.index for gpu in self._gpus.units()}
         devices = []
         for index, device in enumerate(record.devices):
             total = opened.account.total(index) if opened is not None else None
