@@ -57,9 +57,10 @@ class KubeletConfig:
     hami-device-plugin, as a manifest or as the bare device-config.yaml and config.json."""
     mode: str = choice("share", "share", "exclusive", "mig", "mps")
     """share: grants beside each other on one GPU; exclusive: one slot per GPU, and the whole of it;
-    mig and mps: not there yet, see below."""
+    mig: MIG instances, each whole to one container; mps: not there yet, see below."""
     mig_strategy: str = choice("none", "none", "single", "mixed")
-    """How MIG instances would be named; read with HAMi's files, used with mode mig alone."""
+    """How MIG instances are named, with mode mig. single: as resource_count, if all cards are cut
+    into instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, shared as ever."""
     strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
     """How the container runtime learns what belongs into a container. cdi-cri: containerd 1.7,
     CRI-O 1.28 and later; cdi-annotations: the runtimes before; envvar: without CDI."""
@@ -200,10 +201,10 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
             f"{said('mode')}: mps is not there yet; share has memory caps and shares of time"
             " without an MPS server, exclusive gives whole GPUs"
         )
-    if config.mode == "mig":
+    if config.mode == "mig" and config.mig_strategy == "none":
         problems.append(
-            f"{said('mode')}: mig is not there yet; leave the GPUs in MIG mode to NVIDIA's device"
-            " plugin and name them in exclude_uuids, or use share or exclusive"
+            f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
+            " profile, under resource_count) or mixed (a resource for each profile)"
         )
     if not config.limits:
         problems.append(f"{said('limits')}: is empty, so no container could ever start")

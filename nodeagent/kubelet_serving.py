@@ -3,6 +3,7 @@ the device plugin's server."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from nodeagent.adapters.grant_mounts import GrantMounter
 from nodeagent.adapters.kubelet_records import KubeletFiles
 from nodeagent.adapters.kubelet_wire import KubeletWire
 from nodeagent.core import plugin_conflict
+from nodeagent.core.kubelet_offers import OfferRules
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_config import KubeletConfig
@@ -27,7 +29,7 @@ from nodeagent.paths import library_dir
 from nodeagent.ports import Clock, ContainerRef
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
-from nodeagent.shell.kubelet import DeskSettings, KubeletDesk
+from nodeagent.shell.kubelet import DeskSettings, KubeletDesk, Shelf
 from nodeagent.shell.limits import NodeDefaults, PodLimits, QueueLimits
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.safety import SafetyLook, SafetyWatch
@@ -38,10 +40,39 @@ log = logging.getLogger(__name__)
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+class PluginServers:
+    """Implements Endpoint: a server for each resource, also for one that appears later."""
+
+    def __init__(self, desk: KubeletDesk, make: Callable[[Shelf], PluginServer]) -> None:
+        self.servers: list[PluginServer] = []
+        self._desk = desk
+        self._make = make
+        self._starting: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        for shelf in self._desk.shelves.values():
+            await self._add(shelf).start()
+        self._desk.on_shelf.append(self._later)
+
+    def _add(self, shelf: Shelf) -> PluginServer:
+        server = self._make(shelf)
+        self.servers.append(server)
+        return server
+
+    def _later(self, shelf: Shelf) -> None:
+        task = asyncio.get_running_loop().create_task(self._add(shelf).start())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.close()
+
+
 @dataclass(frozen=True, slots=True)
 class KubeletSide:
     desk: KubeletDesk
-    server: PluginServer
+    server: PluginServers
     safety: SafetyWatch
     queue: QueueDesk | None = None
 
@@ -55,8 +86,8 @@ class KubeletSide:
         """For the metrics."""
         figures = self.desk.figures
         return {
-            "kubelet_registered": float(self.server.registered),
-            "kubelet_registrations": self.server.registrations_total,
+            "kubelet_registered": float(all(one.registered for one in self.server.servers)),
+            "kubelet_registrations": sum(one.registrations_total for one in self.server.servers),
             "kubelet_allocations": figures.allocations,
             "kubelet_starts": figures.starts,
             "kubelet_starts_refused": figures.starts_refused,
@@ -85,7 +116,8 @@ def make_kubelet(
     runtime, state = directories
     wire = KubeletWire(files.kubelet_descriptors)
     root = Path(config.directory)
-    records = KubeletFiles(root, config.resource_count, wire)
+    resources: set[str] = set()
+    records = KubeletFiles(root, resources, wire)
     mounter = GrantMounter(
         files, environment, library_dir(environment), lambda: gpus.driver_version
     )
@@ -118,7 +150,11 @@ def make_kubelet(
         decided=queue.decided_gpus if queue is not None else Counter,
         bound=bound,
     )
-    server = PluginServer(config.resource_count, root / "device-plugins", wire, desk, fatal)
+    desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+    plugins = root / "device-plugins"
+    servers = PluginServers(
+        desk, lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal)
+    )
 
     def look() -> SafetyLook:
         toolkit = container_toolkit.read()
@@ -129,23 +165,24 @@ def make_kubelet(
         return SafetyLook(
             container_toolkit.finding(toolkit, config.strategy),
             toolkit.accepts,
-            plugin_conflict.look(
-                config.resource_count, registered, plugin_sockets.others(root / "device-plugins")
-            ),
+            plugin_conflict.look(config.resource_count, registered, plugin_sockets.others(plugins)),
         )
 
-    return KubeletSide(desk, server, SafetyWatch(look, fatal), queue)
+    return KubeletSide(desk, servers, SafetyWatch(look, fatal), queue)
 
 
 def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
     return DeskSettings(
-        config.resource_count,
-        config.slots_per_gpu,
+        OfferRules(
+            config.resource_count,
+            config.slots_per_gpu,
+            config.mig_strategy if config.mode == "mig" else "none",
+            frozenset(config.exclude_uuids),
+            frozenset(config.exclude_indexes),
+        ),
         strategy,
         config.reconcile_s,
         numa_topology=config.numa_topology,
-        exclude_uuids=frozenset(config.exclude_uuids),
-        exclude_indexes=frozenset(config.exclude_indexes),
     )
 
 

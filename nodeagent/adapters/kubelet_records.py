@@ -12,6 +12,7 @@ import binascii
 import json
 import os
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,18 +39,18 @@ DEADLINE_S: Final = 5.0
 class KubeletFiles:
     """A KubeletRecords and PodSource over one kubelet's directory."""
 
-    def __init__(self, root: Path, resource: str, wire: KubeletWire) -> None:
-        """`root` is the kubelet's --root-dir."""
+    def __init__(self, root: Path, resources: AbstractSet[str], wire: KubeletWire) -> None:
+        """`root` is the kubelet's --root-dir; `resources` are ours, and may grow."""
         self._root = root
-        self._resource = resource
+        self._resources = resources
         self._wire = wire
-        self._read: tuple[tuple[int, int, int], Checkpoint] | None = None
+        self._read: tuple[tuple[int, ...], Checkpoint] | None = None
 
     def checkpoint(self) -> Checkpoint:
         path = self._root / CHECKPOINT
         try:
             with path.open("rb") as file:
-                status = file_identity(file.fileno())
+                status = (*file_identity(file.fileno()), len(self._resources))
                 if self._read is not None and self._read[0] == status:
                     return self._read[1]
                 data = file.read(LARGEST_CHECKPOINT_BYTES)
@@ -58,7 +59,7 @@ class KubeletFiles:
         except OSError as error:
             raise KubeletAway(f"{path}: {error.strerror}") from error
         try:
-            found = read_checkpoint(json.loads(data), self._resource, self._wire)
+            found = read_checkpoint(json.loads(data), self._resources, self._wire)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise KubeletAway(f"{path}: not a checkpoint of the kubelet: {error}") from error
         self._read = (status, found)
@@ -71,7 +72,7 @@ class KubeletFiles:
             self._wire.message_class("v1.ListPodResourcesRequest")(),
             self._wire.message_class("v1.ListPodResourcesResponse"),
         )
-        return self._wire.read_listings(response, self._resource)
+        return self._wire.read_listings(response, self._resources)
 
     async def requests(self, pod: PodUid, container: str) -> ContainerRequests | None:
         """By the Pods API, where this kubelet serves it (feature gate PodInfoAPI)."""
@@ -115,25 +116,26 @@ def file_identity(descriptor: int) -> tuple[int, int, int]:
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def read_checkpoint(document: Any, resource: str, wire: KubeletWire) -> Checkpoint:
-    """Of one resource. Raises ValueError, TypeError, KeyError or AttributeError for another
+def read_checkpoint(document: Any, resources: AbstractSet[str], wire: KubeletWire) -> Checkpoint:
+    """Of these resources. Raises ValueError, TypeError, KeyError or AttributeError for another
     form."""
     data = document["Data"]
     entries = []
     for entry in data.get("PodDeviceEntries") or ():
-        if entry["ResourceName"] != resource:
+        if entry["ResourceName"] not in resources:
             continue
         entries.append(
             CheckpointEntry(
                 pod_uid=PodUid(_text(entry["PodUID"])),
                 container=_text(entry["ContainerName"]),
-                resource=resource,
+                resource=_text(entry["ResourceName"]),
                 device_ids=_device_ids(entry["DeviceIDs"]),
                 nonce=wire.nonce_in(_answer(entry.get("AllocResp"))),
             )
         )
-    registered = (data.get("RegisteredDevices") or {}).get(resource) or ()
-    return Checkpoint(tuple(entries), tuple(_text(one) for one in registered))
+    known = data.get("RegisteredDevices") or {}
+    registered = [_text(one) for name in sorted(resources) for one in known.get(name) or ()]
+    return Checkpoint(tuple(entries), tuple(registered))
 
 
 def _device_ids(value: Any) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from nodeagent.adapters.descriptors import Descriptors
@@ -122,8 +123,8 @@ class KubeletWire(Descriptors):
 
     # --- PodResources and Pods ----------------------------------------------------------------
 
-    def read_listings(self, response: Any, resource: str) -> list[Listing]:
-        """Containers that hold devices of the resource. The kubelet gives a container's devices
+    def read_listings(self, response: Any, resources: AbstractSet[str]) -> list[Listing]:
+        """Containers that hold devices of these resources. The kubelet gives a container's devices
         in one entry per NUMA node."""
         found = []
         for pod in response.pod_resources:
@@ -131,7 +132,7 @@ class KubeletWire(Descriptors):
                 ids = frozenset(
                     device_id
                     for entry in container.devices
-                    if entry.resource_name == resource
+                    if entry.resource_name in resources
                     for device_id in entry.device_ids
                 )
                 if ids:

@@ -1,7 +1,7 @@
 """What of a card is given away: the card, or its MIG instances where it is cut into some.
 
-A card in MIG mode cannot be used as a whole; each instance has memory, compute and a UUID of its own,
-so it is a GPU to everybody who shares one out. Health and place on the bus are the card's. The
+A card in MIG mode cannot be used as a whole; each instance has memory, compute and a UUID of its
+own, so it is a GPU to everybody who shares one out. Health and place on the bus are the card's. The
 geometry is the operator's: nothing here changes it.
 """
 

@@ -16,14 +16,14 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nodeagent.core import events as ev
 from nodeagent.core import kubelet as kb
 from nodeagent.core.kubelet_choice import attempts, hinted_gpus, prefer
 from nodeagent.core.kubelet_identity import Holder, identify
-from nodeagent.core.placement import GpuCapacity
-from nodeagent.core.pod_limits import merge
+from nodeagent.core.kubelet_offers import Offer, OfferRules, offers, slots_of
+from nodeagent.core.pod_limits import DefaultLimits, default_limits, merge
 from nodeagent.kubelet_ports import (
     Allocation,
     AllocationLedger,
@@ -75,8 +75,7 @@ NOBODY: Final = Process(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class DeskSettings:
-    resource: str
-    slots_per_gpu: int
+    offers: OfferRules
     strategy: str
     """pack or spread."""
     reconcile_s: float = 10.0
@@ -84,17 +83,6 @@ class DeskSettings:
     orphan_s: float = 60.0
     """Between the two looks that must miss an answer which the kubelet never wrote down."""
     numa_topology: bool = True
-    exclude_uuids: frozenset[str] = frozenset()
-    exclude_indexes: frozenset[int] = frozenset()
-    """GPUs that are not offered."""
-
-
-class _Offer(NamedTuple):
-    """One GPU as the kubelet is told of it."""
-
-    gpu: GpuUuid
-    healthy: bool
-    numa_node: int | None
 
 
 @dataclass(slots=True)
@@ -112,8 +100,49 @@ class KubeletFigures:
     start_seconds: list[float] = field(default_factory=list)
 
 
+class Shelf:
+    """What is offered under one resource; implements PluginService."""
+
+    def __init__(self, desk: KubeletDesk, resource: str) -> None:
+        self.resource = resource
+        self.shown: tuple[Offer, ...] = ()
+        self._desk = desk
+        self._devices: tuple[SlotDevice, ...] = ()
+        self._change = asyncio.Event()
+
+    def show(self, offers: tuple[Offer, ...]) -> None:
+        """All slots of a GPU have its health: the kubelet counts each for itself."""
+        if offers != self.shown:
+            self.shown = offers
+            self._devices = tuple(
+                SlotDevice(str(SlotId(one.gpu, number)), one.healthy, one.numa_node)
+                for one in offers
+                for number in range(one.slots)
+            )
+            self._change.set()
+            self._change = asyncio.Event()
+
+    def devices(self) -> tuple[SlotDevice, ...]:
+        return self._devices
+
+    async def watch(self) -> AsyncGenerator[tuple[SlotDevice, ...], None]:
+        while True:
+            change, devices = self._change, self._devices
+            yield devices
+            await change.wait()
+
+    def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
+        return self._desk.prefer(ask)
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+        return await self._desk.allocate(self.resource, requests)
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        await self._desk.pre_start(self.resource, device_ids)
+
+
 class KubeletDesk:
-    """Implements PluginService and Endpoint."""
+    """Implements Endpoint; what the kubelet asks comes by way of a shelf for each resource."""
 
     def __init__(
         self,
@@ -167,9 +196,10 @@ class KubeletDesk:
         self._starts: dict[int, asyncio.Future[None]] = {}
         self._settles_s = 0.0
         """Until the runtime has seen the files of this turn."""
-        self._shown: tuple[_Offer, ...] = ()
-        self._devices: tuple[SlotDevice, ...] = ()
-        self._change = asyncio.Event()
+        self.shelves: dict[str, Shelf] = {}
+        self.on_shelf: list[Callable[[Shelf], None]] = []
+        """Called with every shelf that is put up."""
+        self._problem = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._effects: Mapping[type[Any], Callable[[Any], Awaitable[Sequence[kb.Event]]]] = {
             kb.Commit: self._commit,
@@ -187,7 +217,8 @@ class KubeletDesk:
     async def start(self) -> None:
         self._keeper.on_ended.append(self._grant_ended)
         self._gpus.on_read.append(self._gpus_read)
-        self._show(self._offers())
+        for resource, offered in self._offers().items():
+            self._shelf(resource).show(offered)
         grants = tuple(
             (grant, held.record.container)
             for grant, held in self._keeper.book.grants.items()
@@ -215,62 +246,60 @@ class KubeletDesk:
 
     # --- what is offered ----------------------------------------------------------------------
 
-    def _offers(self) -> tuple[_Offer, ...]:
-        told = self._settings.numa_topology
+    def _offers(self) -> dict[str, tuple[Offer, ...]]:
+        rules, told = self._settings.offers, self._settings.numa_topology
         nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
-        return tuple(_Offer(gpu.uuid, gpu.healthy, nodes.get(gpu.uuid)) for gpu in self._offered())
+        found = offers(self._gpus.capacities(), rules)
+        if found.problem != self._problem:
+            self._problem = found.problem
+            if found.problem:
+                log.warning("kubelet: %s", found.problem)
+        return {
+            resource: tuple(
+                Offer(unit.uuid, unit.healthy, nodes.get(unit.uuid), slots_of(unit, rules))
+                for unit in units
+            )
+            for resource, units in found.by_resource.items()
+        }
+
+    def _shelf(self, resource: str) -> Shelf:
+        shelf = self.shelves.get(resource)
+        if shelf is None:
+            shelf = self.shelves[resource] = Shelf(self, resource)
+            for call in self.on_shelf:
+                call(shelf)
+        return shelf
 
     def configure(self, settings: DeskSettings) -> None:
-        """While the daemon runs; resource and slots are of the registration and stay."""
-        here = self._settings
-        self._settings = replace(settings, resource=here.resource, slots_per_gpu=here.slots_per_gpu)
+        """While the daemon runs; resource, slots and MIG are of the registration and stay."""
+        here, new = self._settings.offers, settings.offers
+        kept = replace(
+            new,
+            resource=here.resource,
+            slots_per_gpu=here.slots_per_gpu,
+            mig_strategy=here.mig_strategy,
+        )
+        self._settings = replace(settings, offers=kept)
         self._gpus_read()
-
-    def _offered(self) -> list[GpuCapacity]:
-        settings = self._settings
-        return [
-            gpu
-            for gpu in self._gpus.capacities()
-            if gpu.uuid not in settings.exclude_uuids and gpu.index not in settings.exclude_indexes
-        ]
-
-    def devices(self) -> tuple[SlotDevice, ...]:
-        return self._devices
-
-    async def watch(self) -> AsyncGenerator[tuple[SlotDevice, ...], None]:
-        while True:
-            change, devices = self._change, self._devices
-            yield devices
-            await change.wait()
 
     def _gpus_read(self) -> None:
         now = self._offers()
-        if now == self._shown:
-            return
-        healthy = {one.gpu for one in self._shown if one.healthy}
-        sicker = any(one.gpu in healthy and not one.healthy for one in now)
-        if sicker or len(now) != len(self._shown):
-            self._show(now)
-        else:
-            self._spawn(self._show_later(now))
+        for resource in self.shelves.keys() | now.keys():
+            shelf, offered = self._shelf(resource), now.get(resource, ())
+            if offered == shelf.shown:
+                continue
+            healthy = {one.gpu for one in shelf.shown if one.healthy}
+            sicker = any(one.gpu in healthy and not one.healthy for one in offered)
+            if sicker or len(offered) != len(shelf.shown):
+                shelf.show(offered)
+            else:
+                self._spawn(self._show_later(shelf, offered))
 
-    async def _show_later(self, then: tuple[_Offer, ...]) -> None:
+    async def _show_later(self, shelf: Shelf, then: tuple[Offer, ...]) -> None:
         """Good news is told when it has lasted."""
         await asyncio.sleep(RECOVERY_QUIET_S)
-        if self._offers() == then:
-            self._show(then)
-
-    def _show(self, offers: tuple[_Offer, ...]) -> None:
-        """All slots of a GPU have its health: the kubelet counts each for itself."""
-        if offers != self._shown:
-            self._shown = offers
-            self._devices = tuple(
-                SlotDevice(str(SlotId(one.gpu, number)), one.healthy, one.numa_node)
-                for one in offers
-                for number in range(self._settings.slots_per_gpu)
-            )
-            self._change.set()
-            self._change = asyncio.Event()
+        if self._offers().get(shelf.resource, ()) == then:
+            shelf.show(then)
 
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
         return prefer(
@@ -283,15 +312,17 @@ class KubeletDesk:
 
     # --- Allocate -----------------------------------------------------------------------------
 
-    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        known = {gpu.uuid for gpu in self._offered()}
+    async def allocate(
+        self, resource: str, requests: Sequence[Sequence[str]]
+    ) -> list[ContainerAnswer]:
+        known = {one.gpu: one.slots for one in self.shelves[resource].shown}
         rows = []
         for ids in requests:
             self._check(ids, known)
             rows.append(
                 Allocation(
                     Nonce(secrets.token_hex(16)),
-                    self._settings.resource,
+                    resource,
                     frozenset(ids),
                     self._boot_id,
                     self._clock.unix_s(),
@@ -315,21 +346,21 @@ class KubeletDesk:
             for row, ids in zip(rows, requests, strict=True)
         ]
 
-    def _check(self, ids: Sequence[str], known: set[GpuUuid]) -> None:
+    def _check(self, ids: Sequence[str], known: Mapping[GpuUuid, int]) -> None:
         if not ids:
             raise NotOurs("no device is asked for")
         for text in ids:
             slot = parse_slot(text)
-            if slot.gpu not in known or slot.slot >= self._settings.slots_per_gpu:
+            if slot.slot >= known.get(slot.gpu, 0):
                 raise NotOurs(f"{text} is not offered by this node now")
 
     # --- PreStartContainer --------------------------------------------------------------------
 
-    async def pre_start(self, device_ids: Sequence[str]) -> None:
+    async def pre_start(self, resource: str, device_ids: Sequence[str]) -> None:
         began_ns = self._clock.monotonic_ns()
         try:
             hinted_gpus(device_ids)
-            await self._start(frozenset(device_ids))
+            await self._start(resource, frozenset(device_ids))
         except (NotYet, Never):
             self.figures.starts_refused += 1
             raise
@@ -337,10 +368,10 @@ class KubeletDesk:
         self.figures.start_seconds.append((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
         del self.figures.start_seconds[:-1000]
 
-    async def _start(self, device_ids: frozenset[str]) -> None:
+    async def _start(self, resource: str, device_ids: frozenset[str]) -> None:
         holder = await self._holder(device_ids)
         known = self.book.grant_of(holder.pod.uid, device_ids)
-        limits = None if known else await self._limits(holder, len(device_ids))
+        limits = None if known else await self._limits(holder, device_ids)
         call = next(self._calls)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts[call] = answer
@@ -348,7 +379,7 @@ class KubeletDesk:
             settles_s = await self._apply(
                 kb.StartAsked(
                     call,
-                    self._settings.resource,
+                    resource,
                     device_ids,
                     holder.pod,
                     holder.containers,
@@ -373,8 +404,12 @@ class KubeletDesk:
             raise NotYet(f"the kubelet's records cannot be read: {error}") from error
         return identify(device_ids, checkpoint, listings)
 
-    async def _limits(self, holder: Holder, gpus: int) -> ContainerLimits:
-        """The larger of what the containers with these devices ask for."""
+    async def _limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
+        """The larger of what the containers with these devices ask for; a MIG instance is given
+        whole."""
+        gpus = len(device_ids)
+        if any(parse_slot(one).gpu.startswith("MIG-") for one in device_ids):
+            return default_limits(gpus, DefaultLimits(alone=True))
         parts = []
         for _, container in holder.containers:
             try:
@@ -431,8 +466,8 @@ class KubeletDesk:
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
         refusal = "decided for another GPU than the container was given (strategy envvar)"
-        offered = {gpu.uuid for gpu in self._offered()}
-        others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in offered)
+        alike = self._offered_beside(of)
+        others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in alike)
         wanted = replace(limits.ask, name=name, not_gpu_uuids=others)
         for ask in attempts(wanted, of.device_ids, self._cdi.fixes_gpus):
             request = RequestId(next(self._requests))
@@ -447,6 +482,16 @@ class KubeletDesk:
                 return (kb.GrantMade(do.call, do.grant),)
             refusal = str(answer) if isinstance(answer, Refused) else "the grant was not made"
         return (kb.GrantRefused(do.call, refusal),)
+
+    def _offered_beside(self, of: ContainerRef) -> frozenset[GpuUuid]:
+        """The GPUs of the resource that the container's devices are of."""
+        here = set(hinted_gpus(of.device_ids))
+        return frozenset(
+            one.gpu
+            for shelf in self.shelves.values()
+            if any(one.gpu in here for one in shelf.shown)
+            for one in shelf.shown
+        )
 
     def _count_hint(self, grant: GrantId, container: ContainerRef) -> None:
         record = self._keeper.book.grants[grant].record

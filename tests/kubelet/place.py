@@ -23,8 +23,10 @@ from nodeagent.adapters.pidfd import SystemProcesses
 from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
 from nodeagent.config import Settings
 from nodeagent.core import events as ev
+from nodeagent.core.kubelet_offers import OfferRules
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.kubelet_ports import Allocation, LimitsSource
+from nodeagent.kubelet_serving import PluginServers
 from nodeagent.ports import ContainerAnswer, GrantMounts, GrantRecord, NodeReading
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
@@ -104,15 +106,14 @@ class Daemon:
         self.keeper.doorman = NoDoor()
         self.errors: list[BaseException] = []
         self.allocations = CrashingAllocations(place.directory / "allocations.sqlite")
-        records = KubeletFiles(place.kubelet.root, RESOURCE, place.wire)
+        resources: set[str] = set()
+        records = KubeletFiles(place.kubelet.root, resources, place.wire)
         self.desk = KubeletDesk(
             DeskSettings(
-                RESOURCE,
-                place.slots,
+                OfferRules(RESOURCE, place.slots, place.mig_strategy, place.hidden),
                 "pack",
-                reconcile_s=3600.0,
-                orphan_s=60.0,
-                exclude_uuids=place.hidden,
+                3600.0,
+                60.0,
             ),
             BOOT,
             self.keeper,
@@ -127,9 +128,18 @@ class Daemon:
             mounts,
             fatal=self.fatal,
         )
-        self.server = PluginServer(
-            RESOURCE, place.kubelet.plugins_dir, place.wire, self.desk, fatal=self.fatal
+        self.desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+        self.servers = PluginServers(
+            self.desk,
+            lambda shelf: PluginServer(
+                shelf.resource, place.kubelet.plugins_dir, place.wire, shelf, self.fatal
+            ),
         )
+
+    @property
+    def server(self) -> PluginServer:
+        """Of the one resource there is in most tests."""
+        return self.servers.servers[0]
 
     def fatal(self, error: BaseException) -> None:
         self.errors.append(error)
@@ -138,10 +148,10 @@ class Daemon:
         self.keeper.restore()
         self.keeper.apply(ev.GpusSeen(self.gpus.capacities()))
         await self.desk.start()
-        await self.server.start()
+        await self.servers.start()
 
     async def close(self) -> None:
-        await self.server.close()
+        await self.servers.close()
         await self.desk.close()
         self.keeper.close()
         self.ledger.close()
@@ -196,6 +206,7 @@ class Place:
         ]
         self.daemons = 0
         self.hidden: frozenset[str] = frozenset()
+        self.mig_strategy = "none"
         self.daemon: Daemon | None = None
         (directory / "cgroup").mkdir(exist_ok=True)
 
@@ -205,7 +216,8 @@ class Place:
         await self.daemon.start()
         await self.kubelet.until(
             lambda: (
-                self.kubelet.registered_total > registered and self.kubelet.allocatable(RESOURCE)
+                self.kubelet.registered_total > registered
+                and any(self.kubelet.allocatable(name) for name in self.kubelet.endpoints)
             )
         )
         return self.daemon

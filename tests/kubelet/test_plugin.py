@@ -186,7 +186,7 @@ async def test_devices_that_are_not_offered_are_refused(place: Place) -> None:
         [f"{uuid}::0\n"],
     ):
         with pytest.raises(ValueError, match=r"device|offered"):
-            await daemon.desk.allocate([ids])
+            await daemon.desk.allocate(RESOURCE, [ids])
     assert daemon.rows() == []
 
 
@@ -260,7 +260,7 @@ def test_killed_while_allocating_the_pod_fails_and_nothing_is_left(after: bool) 
         assert daemon is not None
         daemon.allocations.crash_in, daemon.allocations.after = 0, after
         with pytest.raises(Crashed):
-            await daemon.desk.allocate([[f"{place.readings[0].uuid}::0"]])
+            await daemon.desk.allocate(RESOURCE, [[f"{place.readings[0].uuid}::0"]])
         daemon = await place.restart_daemon()
         assert len(daemon.rows()) == int(after)
         pod = Pod("trainer", (Container("main", limits=limits(gpumem=1024)),))

@@ -229,19 +229,30 @@ def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
     assert "not UTF-8" in binary
 
 
-@pytest.mark.parametrize("mode", ["mig", "mps"])
-def test_modes_that_are_not_there_are_refused_by_name(tmp_path: Path, mode: str) -> None:
-    loaded = read(tmp_path, nodes({"name": "node1", "operatingmode": mode}))
+def test_modes_that_are_not_there_are_refused_by_name(tmp_path: Path) -> None:
+    loaded = read(tmp_path, nodes({"name": "node1", "operatingmode": "mps"}))
     assert not loaded.refused  # the kubelet is not served at all
     loaded = read(
         tmp_path,
-        nodes({"name": "node1", "operatingmode": mode}),
+        nodes({"name": "node1", "operatingmode": "mps"}),
         toml="[kubelet]\nenabled = true\n",
     )
     assert loaded.refused
     (problem,) = loaded.kubelet.problems
     assert problem.startswith("kubelet.mode (by ")
-    assert f"{mode} is not there yet" in problem
+    assert "mps is not there yet" in problem
+
+
+def test_mode_mig_needs_a_strategy(tmp_path: Path) -> None:
+    served = "[kubelet]\nenabled = true\n"
+    loaded = read(tmp_path, nodes({"name": "node1", "operatingmode": "mig"}), toml=served)
+    (problem,) = loaded.kubelet.problems
+    assert problem.startswith("kubelet.mig_strategy: mode mig needs single")
+    for strategy in ("single", "mixed"):
+        toml = f'{served}mig_strategy = "{strategy}"\n'
+        assert not read(
+            tmp_path, nodes({"name": "node1", "operatingmode": "mig"}), toml=toml
+        ).refused
 
 
 def test_exclusive_is_one_slot_and_says_what_it_overrides(tmp_path: Path) -> None:
