@@ -47,6 +47,7 @@ from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.uevents import Uevents
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
+from nodeagent.core.health import Health, HealthChange
 from nodeagent.core.histogram import Histogram
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
@@ -184,6 +185,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     service.counters = lambda: {k: v for part in counters for k, v in part().items()}
 
     journal = Journal(clock, settings.detection.repeat_s)
+    gpus.on_news.append(journal.tell)
+    gpus.on_health.append(lambda change: journal.tell("gpu", *health_news(change), logged=True))
     containment = Containment(keeper, keeper.processes, CgroupRestrainer(), ledger, journal, clock)
     watch = Watch(settings.detection, keeper, ProcInspector(), containment, journal, clock)
     watch.place_of = lambda grant: place_of(service, grant)
@@ -298,6 +301,14 @@ def driver_libraries(keeper: Keeper) -> set[str]:
     """Those that grants were made with."""
     records = [held.record for held in keeper.book.grants.values()]
     return {record.driver_path for record in records if record.driver_path}
+
+
+def health_news(change: HealthChange) -> tuple[str, str]:
+    """(level, text)."""
+    quiet = change.after in (Health.HEALTHY, Health.SUSPECT)
+    why = f": {change.reason}" if change.reason else ""
+    text = f"GPU {change.uuid} is {change.after}, was {change.before}{why}"
+    return "info" if quiet else "critical", text
 
 
 def user_name(uid: int) -> str:

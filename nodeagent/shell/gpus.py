@@ -40,7 +40,7 @@ class Gpus:
         """By MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
         """How often each GPU's health changed, since the daemon started."""
-        self.on_health: list[Callable[[HealthChange], None]] = []
+        self.on_health: list[Callable[[HealthChange], object]] = []
         """Called with each change, in the order they happen."""
         self.driver_version: str | None = None
         self.error: str | None = "not read yet"
@@ -49,25 +49,29 @@ class Gpus:
         self.last_xid: dict[GpuUuid, int] = {}
         self.read_at_ns: int | None = None
         """CLOCK_MONOTONIC of the last good pass."""
+        self.on_news: list[Callable[[str, str, str], object]] = []
+        """Called with (gpu or driver, level, text) for what people should know of."""
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
 
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
         """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
         if reading.error != self.error and reading.error is not None:
-            log.warning("the GPUs cannot be read: %s", reading.error)
+            self._news("driver", "warning", f"the GPUs cannot be read: {reading.error}")
+        elif reading.error is None and self.error is not None and self.read_at_ns is not None:
+            self._news("driver", "info", "the GPUs are read again")
         self.error = reading.error
         if reading.error is None:
             self.read_at_ns = now_ns
             if self.driver_version not in (None, reading.driver_version):
-                log.warning(
-                    "the driver was %s and is %s now", self.driver_version, reading.driver_version
-                )
+                told = f"the driver was {self.driver_version} and is {reading.driver_version} now"
+                self._news("driver", "warning", told)
             self.driver_version = reading.driver_version
             self.nvml_version = reading.nvml_version
         for gpu, code in reading.xid_events:
             self.xids.setdefault(gpu, Counter())[code] += 1
             self.last_xid[gpu] = code
+            self._news("gpu", "warning", f"GPU {gpu} reports XID {code}")
         seen = {card.uuid: card for card in reading.gpus}
         for uuid in self.readings.keys() | seen.keys():
             now: GpuReading | None = seen.get(uuid)
@@ -90,6 +94,12 @@ class Gpus:
         }
         for call in self.on_read:
             call()
+
+    def _news(self, kind: str, level: str, text: str) -> None:
+        if not self.on_news:
+            log.warning("%s", text)
+        for call in self.on_news:
+            call(kind, level, text)
 
     def _tell(self, change: HealthChange) -> None:
         self.health_changes[GpuUuid(change.uuid)] += 1

@@ -40,9 +40,10 @@ class Journal:
         grant: GrantId | None = None,
         pid: int = 0,
         evidence: Mapping[str, float | int | str] | None = None,
+        logged: bool = False,
     ) -> bool:
         """`once`: what it is about; told already not long ago, it is only counted. `uid` None:
-        for operators alone."""
+        for operators alone. `logged`: in the log already."""
         now_ns = self._clock.monotonic_ns()
         if once:
             before = self._told.get(once)
@@ -60,7 +61,8 @@ class Journal:
         self._next += 1
         self._events.append(event)
         number = {"info": logging.INFO, "warning": logging.WARNING}.get(level, logging.ERROR)
-        log.log(number, "%s: %s%s", kind, text, f" {body}" if evidence else "")
+        if not logged:
+            log.log(number, "%s: %s%s", kind, text, f" {body}" if evidence else "")
         for one in self._wake:
             one.set()
         return True

@@ -103,6 +103,10 @@ def test_a_replaced_driver_is_read_by_a_new_process_and_told(node: Node) -> None
     assert "the driver was 580.95.05 and is 999.10 now" in (
         (node.directory / "daemon.log").read_text()
     )
+    told = [event["text"] for event in node.cli_json("events")]
+    assert any("mismatch" in text for text in told)
+    assert "the driver was 580.95.05 and is 999.10 now" in told
+    assert any("is healthy, was" in text for text in told)
     job = node.run_tenant("after", "--seconds", "0.5", flags=("--gpumem", "4Gi", "--cores", "20"))
     assert job.result()["exit"] == 0
 
