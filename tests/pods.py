@@ -87,7 +87,11 @@ class PodNode:
 
 @contextlib.contextmanager
 def pod_node(
-    directory: Path, gpus: str = "2xh100-80gb", settings: str = "", flags: str = "--pods-api"
+    directory: Path,
+    gpus: str = "2xh100-80gb",
+    settings: str = "",
+    flags: str = "--pods-api",
+    devices: int = 20,
 ) -> Iterator[PodNode]:
     kubelet_dir, cdi_dir = directory / "kubelet", directory / "cdi"
     section = f'[kubelet]\nenabled = true\ndirectory = "{kubelet_dir}"\ncdi_dir = "{cdi_dir}"\nreconcile_s = 0.5\n{settings}'
@@ -101,7 +105,7 @@ def pod_node(
                 for name in ("libcuda.so.1", "libnvidia-ml.so.1")
             }
             write_installed(cdi_dir, installed_spec(uuids, libraries))
-            until("the kubelet has the devices", lambda: len(kubelet.healthy()) >= len(uuids))
+            until("the kubelet has the devices", lambda: len(kubelet.healthy()) >= devices)
             yield PodNode(node, kubelet, cdi_dir)
     finally:
         kubelet.stop()

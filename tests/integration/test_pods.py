@@ -172,3 +172,49 @@ def test_a_sick_gpu_is_withdrawn_from_the_kubelet(place: PodNode) -> None:
     (place.node.directory / "gpu" / "control").write_text("gpu_lost=0\n")
     until("its slots are unhealthy", lambda: len(place.kubelet.healthy()) == 10)
     assert not any(one.startswith(uuid) for one in place.kubelet.healthy())
+
+
+def test_a_mig_instance_is_a_containers_own() -> None:
+    resource = "nvidia.com/mig-1g.10gb"
+    with (
+        workplace() as directory,
+        pod_node(
+            directory,
+            gpus="h100-80gb:1g.10gb+3g.40gb",
+            settings='mode = "mig"\nmig_strategy = "mixed"\n',
+            flags=f"--pods-api --resource {resource}",
+            devices=1,
+        ) as place,
+    ):
+        uid = place.kubelet.admit("small")
+        device = place.kubelet.cdi_device(uid)
+        grant = place.node.grant("default/small/main")
+        assert grant is not None
+        uuid = grant["devices"][0]["gpu"]
+        assert place.kubelet.healthy() == [f"{uuid}::0"]
+        # A real container has the device nodes of this instance alone.
+        visible = {"CUDA_VISIBLE_DEVICES": uuid}
+        found = result(
+            container(
+                place, device, str(TENANT), "--launches", "1", "--alloc", str(20 * GIB), env=visible
+            )
+        )
+        assert found["total_bytes"] == grant["devices"][0]["memory_limit_bytes"] == 9984 << 20
+        assert found["alloc_result"] == 2
+        free = result(
+            container(
+                place,
+                device,
+                str(TENANT),
+                "--kernel-ns",
+                MS,
+                "--seconds",
+                "1",
+                "--warm",
+                "1",
+                env=visible,
+            )
+        )
+        assert free["share_ratio"] == pytest.approx(1.0, abs=SHARE_TOLERANCE), (
+            "the instance is its own"
+        )
