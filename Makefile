@@ -22,15 +22,15 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 	@packaging/stage.sh $(MESON_DIR) build
 
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@packaging/floor.sh quick
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
 
 test-full: build lint ## the same, with the long torture and fuzz runs
-	$(BIN)/python -m pytest -m 'not packages' $(PYTEST_ARGS)
 	@packaging/floor.sh full
+	$(BIN)/python -m pytest -m 'not packages' $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/floor.sh full $(PYTEST_ARGS)
