@@ -162,10 +162,12 @@ def make_kubelet(
             registered = records.checkpoint().registered
         except KubeletAway:
             registered = ()
+        known = [gpu.uuid for gpu in gpus.capacities()]
         return SafetyLook(
             container_toolkit.finding(toolkit, config.strategy),
             toolkit.accepts,
             plugin_conflict.look(config.resource_count, registered, plugin_sockets.others(plugins)),
+            cdi.finding(known) if known else None,
         )
 
     return KubeletSide(desk, servers, SafetyWatch(look, fatal), queue)

@@ -914,3 +914,6 @@ class CdiPort(Protocol):
 
     def names(self) -> list[str]:
         """The nonces that have a file now; leftovers of an interrupted writing are removed."""
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        """Whether containers could be given these GPUs now."""

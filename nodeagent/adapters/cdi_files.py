@@ -25,7 +25,7 @@ from nodeagent.adapters.cdi_installed import DIRECTORIES, SUFFIXES, InstalledSpe
 from nodeagent.core import cdi
 from nodeagent.core.cdi_base import edits_of
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import CdiPort, ContainerAnswer, GrantMounts
+from nodeagent.ports import CdiPort, ContainerAnswer, Finding, GrantMounts
 from nodeagent.units import GpuUuid
 
 OURS: Final = cdi.KIND.replace("/", "-") + "_"
@@ -33,6 +33,7 @@ OURS: Final = cdi.KIND.replace("/", "-") + "_"
 STRATEGIES: Final = ("cdi-cri", "cdi-annotations", "envvar")
 _FILE: Final = re.compile(re.escape(OURS) + r"([0-9a-f]{32})\.json")
 _TEMPORARY: Final = re.compile(r"\." + re.escape(OURS) + r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
+TOPIC: Final = "cdi"
 _NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
 Indexes = Callable[[], Mapping[GpuUuid, int]]
@@ -83,6 +84,22 @@ class CdiFiles:
             if age_s is None:
                 _replace(directory, name, text.encode())
             return max(0.0, cdi.settles_s(self._bytes()) - (age_s or 0.0))
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        specs, broken = self._installed.read()
+        try:
+            edits_of(specs, gpus, self._indexes(), broken)
+            with self._lock, _opened(self._directory):
+                pass
+        except (OSError, ValueError) as error:
+            what, _, remedy = str(error).rpartition(": ")
+            return Finding(TOPIC, "missing", f"no container can be given a GPU: {what}", remedy)
+        sources = ", ".join(spec.source for spec in specs)
+        if broken:
+            return Finding(
+                TOPIC, "warning", f"{sources}; left out: {'; '.join(broken)}", "mend or remove it"
+            )
+        return Finding(TOPIC, "ok", f"{sources}; grants are written to {self._directory}")
 
     def _bytes(self) -> int:
         """What the runtime reads after each change."""
@@ -150,6 +167,14 @@ class RegionLinks:
         with self._lock, _opened(self._directory) as directory:
             found = os.listdir(directory)
         return sorted(name for name in found if NONCE.fullmatch(name))
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        return Finding(
+            TOPIC,
+            "warning",
+            "strategy envvar: a program that opens the driver by its path is outside of its grant",
+            'strategy = "cdi-cri" in [kubelet], where the container runtime has CDI',
+        )
 
 
 def _file_name(nonce: str) -> str:

@@ -25,6 +25,11 @@ class SafetyLook:
     toolkit_accepts: bool | None
     """The container runtime gives GPUs to whoever asks by a variable; None: not known."""
     plugins: Finding
+    cdi: Finding | None = None
+    """Whether containers could be given GPUs; None: no GPU is known yet."""
+
+    def findings(self) -> list[Finding]:
+        return [self.toolkit, self.plugins, *([self.cdi] if self.cdi is not None else [])]
 
 
 class SafetyWatch:
@@ -55,7 +60,7 @@ class SafetyWatch:
 
     def findings(self) -> list[Finding]:
         """As of the last look, for `sluice doctor`."""
-        return [] if self.last is None else [self.last.toolkit, self.last.plugins]
+        return [] if self.last is None else self.last.findings()
 
     def counters(self) -> dict[str, float]:
         """For the metrics; what is not known is not there."""
@@ -74,7 +79,7 @@ class SafetyWatch:
     async def _loop(self) -> None:
         while True:
             self.last = await asyncio.to_thread(self._look)
-            for finding in (self.last.toolkit, self.last.plugins):
+            for finding in self.last.findings():
                 self._tell(finding)
             await asyncio.sleep(self._every_s)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nodeagent.core.events import write_plain
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import ContainerAnswer, GrantMounts
+from nodeagent.ports import ContainerAnswer, Finding, GrantMounts
 from nodeagent.units import GpuUuid
 
 SETTLES_S: Final = 0.025
@@ -44,6 +44,10 @@ class FakeCdi:
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self._directory.iterdir())
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        level = "missing" if self.fails else "ok"
+        return Finding("cdi", level, self.fails or str(self._directory))
 
     def read(self, nonce: str) -> dict[str, Any]:
         """What was written, as plain values."""

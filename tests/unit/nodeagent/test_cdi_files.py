@@ -15,6 +15,7 @@ from nodeagent.adapters.cdi_files import OURS, CdiFiles, RegionLinks, cdi_port
 from nodeagent.core import cdi
 from nodeagent.ports import GrantMounts
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
+from nodeagent.units import GpuUuid
 from tests.cdi import GPU_A, GPU_B, LIBRARIES, NONCE, grant
 from tests.node import until
 
@@ -302,6 +303,32 @@ def test_a_file_is_parsed_once_for_each_version_of_it(
     write_installed(installed, installed_spec([GPU_A], LIBRARIES, version="0.6.0"))
     files.write(NONCE, grant())
     assert parsed == ["nvidia.yaml"] * 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "change", "level", "words"),
+    [
+        ([GPU_A, GPU_B], "", "ok", "etc/nvidia.yaml"),
+        ([GPU_A], "remove", "missing", "nvidia-ctk cdi generate"),
+        (["GPU-cccccccc-0000-0000-0000-00000000000c"], "", "missing", "GPU-cccccccc"),
+        ([GPU_A], "open", "missing", "chown root"),
+        ([GPU_A], "broken", "warning", "other.yaml"),
+    ],
+)
+def test_doctor_says_whether_containers_could_be_given_the_gpus(
+    installed: Path, run: Path, gpus: list[GpuUuid], change: str, level: str, words: str
+) -> None:
+    if change == "remove":
+        (installed / "nvidia.yaml").write_text("kind: [")
+    elif change == "open":
+        run.mkdir(parents=True)
+        run.chmod(0o777)
+    elif change == "broken":
+        (installed / "other.yaml").write_text("kind: [")
+    found = port(installed, run).finding(gpus)
+    assert found.level == level
+    assert words in found.what + found.remedy
+    assert (level == "ok") == (not found.remedy)
 
 
 # --- strategies -----------------------------------------------------------------------------------
