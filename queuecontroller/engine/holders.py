@@ -8,7 +8,7 @@ by UID.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from heapq import merge
 from operator import itemgetter
@@ -57,6 +57,16 @@ class Holders:
     def drop(self, queue: QuotaNode) -> None:
         """The node is gone from the tree."""
         self._lists.pop(queue, None)
+
+    def up_to(self, queue: QuotaNode, frs: Iterable[Fr], priority: int) -> list[WorkloadInfo]:
+        """Those of them whose priority is no higher."""
+        ranked = self.of(queue, frs)
+        split = bisect_left(ranked, True, key=lambda entry: entry[0][0])
+        found = []
+        for begin, end in ((0, split), (split, len(ranked))):
+            last = bisect_right(ranked, priority, begin, end, key=lambda entry: entry[0][1])
+            found += [info for _, info in ranked[begin:last]]
+        return found
 
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
         """Everyone in the queue who holds any of these. Not to be changed, nor kept."""

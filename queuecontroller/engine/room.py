@@ -47,6 +47,16 @@ class Room(Protocol):
         """Whether there is room for all its pods, with `gone` out of the way. What the workload
         itself keeps already counts as free. Changes nothing."""
 
+    def useful(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        others: Collection[WorkloadKey],
+    ) -> Collection[WorkloadKey]:
+        """Of `others`, who might make room by leaving too, so that only they are tried: rather too
+        many than too few, but none when all of them together surely make none. Changes nothing."""
+
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:

@@ -4,23 +4,27 @@ Preempting is only worth it if there is room afterwards, so targets chosen for q
 once more with the nodes in mind; where they free too little, or quota was there but no room, others
 may be added. Who may be is decided as for quota: of the own queue by withinClusterQueue, of others
 that borrow by reclaimWithinCohort, and those only while the workload stays within the queue's own
-quota. They are taken in the order of preemption; the shortest run of them that makes room is
-searched by bisection, and of it only those stay chosen who stand where the workload would go and
-cannot be spared.
+quota. They are taken in the order of preemption, as far as leaving makes room at all where they
+stand; the shortest run of them that does is searched by growing it and by bisection, and of it only
+those stay chosen who stand where the workload would go and cannot be spared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from .assignment import Assignment, Mode
 from .cache import Cache
 from .cluster_queue import ClusterQueueState
 from .model import PreemptionPolicy, PreemptionReason, WorkloadKey
-from .preemption import PreemptionContext, may_preempt_within_queue, may_reclaim, ordered, uses_any
+from .preemption import PreemptionContext, may_preempt_within_queue, may_reclaim, ordered
 from .room import Room, Verdict
 from .workload_info import Target, WorkloadInfo
 
+FIRST_RUN: Final = 8
+"""So many are tried at first: most who preempt need few to leave."""
+GROWTH: Final = 4
 Judgement = tuple[Assignment, Sequence[Target]]
 
 
@@ -74,9 +78,13 @@ class _Question:
     def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         """`first`, who go for the quota, and the fewest others; nobody when all are too few."""
         others = self._candidates(first, now_ns)
-        if not others or self.look([*first, *others]).refusal:
-            return []
-        low, high = 1, len(others)  # the shortest run that does is in [low, high]
+        low, high = 1, FIRST_RUN  # the shortest run that does is in [low, high]
+        while high < len(others) and self.look([*first, *others[:high]]).refusal:
+            low, high = high + 1, high * GROWTH
+        if high >= len(others):
+            high = len(others)
+            if not others or self.look([*first, *others]).refusal:
+                return []
         while low < high:
             middle = (low + high) // 2
             if self.look([*first, *others[:middle]]).refusal:
@@ -107,8 +115,8 @@ class _Question:
         try:
             infos = [
                 info
-                for info in self._queue.workloads.values()
-                if uses_any(info, frs) and may_preempt_within_queue(context, info)
+                for info in self._cache.holders.up_to(own, frs, self._info.priority)
+                if may_preempt_within_queue(context, info)
             ]
             policy = self._queue.spec.preemption.reclaim_within_cohort
             if policy is not PreemptionPolicy.NEVER and not context.borrows():
@@ -116,21 +124,22 @@ class _Question:
                     info
                     for node in own.root.borrowing(frs)
                     if node is not own
-                    for info in nodes[node.name].workloads.values()
-                    if uses_any(info, frs) and may_reclaim(context, info)
+                    for _, info in self._cache.holders.of(node, frs)
+                    if may_reclaim(context, info)
                 ]
+            keys = [info.key for info in infos if info.key not in taken]
+            useful = set(self._room.useful(self._info, self._assignment, taken, keys))
+            infos = [info for info in infos if info.key in useful]
             for info in ordered(infos, self._queue.name, now_ns, self._cache):
-                if info.key in taken:
-                    continue
                 node = nodes[info.cluster_queue].node
-                reason = PreemptionReason.IN_CLUSTER_QUEUE
-                if node is not own:
-                    if node.is_within_nominal(frs):
-                        continue  # it has given back all that it borrowed
-                    reason = PreemptionReason.IN_COHORT_RECLAMATION
+                if node is own:
+                    found.append(Target(info, PreemptionReason.IN_CLUSTER_QUEUE))
+                    continue
+                if node.is_within_nominal(frs):
+                    continue  # it has given back all that it borrowed
                 context.remove(info)
                 removed.append(info)
-                found.append(Target(info, reason))
+                found.append(Target(info, PreemptionReason.IN_COHORT_RECLAMATION))
         finally:
             for info in removed:
                 context.put_back(info)

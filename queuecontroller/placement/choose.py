@@ -229,7 +229,7 @@ def _on_node(
     room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None, why: _Why
 ) -> tuple[Share, ...] | None:
     request = pod.request
-    obstacle = _unfit(room, pod, domain)
+    obstacle = unfit(room, pod, domain)
     if obstacle is not None:
         why(obstacle)
         return None
@@ -296,7 +296,8 @@ def _no_instances(gpu: GpuRoom, wanted: Counter[str]) -> str | None:
     return None
 
 
-def _unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
+def unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
+    """Why the node will not do, whatever is free on it; None: it may."""
     capacity = room.capacity
     if domain is not None and room.name not in domain:
         return "is outside of the topology domain"

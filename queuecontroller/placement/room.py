@@ -16,6 +16,7 @@ from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.engine.room import Verdict
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.placement.leaving import who_may_help
 from queuecontroller.placement.stock import Stock
 
 
@@ -84,6 +85,16 @@ class StockRoom:
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
         return self._find(info.workload, _given(assignment), gone)[1]
+
+    def useful(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        others: Collection[WorkloadKey],
+    ) -> Collection[WorkloadKey]:
+        wish = self._wishes.wish(info.workload, _given(assignment))
+        return who_may_help(self.stock, wish.pods, {info.key, *gone}, others)
 
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]

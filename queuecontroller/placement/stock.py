@@ -213,8 +213,8 @@ class Stock:
         self._note(freed=True)
         return held
 
-    def holding(self, key: Hashable) -> Holding | None:
-        return self._held.get(key)
+    def holdings(self, owner: Hashable) -> list[Holding]:
+        return [self._held[key] for key in self._of_owner.get(owner, ())]
 
     def owners_on(self, owners: Collection[Owner], uuids: Collection[str]) -> set[Owner]:
         """Which of them hold a part of any of these GPUs."""
