@@ -141,6 +141,19 @@ GPU_MEMORY: Final = Metric(
     ("node", "state"),
     "GPU memory of connected nodes: capacity, given, and outside (used by what is not queued).",
 )
+FRAGMENTATION: Final = Metric(
+    "sluice_queue_gpu_fragmentation_ratio",
+    _G,
+    ("request", "resource"),
+    "Part of the free GPU memory or time that requests of this size (of one GPU, or a MIG profile)"
+    " cannot have.",
+)
+GPU_FITS: Final = Metric(
+    "sluice_queue_gpu_requests_that_fit",
+    _G,
+    ("request",),
+    "Requests of this size that still find room on the nodes.",
+)
 LOOP_LAST_OK: Final = Metric(
     "sluice_queue_loop_last_ok_timestamp_seconds", _G, ("loop",), "When a loop last came round."
 )
@@ -178,5 +191,7 @@ CATALOGUE: Final = (
     REGRESSIONS,
     STALE,
     GPU_MEMORY,
+    FRAGMENTATION,
+    GPU_FITS,
     LOOP_LAST_OK,
 )

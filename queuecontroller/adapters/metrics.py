@@ -31,7 +31,7 @@ from queuecontroller.service.figures import Histogram
 from queuecontroller.service.shell import Shell
 
 MOST_QUEUES: Final = 2000
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@ -]")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@% -]")
 _FAMILIES: Final[dict[m.Kind, Any]] = {
     m.Kind.GAUGE: GaugeMetricFamily,
     m.Kind.COUNTER: CounterMetricFamily,
@@ -170,6 +170,13 @@ class QueueCollector:
         for state, count in pods.items():
             samples.add(m.PODS, (state,), count)
         samples.add(m.UNPLACED, (), book.workloads.unplaced)
+        measured = book.room.fragmentation() if book.room is not None else {}
+        for request, found in measured.items():
+            mig = request.startswith("mig-")
+            samples.add(m.FRAGMENTATION, (request, "memory"), found.ppm / 1e6)
+            if not mig:  # an instance has its own time
+                samples.add(m.FRAGMENTATION, (request, "time"), found.time_ppm / 1e6)
+            samples.add(m.GPU_FITS, (request,), found.fits)
         samples.add(m.REGRESSIONS, (), book.nodes.regressions_total)
         samples.add(m.STALE, (), book.nodes.stale_total)
         for loop, at_ns in shell.last_ok_ns.items():

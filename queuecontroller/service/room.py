@@ -9,6 +9,7 @@ from typing import Final
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.choose import Chosen
+from queuecontroller.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.placement.mig import Span
 from queuecontroller.placement.request import AskError
 from queuecontroller.placement.room import GivenPods, StockRoom, Wish
@@ -51,6 +52,7 @@ class NodesRoom(StockRoom):
         self._resting: dict[WorkloadKey, int] = {}
         """Priorities of those that are paused."""
         self._looked = (-1, -1)
+        self._gauge = Gauge()
 
     # -- following the nodes ----------------------------------------------------------------------
 
@@ -199,6 +201,10 @@ class NodesRoom(StockRoom):
         for key in sorted(verdict.frees):
             self.oust(key, record.key, now_ns)
         return verdict.refusal or self.kept(record.key) or []
+
+    def fragmentation(self) -> dict[str, Fragmentation]:
+        """By size of request, see `placement.fragmentation`; as of the last decision."""
+        return self._gauge.measure(self.stock)
 
     def oust(self, key: WorkloadKey, preemptor: WorkloadKey, now_ns: int) -> None:
         """Stops paused work whose memory somebody more important needs."""

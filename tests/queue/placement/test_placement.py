@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from queuecontroller.engine.selectors import Taint
 from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
-from queuecontroller.placement.fragmentation import of_requests, of_stock
+from queuecontroller.placement.fragmentation import (
+    REFERENCES,
+    Gauge,
+    in_words,
+    of_requests,
+    of_stock,
+)
 from queuecontroller.placement.request import (
     GPU_POLICY,
     NOUSE_TYPE,
@@ -241,6 +247,49 @@ def test_fragments_are_what_nobody_who_asks_can_have() -> None:
     assert of_stock(made, ask(gib=20, gpus=2, share=1)).ppm == 0
     assert of_requests(made, [(ask(gib=30), 1), (ask(gib=20, share=1), 3)]) == 250_000
     assert of_requests(Stock(), [(ask(), 1)]) == 0
+
+
+def test_time_is_lost_where_memory_is_full_and_a_reason_says_what_is_free() -> None:
+    made = stock(("a", 2))
+    made.hold("x", "a", [Share("GPU-a-0", 80 * GIB, 100_000)])
+    found = of_stock(made, REFERENCES["50%"])
+    assert (found.free_time_ppm, found.usable_time_ppm, found.fits) == (1_900_000, 1_000_000, 2)
+    assert found.ppm == 0
+    assert in_words(made, REFERENCES["50%"]) == ""
+    made.hold("y", "a", [Share("GPU-a-1", 60 * GIB, 0)])
+    assert in_words(made, ask(gib=40)) == (
+        "20480 MiB of GPU memory are free, in pieces on 1 GPU, 100 % of it of no use for"
+        " 1 GPU with 40960 MiB and 50 % of the time: no piece is large enough"
+    )
+
+
+@given(
+    program=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 60), st.integers(0, 50)),
+        max_size=15,
+    ),
+    leaves=st.sets(st.integers(0, 2)),
+)
+def test_a_gauge_that_remembers_measures_what_a_new_one_does(
+    program: list[tuple[int, int, int, int]], leaves: set[int]
+) -> None:
+    made = stock(("n0", 2), ("n1", 2), ("n2", 2))
+    gauge = Gauge()
+    for number, (node, index, gib, cores) in enumerate(program):
+        made.hold(number, f"n{node}", [Share(f"GPU-n{node}-{index}", gib * GIB, cores * 10_000)])
+        assert gauge.measure(made) == Gauge().measure(made)
+        if number % 3 == 2:
+            made.release(number - 1)
+    for node in leaves:
+        capacity = made.nodes[f"n{node}"].capacity
+        made.forget(f"n{node}")
+        assert gauge.measure(made) == Gauge().measure(made)
+        made.report(f"n{node}", capacity)
+    measured = gauge.measure(made)
+    assert measured == Gauge().measure(made)
+    for found in measured.values():
+        assert 0 <= found.usable_bytes <= found.free_bytes
+        assert 0 <= found.usable_time_ppm <= found.free_time_ppm
 
 
 # --- laws -------------------------------------------------------------------------------------

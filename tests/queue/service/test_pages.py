@@ -33,6 +33,16 @@ def documented_metrics() -> str:
     return "\n".join([*lines, ""])
 
 
+def fragments(world: World) -> dict[tuple[str, str], float]:
+    text = render(Shell(world.book, world.store, _Clock(world)), "1.2.3").decode()
+    (family,) = (
+        one
+        for one in text_string_to_metric_families(text)
+        if one.name == metrics.FRAGMENTATION.name
+    )
+    return {(s.labels["request"], s.labels["resource"]): s.value for s in family.samples}
+
+
 def test_the_metrics_on_the_page() -> None:
     check(REPO / "docs" / "queue-metrics.md", documented_metrics())
 
@@ -42,6 +52,17 @@ def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:
     world.connect()
     one = world.submit()
     world.confirm(one)
+    assert fragments(world) == {
+        # 80 GiB on one GPU, 72 on the other, of whose time only half is left: 40 of them.
+        ("12.5%", "memory"): pytest.approx(1 - (80 + 40) / 152, abs=1e-6),
+        ("25%", "memory"): pytest.approx(1 - (80 + 40) / 152, abs=1e-6),
+        ("50%", "memory"): pytest.approx(1 - (80 + 40) / 152, abs=1e-6),
+        ("100%", "memory"): pytest.approx(1 - 80 / 152, abs=1e-6),
+        ("12.5%", "time"): 0.0,
+        ("25%", "time"): 0.0,
+        ("50%", "time"): 0.0,
+        ("100%", "time"): pytest.approx(1 / 3, abs=1e-6),
+    }
     for _ in range(4):
         world.submit("b")
     text = render(Shell(world.book, world.store, _Clock(world)), "1.2.3").decode()
