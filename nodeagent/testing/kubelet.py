@@ -416,7 +416,9 @@ class FakeKubelet:
                     }
                     for one in self.entries
                 ],
-                "RegisteredDevices": {one.resource: sorted(one.devices) for one in endpoints},
+                "RegisteredDevices": {
+                    one.resource: sorted(self.allocatable(one.resource)) for one in endpoints
+                },
             },
             "Checksum": 1,
         }

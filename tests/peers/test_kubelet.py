@@ -323,6 +323,33 @@ def test_the_daemon_is_killed_and_everything_is_as_it_was(cluster: Cluster) -> N
     assert len(cluster.node.grants()) == 2
 
 
+def test_the_checkpoint_has_the_form_that_the_daemon_reads(cluster: Cluster) -> None:
+    uid = cluster.admit("written")
+    device = cluster.kubelet.run(uid, "main")
+    body = checkpoint(cluster)
+    assert set(body) == {"Data", "Checksum"}
+    assert set(body["Data"]) == {"PodDeviceEntries", "RegisteredDevices"}
+    assert len(registered(cluster)) == GPUS * SLOTS
+    (entry,) = (one for one in body["Data"]["PodDeviceEntries"] if one["PodUID"] == uid)
+    assert set(entry) == {"PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp"}
+    assert (entry["ContainerName"], entry["ResourceName"]) == ("main", RESOURCE)
+    assert [one for ids in entry["DeviceIDs"].values() for one in ids] == cluster.kubelet.devices(
+        uid, "main"
+    )
+    assert device.encode() in base64.b64decode(entry["AllocResp"])
+
+
+def checkpoint(cluster: Cluster) -> dict[str, Any]:
+    path = cluster.node.directory / "kubelet" / "device-plugins" / "kubelet_internal_checkpoint"
+    body: dict[str, Any] = json.loads(path.read_text())
+    return body
+
+
+def registered(cluster: Cluster) -> list[str]:
+    found: list[str] = checkpoint(cluster)["Data"]["RegisteredDevices"][RESOURCE]
+    return found
+
+
 def test_a_sick_gpu_is_not_given_to_anybody(cluster: Cluster) -> None:
     control = cluster.node.directory / "gpu" / "control"
     control.write_text("gpu_lost=0\n")
@@ -331,20 +358,4 @@ def test_a_sick_gpu_is_not_given_to_anybody(cluster: Cluster) -> None:
     for number in range(3):
         uid = cluster.admit(f"careful-{number}")
         assert not cluster.kubelet.devices(uid, "main")[0].startswith(sick)
-
-
-def test_the_checkpoint_has_the_form_that_the_daemon_reads(cluster: Cluster) -> None:
-    uid = cluster.admit("written")
-    device = cluster.kubelet.run(uid, "main")
-    path = cluster.node.directory / "kubelet" / "device-plugins" / "kubelet_internal_checkpoint"
-    body = json.loads(path.read_text())
-    assert set(body) == {"Data", "Checksum"}
-    assert set(body["Data"]) == {"PodDeviceEntries", "RegisteredDevices"}
-    assert len(body["Data"]["RegisteredDevices"][RESOURCE]) == GPUS * SLOTS
-    (entry,) = (one for one in body["Data"]["PodDeviceEntries"] if one["PodUID"] == uid)
-    assert set(entry) == {"PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp"}
-    assert (entry["ContainerName"], entry["ResourceName"]) == ("main", RESOURCE)
-    assert [one for ids in entry["DeviceIDs"].values() for one in ids] == cluster.kubelet.devices(
-        uid, "main"
-    )
-    assert device.encode() in base64.b64decode(entry["AllocResp"])
+    assert len(registered(cluster)) == SLOTS, "the kubelet writes down healthy ones alone"
