@@ -4,25 +4,41 @@ One line for each LocalQueue. The head is the head of the line whose LocalQueue 
 among equals, priority and time decide as everywhere. Only a workload that waits for those it
 preempted goes first whatever its LocalQueue has used. (In Kueue one that used less may take what
 was freed for it; it would preempt that one again, and so on until usage has turned.)
+
+A shape that cannot start in one line cannot in another, as in `pending`: of those that are no older
+than one that failed none is looked at until quota is freed, whatever namespace it is of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Final
 
 from .model import QueueingStrategy, WorkloadKey
 from .pending import Order, PendingQueue, order_of
 from .usage_history import UsageHistory
-from .workload_info import WorkloadInfo
+from .workload_info import Shape, WorkloadInfo
 
+_MOST_KINDS: Final = 1000
 _SETTLED_HALF_LIVES: Final = 256
 """After that many no history moves any more, see `decay`."""
 
 
 class FairPendingQueue(PendingQueue):
-    __slots__ = ("_first", "_lines_of", "_local_queue_of", "history")
+    __slots__ = (
+        "_comings",
+        "_failed",
+        "_first",
+        "_idle",
+        "_kind_of",
+        "_kinds",
+        "_lines_of",
+        "_local_queue_of",
+        "_sorted",
+        "_sorted_at",
+        "_told",
+        "history",
+    )
 
     def __init__(self, name: str, strategy: QueueingStrategy, history: UsageHistory) -> None:
         super().__init__(name, strategy)
@@ -32,6 +48,19 @@ class FairPendingQueue(PendingQueue):
         self._local_queue_of: dict[WorkloadKey, str] = {}
         self._first: WorkloadKey | None = None
         """Who waits for those it preempted."""
+        self._kinds: dict[Shape, int] = {}
+        """A number for each shape, namespaces left out."""
+        self._kind_of: dict[WorkloadKey, int] = {}
+        self._failed: dict[int, int] = {}
+        """By kind: since quota was freed last, the oldest that could not start, by its time."""
+        self._idle: set[str] = set()
+        """Lines without a head since then."""
+        self._told = -1
+        self._sorted: list[str] = []
+        """LocalQueues in the order they are served."""
+        self._sorted_at = (-1, 0)
+        self._comings = 0
+        """Grows when a line comes or goes."""
 
     def __len__(self) -> int:
         return len(self._local_queue_of)
@@ -52,8 +81,21 @@ class FairPendingQueue(PendingQueue):
         line = self._lines_of.get(name)
         if line is None:
             line = self._lines_of[name] = PendingQueue(name, self.strategy)
+            self._comings += 1
         self._local_queue_of[info.key] = name
+        self._kind_of[info.key] = self._kind(info)
+        self._idle.discard(name)
         line.push(info, not_before_ns, now_ns)
+
+    def _kind(self, info: WorkloadInfo) -> int:
+        if len(self._kinds) > _MOST_KINDS + 4 * len(self):  # most of them are of the past
+            self._kinds.clear()
+            self._failed.clear()
+            for line in self._lines_of.values():
+                for one in line.everyone():
+                    self._kind_of[one.key] = self._kind(one)
+        priority, _, *rest = info.shape
+        return self._kinds.setdefault((priority, *rest), len(self._kinds))
 
     def remove(self, key: WorkloadKey) -> WorkloadInfo | None:
         name = self._local_queue_of.pop(key, None)
@@ -63,24 +105,57 @@ class FairPendingQueue(PendingQueue):
             self._first = None
         line = self._lines_of[name]
         info = line.remove(key)
+        del self._kind_of[key]
         if not len(line):
             del self._lines_of[name]
+            self._comings += 1
         return info
 
     # -- the head ---------------------------------------------------------------------------------
 
     def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
+        if freed != self._told:
+            self._told = freed
+            self._look_anew()
         if self._first is not None:
             line = self._lines_of[self._local_queue_of[self._first]]
             return line.head(freed, now_ns)
-        figure = self.history.figure
-        names = sorted(self._lines_of, key=figure)
-        for _, equals in groupby(names, key=figure):
-            heads = (self._lines_of[name].head(freed, now_ns) for name in equals)
-            found = min((one for one in heads if one is not None), key=order_of, default=None)
-            if found is not None:
+        best: WorkloadInfo | None = None
+        least = 0
+        figure, idle = self.history.figure, self._idle
+        for name in self._in_turn():
+            if name in idle:
+                continue
+            if best is not None and figure(name) > least:
+                break
+            found = self._head_of(name, freed, now_ns)
+            if found is not None and (best is None or order_of(found) < order_of(best)):
+                best, least = found, figure(name)
+        return best
+
+    def _head_of(self, name: str, freed: int, now_ns: int) -> WorkloadInfo | None:
+        line = self._lines_of[name]
+        while (found := line.head(freed, now_ns)) is not None:
+            failed_ns = self._failed.get(self._kind_of[found.key])
+            if failed_ns is None or found.order_ns < failed_ns:
                 return found
+            line.set_shape_aside(found)
+        if line.wakes_at_ns() is None:
+            self._idle.add(name)
         return None
+
+    def _in_turn(self) -> list[str]:
+        at = (self.history.version, self._comings)
+        if at != self._sorted_at:
+            if at[1] != self._sorted_at[1]:
+                self._sorted = list(self._lines_of)
+            self._sorted.sort(key=self.history.figure)
+            self._sorted_at = at
+        return self._sorted
+
+    def _look_anew(self) -> None:
+        self._failed.clear()
+        self._idle.clear()
 
     def wakes_at_ns(self) -> int | None:
         found = [line.wakes_at_ns() for line in self._lines_of.values()]
@@ -138,6 +213,8 @@ class FairPendingQueue(PendingQueue):
         return self._lines_of[self._local_queue_of[info.key]]
 
     def set_shape_aside(self, info: WorkloadInfo) -> None:
+        kind = self._kind_of[info.key]
+        self._failed[kind] = min(info.order_ns, self._failed.get(kind, info.order_ns))
         self._line(info).set_shape_aside(info)
 
     def set_aside(self, info: WorkloadInfo) -> None:
@@ -156,6 +233,7 @@ class FairPendingQueue(PendingQueue):
         self._line(info).let_go(info)
 
     def reconsider(self) -> None:
+        self._look_anew()
         for line in self._lines_of.values():
             line.reconsider()
 
@@ -171,7 +249,10 @@ class FairPendingQueue(PendingQueue):
         return [info for _, _, info in sorted(every, key=lambda entry: entry[:2])]
 
     def is_inadmissible(self, info: WorkloadInfo) -> bool:
-        return self._line(info).is_inadmissible(info)
+        if self._line(info).is_inadmissible(info):
+            return True
+        failed_ns = self._failed.get(self._kind_of[info.key])
+        return failed_ns is not None and info.order_ns >= failed_ns and self._first != info.key
 
     def local_queues(self) -> Iterator[tuple[str, int]]:
         """LocalQueues in which somebody waits, those served first first, and their figures."""

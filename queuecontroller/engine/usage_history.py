@@ -68,12 +68,14 @@ class UsageHistory:
         """As of the last sampling; those that changed since are not in it."""
         self._changed: set[str] = set()
         self.sampled_ns = 0
+        self.version = 0
+        """Grows whenever a figure may have changed."""
 
     # -- queues -----------------------------------------------------------------------------------
 
     def put_queue(self, queue: str, weight_milli: int, cluster_queue: str) -> None:
         self._weights[queue] = weight_milli
-        self._figures.pop(queue, None)
+        self._moved(queue)
         self._leave(queue)
         self._members.setdefault(cluster_queue, set()).add(queue)
 
@@ -91,7 +93,7 @@ class UsageHistory:
         found = self._histories.get(queue)
         if found is not None and queue not in self._weights and not found.usage:
             del self._histories[queue]
-            self._figures.pop(queue, None)
+            self._moved(queue)
             self._changed.add(queue)
 
     # -- usage ------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ class UsageHistory:
         elif now_ns > found.updated_ns:
             found.consumed = self._at(found, now_ns)
             found.updated_ns = now_ns
-        self._figures.pop(queue, None)
+        self._moved(queue)
         self._changed.add(queue)
         return found
 
@@ -172,8 +174,16 @@ class UsageHistory:
         if sampled_ns <= self.sampled_ns:
             return False
         self.sampled_ns = sampled_ns
-        self._figures.clear()
+        self._all_moved()
         return True
+
+    def _moved(self, queue: str) -> None:
+        self._figures.pop(queue, None)
+        self.version += 1
+
+    def _all_moved(self) -> None:
+        self._figures.clear()
+        self.version += 1
 
     def figure(self, queue: str) -> int:
         """Who has the least goes first: the sum over resources of history times weight, divided
@@ -242,7 +252,7 @@ class UsageHistory:
             for queue in self._histories:
                 self._fold(queue, now_ns)
         self.settings = settings
-        self._figures.clear()
+        self._all_moved()
         self.sampled_ns = 0
 
     def restore(self, records: Iterable[UsageRecord]) -> None:
@@ -262,7 +272,7 @@ class UsageHistory:
         for queue, record in known.items():
             self._histories[queue] = _History(record.updated_ns, dict(record.consumed))
             self._forget_if_unused(queue)
-        self._figures.clear()
+        self._all_moved()
 
     def take_changed(self) -> dict[str, UsageRecord | None]:
         """Histories that have to be written since the last call; None to delete."""
