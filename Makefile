@@ -61,7 +61,7 @@ install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who pac
 		--prefix=$(PREFIX) --sysconfdir=/etc --buildtype=release >build/setup-system.log 2>&1 || { cat build/setup-system.log; exit 1; }
 	@PATH=$(SYSTEM_PATH) DESTDIR="$(DESTDIR)" meson install -C build/system --quiet
 
-packages: $(VENV)/.ready ## build the Debian packages and their bill of materials into build/packages; on Debian, as root or with the tools there
+packages: $(VENV)/.ready ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
 	@packaging/packages.sh build/packages
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root

@@ -1,0 +1,195 @@
+"""The container images: a valid OCI layout, and entry points that run in what the layer holds."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packages.debs import VERSION, built
+from tests.packages.machine import until
+from tests.places import BUILD, REPO
+
+pytestmark = [
+    pytest.mark.packages,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(os.geteuid() != 0, reason="packs and runs a root: needs root"),
+]
+PACKAGES = BUILD / "packages"
+
+
+@pytest.fixture(scope="module")
+def layout() -> Path:
+    archive, out = PACKAGES / "image-root.tar", PACKAGES / "image-test"
+    subprocess.run([REPO / "packaging" / "root.sh", "image", archive], check=True, timeout=1200)
+    debs = next(iter(built().values())).parent
+    subprocess.run(
+        [sys.executable, REPO / "packaging" / "image.py", archive, debs, out],
+        check=True,
+        timeout=1200,
+    )
+    return out
+
+
+def blob(layout: Path, descriptor: dict[str, Any]) -> Path:
+    algorithm, _, digest = descriptor["digest"].partition(":")
+    path = layout / "blobs" / algorithm / digest
+    assert path.stat().st_size == descriptor["size"]
+    with path.open("rb") as file:
+        assert hashlib.file_digest(file, algorithm).hexdigest() == digest
+    return path
+
+
+def images(layout: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Manifest and config by reference, every digest on the way checked."""
+    index = json.loads((layout / "index.json").read_text())
+    found = {}
+    for descriptor in index["manifests"]:
+        manifest = json.loads(blob(layout, descriptor).read_text())
+        config = json.loads(blob(layout, manifest["config"]).read_text())
+        found[descriptor["annotations"]["org.opencontainers.image.ref.name"]] = manifest, config
+    return found
+
+
+@pytest.fixture(scope="module")
+def root(layout: Path) -> Iterator[Path]:
+    manifest, _ = next(iter(images(layout).values()))
+    made = PACKAGES / "image-test-root"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    subprocess.run(["tar", "-C", made, "-xzf", blob(layout, manifest["layers"][0])], check=True)
+    os.mknod(made / "dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    (made / "dev/null").chmod(0o666)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def test_every_digest_and_size_in_the_layout_is_true(layout: Path) -> None:
+    assert json.loads((layout / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    assert sorted(images(layout)) == [f"sluice-nodeagent:{VERSION}", f"sluice-queue:{VERSION}"]
+    used = {"index.json", "oci-layout"}
+    for manifest, config in images(layout).values():
+        assert (
+            len(config["rootfs"]["diff_ids"]) == len(manifest["layers"]) == len(config["history"])
+        )
+        for part, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+            with gzip.open(blob(layout, part)) as plain:
+                assert f"sha256:{hashlib.file_digest(plain, 'sha256').hexdigest()}" == diff_id  # type: ignore[arg-type]  # a file object
+            used |= {part["digest"][7:], manifest["config"]["digest"][7:]}
+    files = {path.name for path in layout.rglob("*") if path.is_file()}
+    index = json.loads((layout / "index.json").read_text())
+    assert files == used | {one["digest"][7:] for one in index["manifests"]}
+
+
+def test_each_service_has_its_user_its_entry_point_and_its_labels(layout: Path) -> None:
+    (_, node), (_, queue) = (
+        images(layout)[f"{name}:{VERSION}"] for name in ("sluice-nodeagent", "sluice-queue")
+    )
+    assert node["config"]["Entrypoint"] == ["/usr/bin/sluice", "serve"]
+    assert queue["config"]["Entrypoint"][:2] == ["/usr/bin/sluice-queue", "serve"]
+    assert queue["config"]["User"] == "64000:64000"
+    for config in (node, queue):
+        assert (config["os"], config["config"]["Labels"]["org.opencontainers.image.version"]) == (
+            "linux",
+            VERSION,
+        )
+        assert config["config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+def test_the_layer_holds_no_leftovers(layout: Path) -> None:
+    manifest, _ = next(iter(images(layout).values()))
+    with tarfile.open(blob(layout, manifest["layers"][0])) as tar:
+        names = set(tar.getnames())
+        state = tar.getmember("var/lib/sluice-queue")
+    assert (state.uid, state.mode & 0o777) == (64000, 0o700)
+    inside = ("tmp/", "run/", "dev/", "proc/", "var/cache/apt/", "var/lib/apt/lists/", "var/log/")
+    assert [name for name in names if name.startswith(inside)] == []
+    assert {
+        "usr/bin/sluice",
+        "usr/bin/sluice-queue",
+        f"usr/lib/sluice/{VERSION}/shim/libcuda.so.1",
+    } <= names
+    assert "usr/sbin/policy-rc.d" not in names
+
+
+def chroot(
+    root: Path, config: dict[str, Any], *arguments: str, timeout_s: int = 60
+) -> subprocess.CompletedProcess[str]:
+    command = ["chroot", f"--userspec={config['User']}", root, config["Entrypoint"][0], *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env=dict(one.split("=", 1) for one in config["Env"]),
+    )
+
+
+@pytest.mark.parametrize("name", ["sluice-nodeagent", "sluice-queue"])
+def test_the_commands_run_as_the_user_of_the_image(layout: Path, root: Path, name: str) -> None:
+    _, config = images(layout)[f"{name}:{VERSION}"]
+    done = chroot(root, config["config"], "--version")
+    assert VERSION in done.stdout, done.stderr
+
+
+def test_the_controller_serves_as_nobody_special(layout: Path, root: Path) -> None:
+    _, image = images(layout)[f"sluice-queue:{VERSION}"]
+    config = image["config"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = [
+        *config["Entrypoint"][1:],
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics-listen",
+        f"127.0.0.1:{port}",
+    ]
+    command = [
+        "chroot",
+        f"--userspec={config['User']}",
+        root,
+        config["Entrypoint"][0],
+        *arguments,
+        "--database",
+        "/var/lib/sluice-queue/queue.sqlite",
+    ]
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(one.split("=", 1) for one in config["Env"]),
+    ) as service:
+        try:
+            until(
+                "the controller decides",
+                lambda: answers(f"http://127.0.0.1:{port}/readyz", service),
+            )
+        finally:
+            service.terminate()
+        assert service.wait(30) == 0
+    assert (root / "var/lib/sluice-queue/queue.sqlite").stat().st_uid == 64000
+
+
+def answers(url: str, service: subprocess.Popen[str]) -> bool:
+    assert service.poll() is None, service.stderr.read() if service.stderr else ""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
