@@ -5,7 +5,12 @@ set -euo pipefail
 kind=${1:?usage: root.sh machine|image ARCHIVE}
 archive=$(realpath -m "${2:?usage: root.sh machine|image ARCHIVE}")
 cd "$(dirname "$0")/.."
-[ -f "$archive" ] && exit 0
+mkdir -p "$(dirname "$archive")"
+exec 9>"$archive.lock"
+flock 9
+# Made by this very script? Then it is what is wanted.
+made_by=$(sha256sum packaging/root.sh | cut -d' ' -f1)
+[ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
 packaging/tools.sh mmdebstrap=mmdebstrap
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 needs=ca-certificates,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
@@ -14,7 +19,6 @@ machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;
 image) needs+=,systemd-standalone-sysusers ;;
 *) echo "root.sh: $kind is neither machine nor image" >&2; exit 2 ;;
 esac
-mkdir -p "$(dirname "$archive")"
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
 export SOURCE_DATE_EPOCH
 # Documentation is left out of the image as Debian's own slim images do, but for the licences.
@@ -26,3 +30,4 @@ mmdebstrap --quiet --variant=minbase --mode=root --include="$needs" --skip=clean
 	"deb $mirror bookworm-updates main" "deb http://deb.debian.org/debian-security bookworm-security main" \
 	>"$archive.log" 2>&1 || { tail -20 "$archive.log" >&2; exit 1; }
 mv "$archive.new.tar" "$archive"
+echo "$made_by" >"$archive.made-by"
