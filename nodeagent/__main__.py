@@ -250,6 +250,9 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     watch.attach(kernel.watch)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
+    if settings.ebpf.enabled != "off":
+        kernel.watch.subscribe(watch.heard)
+        containment.kernel = kernel.watch
     endpoints.append(kernel)
     counters.append(kernel.counters)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))

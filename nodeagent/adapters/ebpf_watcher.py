@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import struct
 import time
 from collections.abc import Callable, Collection
@@ -180,6 +181,8 @@ class Watcher:
         at = Nanoseconds(record.at_ns)
         actor = self._actor(record)
         if record.kind == rec.RECORD_OPEN:
+            if _is_ours(record.pid):
+                return
             self._tell(
                 DeviceOpened(at, actor, record.major, record.minor, record.access, record.denied)
             )
@@ -530,6 +533,17 @@ def _starttime(pid: int) -> int | None:
         return int(fields[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _is_ours(pid: int) -> bool:
+    """The daemon, or a child of it with the same interpreter: the reader of NVML."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            parent = int(stat.read().rpartition(b")")[2].split()[1])
+        related = os.getppid() in (pid, parent)
+        return related and os.readlink(f"/proc/{pid}/exe") == os.readlink("/proc/self/exe")
+    except (OSError, IndexError, ValueError):
+        return False
 
 
 def _now() -> Nanoseconds:

@@ -66,7 +66,7 @@ class KernelDesk:
     async def _look_loop(self) -> None:
         while True:
             self.watch.watch_processes(self._keeper.tenant_pids() | self._seen_by_nvml())
-            libraries = await asyncio.to_thread(self._known)
+            libraries = await asyncio.to_thread(self._known) | self._drivers_of_grants()
             if libraries != self._libraries:
                 self._libraries = libraries
                 self.watch.known_libraries(libraries)
@@ -74,6 +74,11 @@ class KernelDesk:
 
     def _seen_by_nvml(self) -> set[int]:
         return {process.pid for gpu in self._gpus.readings.values() for process in gpu.processes}
+
+    def _drivers_of_grants(self) -> frozenset[str]:
+        """What our library stands before in them; named by whoever asked for the grant."""
+        held = self._keeper.book.grants.values()
+        return frozenset(one.record.driver_path for one in held if one.record.driver_path)
 
     # --- what it told ---
 

@@ -1,0 +1,1 @@
+"""The programs of nodeagent/bpf in this machine's kernel, for real; needs root."""

@@ -1,0 +1,131 @@
+"""Records and rows: what the C says against what the Python reads, and the parts that need no kernel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodeagent.adapters import ebpf_audit, ebpf_bcc, ebpf_cgroups, ebpf_host
+from nodeagent.adapters import ebpf_records as rec
+from nodeagent.config import device_numbers
+from tests.places import REPO
+
+SIZES = {
+    "record": rec.RECORD.size,
+    "device_key": rec.DEVICE_KEY.size,
+    "launch_key": rec.LAUNCH_KEY.size,
+    "launch_row": rec.LAUNCH_ROW.size,
+}
+COSTS = ebpf_audit.Costs(trap_ns=10_000, nop_ns=500)
+
+
+def test_structs_have_the_sizes_that_are_read(tmp_path: Path) -> None:
+    checks = "\n".join(
+        f'_Static_assert(sizeof(struct {name}) == {size}, "{name}");'
+        for name, size in SIZES.items()
+    )
+    source = f"""
+        #include <linux/types.h>
+        #include <stddef.h>
+        #include "records.h"
+        {checks}
+        _Static_assert(offsetof(struct record, command) == 48, "command");
+        _Static_assert(offsetof(struct launch_row, wait) == 64, "wait");
+        _Static_assert(ANY_MINOR == {rec.ANY_MINOR}u, "any");
+        _Static_assert(RECORD_OPEN == {rec.RECORD_OPEN}, "open");
+        _Static_assert(RECORD_EXEC == {rec.RECORD_EXEC}, "exec");
+        _Static_assert(RECORD_EXIT == {rec.RECORD_EXIT}, "exit");
+        _Static_assert(DROPPED_RECORDS == {rec.DROPPED_RECORDS}, "records");
+        _Static_assert(DROPPED_ROWS == {rec.DROPPED_ROWS}, "rows");
+    """
+    file = tmp_path / "sizes.c"
+    file.write_text(source)
+    made = subprocess.run(
+        ["gcc", "-fsyntax-only", f"-I{REPO}/nodeagent/bpf", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_every_program_and_map_that_is_loaded_is_in_the_source() -> None:
+    source = (REPO / "nodeagent" / "bpf" / "watch.c").read_text()
+    programs = set(re.findall(r"^int (\w+)\(struct", source, re.MULTILINE))
+    assert programs == set(ebpf_bcc.PROGRAMS)
+    maps = set(re.findall(r"BPF_TABLE\([^;]*?(\w+), \w+\);", source)) | {"records"}
+    assert set(ebpf_bcc.MAPS) <= maps
+
+
+def test_a_record_is_read_back() -> None:
+    data = rec.RECORD.pack(7, 8, rec.RECORD_OPEN, 9, 1000, 195, 255, 6, 1, 0, b"python3\0")
+    record = rec.read_record(data)
+    assert record == rec.Record(7, 8, rec.RECORD_OPEN, 9, 1000, 195, 255, "rw", True, "python3")
+
+
+def test_devices_are_the_drivers_unless_they_are_named() -> None:
+    listing = "Character devices:\n  1 mem\n195 nvidia-frontend\n511 nvidia-uvm\n\nBlock devices:\n195 sd\n"
+    assert rec.gpu_devices("", listing) == ((195, rec.ANY_MINOR), (511, rec.ANY_MINOR))
+    assert rec.gpu_devices("1:5, 195:*", listing) == ((1, 5), (195, rec.ANY_MINOR))
+    assert rec.gpu_devices("", "Character devices:\n  1 mem\n") == ()
+
+
+@pytest.mark.parametrize("text", ["195", "a:1", "1:b", "1:-1", "1:2:3", "*:1"])
+def test_device_numbers_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match="MAJOR:MINOR"):
+        device_numbers(text)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        pytest.param(b"\xcc\x1f\x44\x00\x00", None, id="a breakpoint of the kernel"),
+        pytest.param(b"\xe8\x00\x10\x00\x00", None, id="its call in the place of the nop"),
+        pytest.param(b"\x0f\x1f\x44\x00\x00", "restored", id="the file's own code"),
+        pytest.param(b"\xe9\x00\x10\x00\x00", "patched", id="somebody's jump"),
+        pytest.param(b"\xc3\x1f\x44\x00\x00", "patched", id="a return"),
+    ],
+)
+def test_code_under_a_probe_is_judged(found: bytes, verdict: str | None) -> None:
+    assert ebpf_audit.altered(b"\x0f\x1f\x44\x00\x00", found) == verdict
+
+
+def test_a_window_ends_by_time_or_by_what_it_took() -> None:
+    budget = ebpf_audit.Budget(10.0, 0.1, 0.01, COSTS)
+    assert not budget.ends(0.05, budget.cost_ratio(0.05, 100, 100))
+    assert budget.ends(0.1, 0.0)
+    # 8,000 launches lose 80 ms of 10 s: four fifths of one percent.
+    assert budget.ends(0.09, budget.cost_ratio(0.09, 8_000, 0))
+    # Threads lose side by side, so the process no more than the window.
+    assert budget.cost_ratio(0.02, 1_000_000, 0) == pytest.approx(0.002)
+    assert budget.slice_s < budget.window_s
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/a/b\n", "/a/b"),
+        ("4:memory:/x\n0::/\n", "/"),
+        ("4:memory:/x\n", ""),
+        ("0::/gone (deleted)\n", "/gone"),
+        ("", ""),
+    ],
+)
+def test_the_unified_path_of_a_process(text: str, path: str) -> None:
+    assert ebpf_cgroups.unified_path(text) == path
+
+
+def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ebpf_host, "_has_bcc", lambda: False)
+    monkeypatch.setattr(ebpf_host, "kernel_headers", lambda: None)
+    monkeypatch.setattr(ebpf_host, "_may_load", lambda: False)
+    monkeypatch.setattr(ebpf_host, "OLDEST", (99, 0))
+    found = {finding.topic: finding for finding in ebpf_host.missing()}
+    assert {"ebpf", "ebpf kernel", "ebpf bcc", "ebpf headers"} <= set(found)
+    assert all(finding.level == "warning" for finding in found.values()), "grants work without"
+    assert "install python3-b" in found["ebpf bcc"].remedy
+    assert "docs/telemetry.md" in found["ebpf headers"].remedy
+    assert all("sluice trace" in f.remedy for t, f in found.items() if t != "ebpf libbpf")

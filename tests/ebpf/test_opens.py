@@ -1,0 +1,150 @@
+"""Who opens a GPU: by any way into the kernel, from any cgroup; and who may not any more."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from nodeagent.telemetry_ports import DeviceOpened, ProcessExec, ProcessExit
+from tests.ebpf.live import LiveWatch, Opener, cgroup, live, needs_ebpf, relative
+from tests.node import until
+
+pytestmark = [needs_ebpf, pytest.mark.root]
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[LiveWatch]:
+    with live() as running:
+        yield running
+
+
+def opened_by(pid: int, denied: bool = False):  # type: ignore[no-untyped-def]  # a predicate
+    return lambda event: event.actor.pid == pid and event.denied is denied
+
+
+@pytest.mark.parametrize("way", ["openat", "io_uring", "compat"])
+def test_an_open_is_told_within_a_second_whatever_the_way(watch: LiveWatch, way: str) -> None:
+    if way == "compat" and platform.machine() != "x86_64":
+        pytest.skip("no 32-bit system calls here")
+    opener = Opener(way)
+    try:
+        result = opener.open()
+        if way == "compat" and result == errno.ENOSYS:
+            pytest.skip("this kernel takes no 32-bit system calls")
+        assert result == 0
+        event = watch.wait(DeviceOpened, opened_by(opener.pid))
+    finally:
+        opener.close()
+    assert watch.delay_s(event) <= 1.0
+    assert (event.major, event.minor, event.access) == (1, 5, "r")
+    assert event.actor.command == "opener"
+    assert event.actor.uid == os.getuid()
+
+
+def test_other_devices_are_nobodys_business(watch: LiveWatch) -> None:
+    with open("/dev/null"), open("/dev/full"):
+        opener = Opener("openat")
+        try:
+            opener.open()  # comes after them through the same ring
+            watch.wait(DeviceOpened, opened_by(opener.pid))
+        finally:
+            opener.close()
+    assert not watch.found(DeviceOpened, opened_by(os.getpid()))
+
+
+def test_a_nested_cgroup_is_named(watch: LiveWatch) -> None:
+    with cgroup("nested") as outer:
+        inner = outer / "inner"
+        inner.mkdir()
+        opener = Opener("openat", inner)
+        try:
+            opener.open()
+            event = watch.wait(DeviceOpened, opened_by(opener.pid))
+        finally:
+            opener.close()
+        assert event.actor.cgroup == relative(inner)
+        assert event.actor.cgroup_id == inner.stat().st_ino
+
+
+@pytest.mark.parametrize("way", ["openat", "io_uring"])
+def test_a_refused_cgroup_gets_no_gpu_and_nobody_else_notices(watch: LiveWatch, way: str) -> None:
+    with cgroup(f"refused-{way}") as outer:
+        inner = outer / "inner"
+        inner.mkdir()
+        inside, outside = Opener(way, inner), Opener(way)
+        try:
+            assert inside.open() == 0
+            watch.call(watch.watch.deny_opens(relative(outer), True))
+            assert watch.watch.denied() == {relative(outer)}
+            assert inside.open() == errno.EPERM
+            assert outside.open() == 0
+            watch.wait(DeviceOpened, opened_by(inside.pid, denied=True))
+            watch.call(watch.watch.deny_opens(relative(outer), False))
+            assert inside.open() == 0
+        finally:
+            inside.close()
+            outside.close()
+    assert watch.watch.denied() == frozenset()
+
+
+@pytest.mark.parametrize("path", ["/", "", "/../..", "/a/../.."])
+def test_the_whole_host_is_never_refused(watch: LiveWatch, path: str) -> None:
+    with pytest.raises(OSError, match="whole host"):
+        watch.call(watch.watch.deny_opens(path, True))
+
+
+def test_a_refusal_outlives_the_child_and_is_known_to_the_next() -> None:
+    with cgroup("lasting") as place, live() as first:
+        opener = Opener("openat", place)
+        try:
+            first.call(first.watch.deny_opens(relative(place), True))
+            first.close()
+            assert opener.open() == errno.EPERM
+            with live() as second:  # as after a restart of the daemon
+                assert second.watch.denied() == {relative(place)}
+                assert opener.open() == errno.EPERM
+                second.call(second.watch.deny_opens(relative(place), False))
+                assert opener.open() == 0
+        finally:
+            opener.close()
+            first.close = lambda: None  # type: ignore[method-assign]  # it is
+
+
+def test_lives_of_watched_processes_are_told(watch: LiveWatch) -> None:
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", "read go; exec sleep 1000"], stdin=subprocess.PIPE, text=True
+    )
+    bystander = subprocess.Popen(["/bin/sh", "-c", "exec true"])
+    watch.say(watch.watch.watch_processes, [process.pid])
+    assert process.stdin is not None
+    watch.call(watch.watch.launches())  # answered after the line above was taken in
+    process.stdin.write("\n")
+    process.stdin.close()
+    became = watch.wait(ProcessExec, lambda event: event.actor.pid == process.pid)
+    assert became.actor.command == "sleep"
+    process.send_signal(signal.SIGKILL)
+    ended = watch.wait(ProcessExit, lambda event: event.actor.pid == process.pid)
+    assert ended.at_ns > became.at_ns
+    process.wait()
+    bystander.wait()
+    assert not watch.found(ProcessExit, lambda event: event.actor.pid == bystander.pid)
+
+
+def test_one_that_opens_all_the_time_is_told_once_a_second(watch: LiveWatch) -> None:
+    opener = Opener("openat")
+    try:
+        for _ in range(2000):
+            assert opener.open() == 0
+        last = watch.wait(DeviceOpened, opened_by(opener.pid))
+        told = watch.found(DeviceOpened, opened_by(opener.pid))
+        until("its exit is told", lambda: opener.close() is None)
+    finally:
+        opener.close()
+    assert last in told
+    assert len(told) < 200

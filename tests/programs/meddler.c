@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A program that writes over the code of a library it has loaded, as one does who wants to launch unseen: `restore`
+ * puts the file's own bytes back a thousand times a second, `patch` puts a jump there once. Prints "ready".
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	if (argc != 4) {
+		fprintf(stderr, "usage: meddler LIBRARY OFFSET restore|patch\n");
+		return 2;
+	}
+	void *library = dlopen(argv[1], RTLD_NOW);
+	struct link_map *map;
+
+	if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map)) {
+		fprintf(stderr, "meddler: %s\n", dlerror());
+		return 3;
+	}
+	uint8_t *code = (uint8_t *)map->l_addr + strtoul(argv[2], NULL, 0);
+	uint8_t original[5], jump[5] = { 0xe9, 0, 0, 0, 0 };
+	uintptr_t page = (uintptr_t)code & ~(uintptr_t)(4095);
+
+	memcpy(original, code, sizeof(original));
+	if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) {
+		perror("meddler: mprotect");
+		return 4;
+	}
+	if (!strcmp(argv[3], "patch"))
+		memcpy(code, jump, sizeof(jump));
+	printf("ready\n");
+	fflush(stdout);
+	for (;;) {
+		if (!strcmp(argv[3], "restore"))
+			memcpy(code, original, sizeof(original));
+		usleep(1000);
+	}
+}
