@@ -11,11 +11,15 @@ from typing import Any, Final
 from queuecontroller.cli.files import Unreadable, complain, read_text, read_texts
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.manifests.documents import Documents, load
+from queuecontroller.simulate.nodes import NodeNews, split_trace
 from queuecontroller.simulate.run import Player
 from queuecontroller.simulate.trace import Arrival, TraceError, by_chance, read_trace
 
 MOST_JOBS: Final = 1_000_000
 """By chance; each takes about 3 KiB."""
+
+SHOWN_POINTS: Final = 20
+"""Of the timeline in a table; JSON has more."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +61,14 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     try:
         documents = load(read_texts(options.filename))
-        arrivals = _arrivals(options, documents)
+        arrivals, news = _arrivals(options, documents)
     except (Unreadable, TraceError) as error:
         complain(str(error))
         return EXIT_USAGE
     if documents.problems:
         complain("\n".join(map(str, documents.problems)))
         return EXIT_USAGE
-    player = Player(documents, arrivals, options.strict_selectors)
+    player = Player(documents, arrivals, options.strict_selectors, news)
     player.run()
     report = player.report()
     if options.output == "json":
@@ -74,12 +78,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _arrivals(options: argparse.Namespace, documents: Documents) -> Sequence[Arrival]:
+def _arrivals(
+    options: argparse.Namespace, documents: Documents
+) -> tuple[Sequence[Arrival], Sequence[NodeNews]]:
     found: list[Arrival] = []
+    news: list[NodeNews] = []
     if options.trace:
         try:
             taken = {str(one.key) for one in documents.workloads}
-            found += read_trace(read_text(Path(options.trace)), taken)
+            text, news = split_trace(read_text(Path(options.trace)))
+            found += read_trace(text, taken)
         except TraceError as error:
             raise TraceError(f"{options.trace}: {error}") from None
     if options.jobs:
@@ -92,7 +100,7 @@ def _arrivals(options: argparse.Namespace, documents: Documents) -> Sequence[Arr
         taken = {f"{one.namespace}/{one.name}" for one in found}
         taken |= {str(one.key) for one in documents.workloads}
         found += by_chance(options.seed, documents.local_queues, covered, options.jobs, taken)
-    return found
+    return found, news
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:
@@ -113,8 +121,40 @@ def lines_of(report: dict[str, Any]) -> list[str]:
                 f"  waiting time of {waits['count']}: p50 {waits['p50']:g} s,"
                 f" p95 {waits['p95']:g} s"
             )
+    if "gpus" in report:
+        lines += _gpu_lines(report)
     if report["pending"]:
         lines.append("\npending")
         lines += [f"  {name}: {why}" for name, why in report["pending"].items()]
     lines += [f"\nnote: {note}" for note in report["notes"]]
+    return lines
+
+
+def _gpu_lines(report: dict[str, Any]) -> list[str]:
+    gpus = report["gpus"]
+    lines = [f"\nGPUs: {gpus['memory_used_ratio']:.1%} of the memory in use in the mean"]
+    lines.append("  fragmentation of free memory      end    mean   worst    fit")
+    for name, one in gpus["fragmentation"].items():
+        lines.append(
+            f"  {name:<30} {one['end']:>7.1%} {one['mean']:>7.1%} {one['worst']:>7.1%}"
+            f" {one['fits']:>6}"
+        )
+    points = gpus["timeline"]
+    step = -(-len(points) // SHOWN_POINTS) or 1
+    shown = points[::step]
+    names = list(shown[0]["fragmentation"]) if shown else []
+    lines.append(
+        "\n  over time  running pending     free MiB " + " ".join(f"{n:>8}" for n in names)
+    )
+    for one in shown:
+        parts = " ".join(f"{one['fragmentation'].get(name, 0.0):>8.1%}" for name in names)
+        lines.append(
+            f"  {one['at_s']:>7g} s {one['running']:>8} {one['pending']:>7}"
+            f" {one['free_memory_mib']:>12} {parts}"
+        )
+    if report["placed"]:
+        lines.append("\nplaced at the end")
+    for key, pods in report["placed"].items():
+        for pod in pods:
+            lines.append(f"  {key}: {pod['node']}: {'; '.join(pod['gpus'])}")
     return lines

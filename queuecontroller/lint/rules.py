@@ -284,7 +284,7 @@ def never_admitted(everything: _All) -> Iterator[Finding]:
     ):
         return  # what they will have only the nodes can say
     for workload in everything.documents.workloads:
-        alone = replace(everything.documents, workloads=[workload])
+        alone = replace(everything.documents, workloads=[workload], nodes={})
         player = Player(alone)
         player.run()
         report = player.report()

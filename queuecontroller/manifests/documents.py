@@ -21,6 +21,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.settings import AdmissionFairSharing
 from queuecontroller.engine.transformations import Transformations
+from queuecontroller.placement.capacity import NodeCapacity
 
 from .configuration import read_configuration
 from .jobs import SUBMITTED, Priorities, workloads_of
@@ -33,6 +34,7 @@ from .kueue import (
     read_topology_levels,
     read_workload,
 )
+from .nodes import read_node
 from .reader import ManifestError, Problem, Reader
 from .sources import CLUSTER_WIDE, Source, sources_of
 
@@ -84,6 +86,7 @@ class Documents:
     transformations: Transformations = field(default_factory=Transformations)
     admission_fair_sharing: AdmissionFairSharing | None = None
     workloads: list[Workload] = field(default_factory=list)
+    nodes: dict[str, NodeCapacity] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)
     """`kind/name` of documents that decide nothing here."""
     problems: list[Misread] = field(default_factory=list)
@@ -180,7 +183,7 @@ class _Loading:
             name, labels = _head(body)
             result.namespaces[name] = labels
         elif kind == "Node":
-            _check_node(body)
+            result.nodes[one.name] = read_node(body)
             result.passed_over.append(one.label)
         elif kind == "Workload":
             workload = read_workload(body, "", result.transformations)
@@ -201,15 +204,3 @@ def _head(body: Mapping[str, object]) -> tuple[str, dict[str, str]]:
     if head.problems:
         raise ManifestError(head.problems)
     return found
-
-
-def _check_node(body: Mapping[str, object]) -> None:
-    """What the rules look at: labels, and what the node has."""
-    reader = Reader(body)
-    head, status = reader.child("metadata"), reader.child("status")
-    head.required("name")
-    head.labels("labels")
-    status.amounts("allocatable")
-    status.amounts("capacity")
-    if reader.problems:
-        raise ManifestError(reader.problems)

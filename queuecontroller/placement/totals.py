@@ -6,9 +6,11 @@ percent; a `total-` before the last two is the same, for Configurations that mul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from queuecontroller.engine.model import ResourceGroup, ResourceQuota
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
 
 MIB: Final = 1 << 20
@@ -28,6 +30,26 @@ def reported(nodes: Iterable[NodeCapacity], labels: Mapping[str, str], resource:
         else:
             total += node.other.get(resource, 0)
     return total
+
+
+def followed(
+    group: ResourceGroup, nodes: Sequence[NodeCapacity], labels: Mapping[str, Mapping[str, str]]
+) -> ResourceGroup:
+    """With every `nominalQuota: auto` set to what these nodes report; `labels` are those of the
+    flavors."""
+
+    def now(quota: ResourceQuota, flavor: str) -> ResourceQuota:
+        if not quota.auto:
+            return quota
+        return replace(quota, nominal=reported(nodes, labels.get(flavor, {}), quota.resource))
+
+    return replace(
+        group,
+        flavors=tuple(
+            replace(one, resources=tuple(now(quota, one.flavor) for quota in one.resources))
+            for one in group.flavors
+        ),
+    )
 
 
 def _of_gpu(gpu: GpuCapacity, what: str) -> int:

@@ -17,8 +17,6 @@ from queuecontroller.engine.model import (
     Cohort,
     LocalQueue,
     ResourceFlavor,
-    ResourceGroup,
-    ResourceQuota,
     StopPolicy,
 )
 from queuecontroller.engine.scheduler import Scheduler
@@ -37,7 +35,7 @@ from queuecontroller.manifests.kueue import (
 from queuecontroller.manifests.reader import ManifestError, Problem, Reader
 from queuecontroller.manifests.sources import CLUSTER_WIDE
 from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.placement.totals import reported
+from queuecontroller.placement.totals import followed
 from queuecontroller.records import ObjectId, ObjectRecord, OnPreemption
 
 ON_PREEMPTION: Final = "sluice.dev/on-preemption"
@@ -172,33 +170,22 @@ class Catalogue:
         """Sets every `nominalQuota: auto` to what these nodes report; True when one changed. Call
         `settle` of the engine then."""
         changed = False
+        labels = {
+            name: one.node_labels
+            for (kind, _, name), one in self._parsed.items()
+            if kind == "ResourceFlavor"
+        }
         for identity, parsed in self._parsed.items():
             kind, namespace, name = identity
             if kind not in ("ClusterQueue", "Cohort"):
                 continue
-            groups = tuple(self._followed(group, nodes) for group in parsed.resource_groups)
+            groups = tuple(followed(group, nodes, labels) for group in parsed.resource_groups)
             if groups == parsed.resource_groups:
                 continue
             self._parsed[identity] = replace(parsed, resource_groups=groups)
             self._feed(kind, namespace, name, self._parsed[identity], engine)
             changed = True
         return changed
-
-    def _followed(self, group: ResourceGroup, nodes: Sequence[NodeCapacity]) -> ResourceGroup:
-        def now(quota: ResourceQuota, flavor: str) -> ResourceQuota:
-            if not quota.auto:
-                return quota
-            known = self.flavor(flavor)
-            labels = known.node_labels if known is not None else {}
-            return replace(quota, nominal=reported(nodes, labels, quota.resource))
-
-        return replace(
-            group,
-            flavors=tuple(
-                replace(one, resources=tuple(now(quota, one.flavor) for quota in one.resources))
-                for one in group.flavors
-            ),
-        )
 
     # -- questions --------------------------------------------------------------------------------
 

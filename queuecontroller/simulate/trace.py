@@ -83,7 +83,7 @@ def _wrong(number: int, what: str) -> TraceError:
 
 def _read_line(line: str, number: int) -> Arrival:
     """Its name is empty where none is given."""
-    given = _object(line, number)
+    given = object_of(line, number)
     unknown = sorted(set(given) - _FIELDS)
     if unknown:
         known = ", ".join(sorted(_FIELDS))
@@ -91,12 +91,12 @@ def _read_line(line: str, number: int) -> Arrival:
     for name in ("at_s", "queue", "requests"):
         if name not in given:
             raise _wrong(number, f"{name} is missing")
-    at_ns = _seconds(given, number, "at_s", 0, LONGEST_S)
-    runs_ns = _seconds(given, number, "runs_s", 60, LONGEST_RUN_S)
-    namespace, _, queue = _text(given, number, "queue").partition("/")
+    at_ns = seconds_of(given, number, "at_s", 0, LONGEST_S)
+    runs_ns = seconds_of(given, number, "runs_s", 60, LONGEST_RUN_S)
+    namespace, _, queue = text_of(given, number, "queue").partition("/")
     if not namespace or not queue or "/" in queue:
         raise _wrong(number, f"queue: {str(given['queue'])[:64]!r} is not NAMESPACE/QUEUE")
-    name = _text(given, number, "name") if given.get("name") is not None else ""
+    name = text_of(given, number, "name") if given.get("name") is not None else ""
     if "/" in name:
         raise _wrong(number, f"name: {name[:64]!r} has a /; it is without its namespace")
     return Arrival(
@@ -111,7 +111,7 @@ def _read_line(line: str, number: int) -> Arrival:
     )
 
 
-def _object(line: str, number: int) -> dict[str, Any]:
+def object_of(line: str, number: int) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -134,7 +134,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
     return given
 
 
-def _seconds(given: Mapping[str, Any], number: int, name: str, default: int, most: int) -> int:
+def seconds_of(given: Mapping[str, Any], number: int, name: str, default: int, most: int) -> int:
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise _wrong(number, f"{name}: {_shown(value)} is no time from 0 to {most} seconds")
@@ -148,7 +148,7 @@ def _whole(given: Mapping[str, Any], number: int, name: str, default: int, least
     return value
 
 
-def _text(given: Mapping[str, Any], number: int, name: str) -> str:
+def text_of(given: Mapping[str, Any], number: int, name: str) -> str:
     value = given[name]
     if not isinstance(value, str) or not value.strip():
         raise _wrong(number, f"{name}: {_shown(value)} is no text; put it in quotes")
