@@ -216,45 +216,14 @@ def test_services_select_the_pods_of_their_own_component() -> None:
         )
 
 
-def known_metrics() -> set[str]:
-    found = set()
-    for one in [*node_metrics.CATALOGUE, *queue_metrics.CATALOGUE]:
-        found |= {one.name, f"{one.name}_total", f"{one.name}_bucket"}
-    return found
-
-
-def named_in(expression: str) -> set[str]:
-    return set(re.findall(r"\b(?:sluice|kueue)_\w+", expression))
-
-
-def test_alerts_and_panels_read_metrics_that_exist() -> None:
-    alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
-    assert len(rules) >= 10
-    for rule in rules:
-        assert named_in(rule["expr"]) <= known_metrics(), rule["alert"]
-        assert named_in(rule["expr"])
-    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            assert named_in(target["expr"]) <= known_metrics(), panel["title"]
-            assert named_in(target["expr"])
-
-
-def test_every_alert_is_explained_in_operations() -> None:
-    text = (REPO / "docs" / "operations.md").read_text()
-    alerts = re.findall(r"alert: (\w+)", (CHART / "files" / "alerts.yaml").read_text())
-    assert [alert for alert in alerts if f"`{alert}`" not in text] == []
-
-
-def test_the_dashboard_is_what_its_table_says() -> None:
-    made = subprocess.run(
-        [sys.executable, REPO / "packaging" / "dashboard.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert (CHART / "files" / "dashboard.json").read_text() == made
+def test_alerts_and_dashboards_are_those_of_the_one_source() -> None:
+    sources = [
+        REPO / "packaging" / "prometheus" / "sluice-alerts.yaml",
+        *(REPO / "packaging" / "grafana").glob("*.json"),
+    ]
+    assert len(sources) == 3
+    copies = {path.name: path.read_bytes() for path in (CHART / "files").iterdir()}
+    assert copies == {path.name: path.read_bytes() for path in sources}, "packaging/monitoring.sh"
 
 
 # --- with helm ---
@@ -315,8 +284,12 @@ def test_the_monitor_keeps_the_labels_of_jobs_and_finds_both_services() -> None:
         assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     rules = of(objects, "PrometheusRule")["spec"]
-    assert rules == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    json.loads(of(objects, "ConfigMap", "dashboard")["data"]["sluice.json"])
+    assert rules == yaml.safe_load((CHART / "files" / "sluice-alerts.yaml").read_text())
+    dashboards = of(objects, "ConfigMap", "dashboards")["data"]
+    assert {name: json.loads(text)["uid"] for name, text in dashboards.items()} == {
+        "sluice-node.json": "sluice-node",
+        "sluice-queue.json": "sluice-queue",
+    }
 
 
 @needs_helm
