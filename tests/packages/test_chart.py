@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,9 +19,7 @@ import pytest
 import yaml
 
 from nodeagent import config as node_config
-from nodeagent import metrics as node_metrics
 from queuecontroller import config as queue_config
-from queuecontroller import metrics as queue_metrics
 from tests.places import BUILD, REPO
 
 CHART = REPO / "packaging" / "helm" / "sluice"
