@@ -47,7 +47,7 @@ from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.uevents import Uevents
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
-from nodeagent.core.health import Health, HealthChange
+from nodeagent.core.health import HealthChange
 from nodeagent.core.histogram import Histogram
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
@@ -56,7 +56,7 @@ from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.devices import Devices
-from nodeagent.shell.gpus import Gpus
+from nodeagent.shell.gpus import Gpus, health_event
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.kernel import KernelDesk
@@ -186,13 +186,19 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
 
     journal = Journal(clock, settings.detection.repeat_s)
     gpus.on_news.append(journal.tell)
-    gpus.on_health.append(lambda change: journal.tell("gpu", *health_news(change), logged=True))
     containment = Containment(keeper, keeper.processes, CgroupRestrainer(), ledger, journal, clock)
     watch = Watch(settings.detection, keeper, ProcInspector(), containment, journal, clock)
     watch.place_of = lambda grant: place_of(service, grant)
     known = known_libraries(files, environment, library_dir(environment))
     watch.known_libraries = lambda: known() | driver_libraries(keeper)
     service.journal, service.watch = journal, watch
+
+    def tell_health(change: HealthChange) -> None:
+        known = gpus.readings.get(change.uuid)
+        level, text, evidence = health_event(change, known.index if known else None)
+        journal.tell("gpu", level, text, evidence=evidence)
+
+    gpus.on_health.append(tell_health)
     service.acts = lambda: dict(containment.acts)
 
     service.read_host = lambda: read_host(
@@ -304,14 +310,6 @@ def driver_libraries(keeper: Keeper) -> set[str]:
     """Those that grants were made with."""
     records = [held.record for held in keeper.book.grants.values()]
     return {record.driver_path for record in records if record.driver_path}
-
-
-def health_news(change: HealthChange) -> tuple[str, str]:
-    """(level, text)."""
-    quiet = change.after in (Health.HEALTHY, Health.SUSPECT)
-    why = f": {change.reason}" if change.reason else ""
-    text = f"GPU {change.uuid} is {change.after}, was {change.before}{why}"
-    return "info" if quiet else "critical", text
 
 
 def user_name(uid: int) -> str:

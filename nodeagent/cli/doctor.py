@@ -38,6 +38,7 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
         # Its environment may differ from ours: what it finds missing counts, what we find
         # missing may not.
         findings = _merge(findings, client_findings)
+        findings += [found for gpu in info.gpus if (found := _sick(gpu)) is not None]
         if info.nvml_error:
             findings.append(
                 Finding("gpus", "missing", info.nvml_error, "see driver and nvml above")
@@ -45,7 +46,6 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
         else:
             names = ", ".join(gpu.name for gpu in info.gpus) or "none"
             level = "ok" if info.gpus else "missing"
-            findings += [found for gpu in info.gpus if (found := _sick(gpu)) is not None]
             findings.append(
                 Finding("gpus", level, names, "" if info.gpus else "is a GPU installed?")
             )

@@ -19,7 +19,7 @@ from typing import Final
 
 from nodeagent.core.health_policy import Consequence, HealthPolicy
 from nodeagent.ports import GpuReading
-from nodeagent.units import NS_PER_S
+from nodeagent.units import NS_PER_S, GpuUuid
 
 
 class Health(StrEnum):
@@ -155,7 +155,7 @@ class Patient:
 class HealthChange:
     """For the log, the metrics and whoever is to be told."""
 
-    uuid: str
+    uuid: GpuUuid
     before: Health
     after: Health
     reason: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from nodeagent.core.health import (
     NODE_UNREADABLE,
@@ -22,6 +23,22 @@ from nodeagent.ports import GpuReading, NodeReading
 from nodeagent.units import MIB, Bytes, GpuUuid
 
 log = logging.getLogger(__name__)
+
+
+_LEVELS: Final[Mapping[Health, str]] = {
+    Health.DEGRADED: "warning",
+    Health.UNHEALTHY: "critical",
+    Health.LOST: "critical",
+}
+
+
+def health_event(change: HealthChange, index: int | None) -> tuple[str, str, dict[str, str]]:
+    """For the journal: level, text, evidence."""
+    name = "GPU" if index is None else f"GPU {index}"
+    why = f": {change.reason}" if change.reason else ""
+    text = f"{name} is {change.after.value}, was {change.before.value}{why}"
+    evidence = {"gpu": change.uuid, "before": change.before.value, "after": change.after.value}
+    return _LEVELS.get(change.after, "info"), text, evidence
 
 
 class Gpus:
@@ -102,16 +119,7 @@ class Gpus:
             call(kind, level, text)
 
     def _tell(self, change: HealthChange) -> None:
-        self.health_changes[GpuUuid(change.uuid)] += 1
-        quiet = {change.before, change.after} <= {Health.HEALTHY, Health.SUSPECT}
-        log.log(
-            logging.INFO if quiet else logging.WARNING,
-            "GPU %s: %s, was %s%s",
-            change.uuid,
-            change.after.value,
-            change.before.value,
-            f": {change.reason}" if change.reason else "",
-        )
+        self.health_changes[change.uuid] += 1
         for call in self.on_health:
             call(change)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields
@@ -163,6 +164,41 @@ def test_a_driver_replaced_under_us_is_read_by_a_new_process(gpus: Card) -> None
         assert reader.pid != before
 
     with_reader(act, hurried=True)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in its place", "beside it"])
+def test_a_library_that_was_replaced_is_looked_at_anew(
+    gpus: Card, tmp_path: Path, beside: bool
+) -> None:
+    """The old one would go on to work in this process, while every new program fails."""
+    link, real = tmp_path / "libnvidia-ml.so.1", tmp_path / "libnvidia-ml.so.580"
+    shutil.copy(SIM / link.name, real)
+    link.symlink_to(real.name)
+
+    async def act() -> None:
+        reader = ChildNvml(str(link), 5.0, Hurried())
+        try:
+            first = await reader.read()
+            assert (await reader.read()).error is None
+            pid = reader.pid
+            gpus.control("version_skew=1")
+            assert (await reader.read()).error is None, "the old one still works"
+            new = tmp_path / "libnvidia-ml.so.590"
+            shutil.copy(SIM / link.name, new)
+            if beside:
+                (tmp_path / "next").symlink_to(new.name)
+                (tmp_path / "next").replace(link)
+            else:
+                new.replace(real)
+            await until(reader, lambda now: "mismatch" in (now.error or ""))
+            gpus.control()
+            after = await until(reader, lambda now: now.error is None)
+            assert len(after.gpus) == len(first.gpus)
+            assert reader.pid != pid
+        finally:
+            await reader.close()
+
+    asyncio.run(act())
 
 
 def test_without_a_driver_the_reader_is_started_ever_more_rarely(tmp_path: Path) -> None:
