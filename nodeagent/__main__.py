@@ -51,7 +51,7 @@ from nodeagent.core.health import HealthChange
 from nodeagent.core.histogram import Histogram
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
-from nodeagent.paths import library_dir, longest_runtime_dir, runtime_dir, state_dir
+from nodeagent.paths import host_name, library_dir, longest_runtime_dir, runtime_dir, state_dir
 from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def read() -> Loaded:
         # In a pod the host name is the pod's; the chart gives the node's.
-        return load(options.config, environment.get("NODE_NAME") or socket.gethostname())
+        return load(options.config, host_name(environment))
 
     try:
         loaded = read()

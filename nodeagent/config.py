@@ -242,7 +242,8 @@ class QueueSettings:
     server: str = ""
     """ADDRESS:PORT of `sluice-queue serve`. Empty: no queue, `sluice run --queue` is refused."""
     node_name: str = ""
-    """Default: the host name. With mutual TLS the certificate must carry it."""
+    """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME (of a DaemonSet),
+    else the host name. With mutual TLS the certificate must carry it."""
     namespace: str = "default"
     """Where `sluice run --queue NAME` looks for the LocalQueue when it names no namespace."""
     ca: str = _absolute_path()

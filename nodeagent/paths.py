@@ -4,12 +4,19 @@ an argument."""
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 SOCKET_NAME = "sluice.sock"
 _LONGEST_SOCKET_PATH = 107
 """sun_path holds 108 bytes with its NUL."""
+
+
+def host_name(environment: Mapping[str, str]) -> str:
+    """What this node is called where nobody configured it; a DaemonSet sets NODE_NAME, because a
+    pod's host name is not the node's."""
+    return environment.get("NODE_NAME") or socket.gethostname()
 
 
 def runtime_dir(configured: str, environment: Mapping[str, str]) -> Path:

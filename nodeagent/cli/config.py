@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from nodeagent.adapters.config_files import Loaded, load
 from nodeagent.cli.session import complain, print_json
 from nodeagent.config import SECTIONS, ConfigError
 from nodeagent.kubelet_config import DEFAULTS, KubeletConfig
+from nodeagent.paths import host_name
 
 EXIT_MISTAKES = 2
 
@@ -26,7 +26,7 @@ def config(options: argparse.Namespace, environment: dict[str, str]) -> int:
     try:
         loaded = load(
             Path(options.config) if options.config else None,
-            host=socket.gethostname(),
+            host=host_name(environment),
             node=options.node,
             hami=[Path(name).absolute() for name in options.hami],
         )
