@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import hooks, kubelet, placement, queue, scrape, shares, together
+from tests.bench import ebpf, hooks, kubelet, placement, queue, scrape, shares, together
 from tests.bench.entries import Entry, table, write
 from tests.demo.__main__ import workplace
 from tests.node import running
 from tests.places import BUILD
 
-PARTS = ("hooks", "shares", "together", "placement", "queue", "scrape", "kubelet")
+PARTS = ("hooks", "shares", "together", "placement", "queue", "scrape", "kubelet", "ebpf")
 
 
 def main() -> int:
@@ -42,6 +42,8 @@ def main() -> int:
         entries += scrape.run(options.quick)
     if "kubelet" in wanted:
         entries += kubelet.run(options.quick)
+    if "ebpf" in wanted:
+        entries += ebpf.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0
