@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from nodeagent.core.kubelet_offers import OfferRules
+from nodeagent.shell.kubelet import DeskSettings
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB
 from tests.kubelet.place import RESOURCE, Crashed, Place, limits, with_place
@@ -169,6 +171,21 @@ async def test_a_sick_gpu_is_withdrawn_with_all_its_slots_and_comes_back(place: 
         daemon.read_gpus()
         await asyncio.sleep(0)
     await place.kubelet.until(lambda: len(place.kubelet.allocatable(RESOURCE)) == 20)
+
+
+@with_place(gpus=2, slots=10)
+async def test_a_gpu_is_taken_off_and_put_back_while_pods_run(place: Place) -> None:
+    daemon = place.daemon
+    assert daemon is not None
+    await place.run(Pod("trainer", (Container("main", limits=limits(gpumem=1024)),)))
+    grants = set(daemon.keeper.book.grants)
+    hidden = frozenset(gpu.uuid for gpu in place.readings)
+    rules = OfferRules("acme.io/other", 3, exclude_uuids=hidden)
+    daemon.desk.configure(DeskSettings(rules, "spread"))
+    await place.kubelet.until(lambda: not place.kubelet.endpoints[RESOURCE].devices)
+    assert set(daemon.keeper.book.grants) == grants, "what runs goes on"
+    daemon.desk.configure(DeskSettings(OfferRules("acme.io/other", 3), "spread"))
+    await place.kubelet.until(lambda: len(place.kubelet.endpoints[RESOURCE].devices) == 20)
 
 
 @with_place(slots=3)
