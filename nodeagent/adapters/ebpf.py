@@ -105,8 +105,9 @@ class NoKernelWatch:
 
 
 class ChildKernelWatch:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, silent_s: float = SILENT_S) -> None:
         self._options = options
+        self._silent_s = silent_s
         self._status = WatchStatus(WatchState.DOWN, "not started")
         self._lost_before = 0
         self._calls: list[Callable[[KernelEvent], None]] = []
@@ -263,7 +264,7 @@ class ChildKernelWatch:
             if "failed" in message:
                 raise ChildFailed(f"eBPF does not work here: {message['failed']}")
             if "status" in message:
-                deadline_s = SILENT_S
+                deadline_s = self._silent_s
                 if self._writer is None:
                     self._writer = writer
                     self._repeat()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from nodeagent.adapters import ebpf_host
-from nodeagent.adapters.ebpf import ChildKernelWatch
+from nodeagent.adapters.ebpf import SILENT_S, ChildKernelWatch
 from nodeagent.adapters.ebpf_cgroups import unified_root
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.telemetry_ports import KernelEvent, WatchState
@@ -42,10 +42,10 @@ needs_ebpf = pytest.mark.skipif(
 
 
 class LiveWatch:
-    def __init__(self, options: Options = OPTIONS) -> None:
+    def __init__(self, options: Options = OPTIONS, silent_s: float = SILENT_S) -> None:
         self.events: list[tuple[int, KernelEvent]] = []
         """With CLOCK_MONOTONIC of their arrival."""
-        self.watch = ChildKernelWatch(options)
+        self.watch = ChildKernelWatch(options, silent_s)
         self.watch.subscribe(lambda event: self.events.append((time.monotonic_ns(), event)))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
