@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 
+from nodeagent import native
+from nodeagent.adapters import queue_wire
+from nodeagent.adapters.wire import Wire as NodeWire
+from nodeagent.ports import GrantAsk, MemoryAsk
+from nodeagent.queue_ports import Submission
+from nodeagent.units import Bytes, Ppm
+from nodeagent.units import SharePolicy as NodePolicy
 from queuecontroller.adapters.messages import read_ask, read_shares, write_ask, write_decision
 from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.engine.model import PodSet, WorkloadKey
@@ -168,3 +175,22 @@ def test_an_error_of_an_annotation_is_an_error_of_the_ask() -> None:
     broken: dict[str, Any] = {"annotations": {"hami.io/gpu-scheduler-policy": "best"}}
     with pytest.raises(AskError, match="binpack or spread"):
         ask_of(PodSet("main", 1, {}, containers=({"nvidia.com/gpu": 1},), **broken))
+
+
+@pytest.mark.parametrize("policy", list(NodePolicy))
+def test_the_node_asks_for_what_sluice_run_asked_and_obeys_the_same(
+    wire: Wire, policy: NodePolicy
+) -> None:
+    node_wire = NodeWire(native.locate().wire_descriptors)
+    grant = GrantAsk(
+        gpus=1, memory=MemoryAsk(amount_bytes=Bytes(GIB)), share_ppm=Ppm(1_000_000), policy=policy
+    )
+    sent = queue_wire.write_submission(node_wire, Submission("n", "q", grant, "me", "t"), "n1")
+    asked = read_ask(wire.GpuAsk.FromString(sent.ask.SerializeToString()))
+    assert str(asked.policy) == str(policy)
+    world = World()
+    world.connect()
+    told = replace(world.assignment(world.submit()), ask=asked)
+    message = write_decision(wire, told, "", 30, False).SerializeToString()
+    obeyed = queue_wire.read_decision(node_wire.message("Decision").FromString(message))
+    assert obeyed.policy is policy
