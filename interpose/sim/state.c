@@ -152,6 +152,16 @@ static int gpus_make(struct sim_state *state, const char *list)
 	return state->gpu_count ? 0 : -1;
 }
 
+static struct sim_state *state_map(int fd)
+{
+	struct stat info;
+
+	if (fstat(fd, &info) != 0 ||
+	    ((size_t)info.st_size < sizeof(struct sim_state) && ftruncate(fd, (off_t)sizeof(struct sim_state)) != 0))
+		return MAP_FAILED;
+	return mmap(NULL, sizeof(struct sim_state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
 static struct sim_state *state_open(void)
 {
 	char path[256];
@@ -169,16 +179,16 @@ static struct sim_state *state_open(void)
 	if (fd < 0)
 		return NULL;
 	flock(fd, LOCK_EX); /* of the state file, so it never meets the record locks */
-	struct stat info;
-	struct sim_state *state = MAP_FAILED;
+	struct sim_state *state = state_map(fd);
 
-	if (fstat(fd, &info) == 0 &&
-	    ((size_t)info.st_size >= sizeof(*state) || ftruncate(fd, (off_t)sizeof(*state)) == 0))
-		state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (state != MAP_FAILED && state->magic != SIM_STATE_MAGIC) {
+		/* New, half made by somebody who was killed, or of another version: nothing of it may stay. */
+		munmap(state, sizeof(*state));
+		state = ftruncate(fd, 0) == 0 ? state_map(fd) : MAP_FAILED;
+	}
 	if (state != MAP_FAILED && state->magic != SIM_STATE_MAGIC) {
 		const char *list = getenv("SLUICE_SIM_GPUS");
 
-		memset(state, 0, offsetof(struct sim_state, client));
 		state->slice_ns = sim_knob_number("slice_us", DEFAULT_SLICE_NS / 1000) * 1000;
 		if (gpus_make(state, list && list[0] ? list : DEFAULT_GPUS) == 0) {
 			__atomic_store_n(&state->magic, SIM_STATE_MAGIC, __ATOMIC_RELEASE);

@@ -158,3 +158,17 @@ def test_a_cut_that_cannot_be_is_refused(tmp_path: Path, cut: str) -> None:
     )
     assert done.returncode != 0
     assert cut in done.stderr
+
+
+def test_the_file_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    with card(tmp_path / "sim", GPUS) as gpus:
+        nvml(gpus, "answer(n.nvmlDeviceGetCount())")
+        state = gpus.directory / "state"
+        state.write_bytes(b"\xa5" * state.stat().st_size)
+        assert nvml(gpus, "answer(n.nvmlDeviceGetCount())") == 2
+        assert [len(row) if isinstance(row, list) else row for row in nvml(gpus, LISTING)][:3] == [
+            8,
+            8,
+            6,
+        ]
+        assert run(gpus, CUDA, str(1 << 20))["alloc"] == 0
