@@ -24,6 +24,7 @@ from typing import Final
 from nodeagent import metrics as m
 from nodeagent import native
 from nodeagent.adapters import ebpf_host
+from nodeagent.adapters.cgroup_hold import CgroupRestrainer
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
 from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
@@ -37,7 +38,7 @@ from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
-from nodeagent.adapters.proc_facts import CgroupRestrainer, ProcInspector
+from nodeagent.adapters.proc_facts import ProcInspector
 from nodeagent.adapters.queue_client import GrpcQueueLink
 from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
 from nodeagent.adapters.region_mounts import region_mounts
@@ -253,12 +254,10 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         counters.append(side.counters)
         takers.append(side.configure)
     kernel = make_kernel(settings, known, keeper, gpus)
-    watch.attach(kernel.watch)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
     if settings.ebpf.enabled != "off":
-        kernel.watch.subscribe(watch.heard)
-        containment.kernel = kernel.watch
+        watch.attach(kernel.watch)
     endpoints.append(kernel)
     counters.append(kernel.counters)
     endpoints.append(LocalApi(runtime, wire, service, clock, doctor))

@@ -17,10 +17,12 @@ class ProcessFacts:
     program: str
     """Its executable as it sees it; empty where it is gone or a kernel thread."""
     cgroup: str
-    """Path in the unified hierarchy."""
+    """Path of its container's own cgroup in the unified hierarchy; empty: it is in none."""
     pod_uid: str
     ancestors: tuple[tuple[int, int], ...]
     """(pid, start time), the parent first."""
+    freezer: str = ""
+    """The same in version 1's freezer, where the host has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,11 @@ class NotPossible(Exception):
 
 
 class Restrainer(Protocol):
-    """Holds or ends whole cgroups. Paths are those of ProcessFacts. All raise NotPossible."""
+    """Holds or ends whole containers. Paths are those of ProcessFacts; one of the two is enough.
+    All raise NotPossible."""
 
-    def freeze(self, cgroup: str, frozen: bool) -> None: ...
-    def kill(self, cgroup: str) -> None: ...
+    def freeze(self, cgroup: str, freezer: str, frozen: bool) -> None: ...
+    def kill(self, cgroup: str, freezer: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

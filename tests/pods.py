@@ -81,9 +81,6 @@ class PodNode:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
-    def grant_of(self, uid: str) -> dict[str, Any] | None:
-        return next((g for g in self.node.grants() if (g.get("pod_uid") or "") == uid), None)
-
 
 @contextlib.contextmanager
 def pod_node(

@@ -1,4 +1,5 @@
-"""Which pods have processes here, by the names of their cgroups.
+"""Which pods have processes here, by the names of their cgroups; where the hierarchies are, and
+which cgroup is a container's own.
 
 The kubelet names them `pod<uid>` below `kubepods`, the systemd driver `kubepods…-pod<uid>.slice`
 with the dashes of the UID as underscores; both forms, in either version of cgroups.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,55 @@ def pod_of(pid: int) -> PodUid | None:
     except OSError:
         return None
     return pod_in(text)
+
+
+def container_path(path: str) -> str:
+    """The cgroup of the container that `path` is in: the one right below its pod's, whatever the
+    container made below that. Empty: it is in none, and holding it would hold others too."""
+    found = _NAME.search(path)
+    if found is None or ".." in path.split("/"):
+        return ""
+    below = path[found.end() :].split("/", 1)[0]
+    return path[: found.end()] + below if below else ""
+
+
+def unified_path(text: str) -> str:
+    """The path in the unified hierarchy, of a /proc/PID/cgroup; empty: in none."""
+    return _path_in(text, "0::")
+
+
+def freezer_path(text: str) -> str:
+    """The path in version 1's freezer, of a /proc/PID/cgroup; empty: there is none."""
+    return _path_in(text, ":freezer:")
+
+
+def _path_in(text: str, mark: str) -> str:
+    for line in text.splitlines():
+        before, found, path = line.partition(mark)
+        if found and (before.isdecimal() if before else mark == "0::"):
+            return path.removesuffix(" (deleted)")
+    return ""
+
+
+def unified_root() -> Path | None:
+    """Where cgroup2 is mounted: /sys/fs/cgroup, or a directory in it on hosts with both
+    versions."""
+    return _mounted(lambda kind, options: kind == "cgroup2")
+
+
+def freezer_root() -> Path | None:
+    """Where version 1's freezer is mounted."""
+    return _mounted(lambda kind, options: kind == "cgroup" and "freezer" in options)
+
+
+def _mounted(is_it: Callable[[str, Sequence[str]], bool]) -> Path | None:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _, rest = line.partition(" - ")
+            kind, _source, *options = rest.split()
+            if is_it(kind, options[-1].split(",") if options else ()):
+                return Path(fields.split()[4].encode().decode("unicode_escape"))
+    return None
 
 
 def pod_in(text: str) -> PodUid | None:

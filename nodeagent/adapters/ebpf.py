@@ -114,6 +114,7 @@ class ChildKernelWatch:
         self._pids: frozenset[int] = frozenset()
         self._libraries: frozenset[str] = frozenset()
         self._wanted_denied: set[str] = set()
+        self._to_allow: set[str] = set()
         self._denied: frozenset[str] = frozenset()
         self._traced: Counter[int] = Counter()
         self._questions = itertools.count(1)
@@ -154,11 +155,16 @@ class ChildKernelWatch:
                 await self._ask({"trace": pid, "on": False})
 
     async def deny_opens(self, cgroup: str, denied: bool) -> None:
+        if denied:
+            self._to_allow.discard(cgroup)
+        else:  # remembered where there is no child now: the next one takes refusals over
+            self._wanted_denied.discard(cgroup)
+            self._to_allow.add(cgroup)
         self._denied = frozenset(await self._ask({"deny": cgroup, "on": denied}))
         if denied:
             self._wanted_denied.add(cgroup)
         else:
-            self._wanted_denied.discard(cgroup)
+            self._to_allow.discard(cgroup)
 
     def denied(self) -> frozenset[str]:
         return self._denied
@@ -296,6 +302,9 @@ class ChildKernelWatch:
         self._say({"libraries": sorted(self._libraries)})
         for cgroup in sorted(self._wanted_denied):
             self._say({"ask": 0, "deny": cgroup, "on": True})
+        for cgroup in sorted(self._to_allow):
+            self._say({"ask": 0, "deny": cgroup, "on": False})
+        self._to_allow.clear()
         for pid, times in self._traced.items():
             for _ in range(times):
                 self._say({"ask": 0, "trace": pid, "on": True})

@@ -23,31 +23,12 @@ FILEID_KERNFS: Final = 0xFE
 PIN: Final = "deny-"
 
 
-def unified_root() -> Path | None:
-    """Where cgroup2 is mounted: /sys/fs/cgroup, or a directory in it on hosts with both
-    versions."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            fields, _, rest = line.partition(" - ")
-            if rest.startswith("cgroup2 "):
-                return Path(fields.split()[4].encode().decode("unicode_escape"))
-    return None
-
-
 def cgroup_text(pid: int) -> str:
     """/proc/PID/cgroup; empty when the process is gone."""
     try:
         return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def unified_path(text: str) -> str:
-    """The path in the unified hierarchy, of a /proc/PID/cgroup; empty: in none."""
-    for line in text.splitlines():
-        if line.startswith("0::"):
-            return line[3:].removesuffix(" (deleted)")
-    return ""
 
 
 def cgroup_id(root: Path, path: str) -> int | None:

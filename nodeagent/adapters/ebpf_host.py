@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from nodeagent.adapters.cgroups import unified_root
 from nodeagent.adapters.ebpf_bcc import DIST_PACKAGES, kernel_headers
-from nodeagent.adapters.ebpf_cgroups import unified_root
 from nodeagent.adapters.ebpf_kernel import UPROBE_TYPE, LibbpfMissing, load_libbpf
 from nodeagent.ports import Finding
 

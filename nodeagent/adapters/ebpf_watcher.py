@@ -17,7 +17,7 @@ from nodeagent.adapters import ebpf_audit as audit
 from nodeagent.adapters import ebpf_cgroups as cgroups
 from nodeagent.adapters import ebpf_records as rec
 from nodeagent.adapters import elf
-from nodeagent.adapters.cgroups import pod_in
+from nodeagent.adapters.cgroups import pod_in, unified_path, unified_root
 from nodeagent.adapters.ebpf_kernel import Kernel, Ring, close_all
 from nodeagent.adapters.ebpf_libraries import Kind, Libraries, Mapping, distinct, file_id, foreign
 from nodeagent.adapters.pidfd import read_process
@@ -95,7 +95,7 @@ class Watcher:
         self._tell = tell
         self._ring: Ring | None = None
         self._links: list[int] = []
-        self._root = cgroups.unified_root()
+        self._root = unified_root()
         self._refusals: cgroups.Refusals | None = None
         self._libraries = Libraries()
         self._known: frozenset[FileId] = frozenset()
@@ -210,7 +210,7 @@ class Watcher:
             command=command,
             cgroup_id=cgroup,
             starttime_ticks=_starttime(pid),
-            cgroup=cgroups.unified_path(text),
+            cgroup=unified_path(text),
             pod_uid=pod_in(text) or "",
         )
 
@@ -221,7 +221,7 @@ class Watcher:
             uid = read_process(pid).uid
             command = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
         if self._root is not None:
-            path = cgroups.unified_path(cgroups.cgroup_text(pid))
+            path = unified_path(cgroups.cgroup_text(pid))
             number = cgroups.cgroup_id(self._root, path) or 0
         return self._describe(pid, uid, command.strip(), number)
 
@@ -246,7 +246,7 @@ class Watcher:
         """In the kernel's own sets, from which old entries fall out."""
         self._kernel.update(self._fds["watched_pids"], rec.PID.pack(pid), b"\1")
         if self._root is not None:
-            path = cgroups.unified_path(cgroups.cgroup_text(pid))
+            path = unified_path(cgroups.cgroup_text(pid))
             number = cgroups.cgroup_id(self._root, path)
             if number is not None:
                 self._kernel.update(self._fds["watched_cgroups"], rec.WORD.pack(number), b"\1")

@@ -1,4 +1,4 @@
-"""Facts about processes from /proc, and cgroups held or ended through the unified hierarchy."""
+"""Facts about processes from /proc."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from nodeagent.adapters.cgroups import pod_in
+from nodeagent.adapters.cgroups import container_path, freezer_path, pod_in, unified_path
 from nodeagent.adapters.pidfd import LARGEST_PID, read_process
-from nodeagent.watch_ports import MappedLibrary, NotPossible, ProcessFacts
+from nodeagent.watch_ports import MappedLibrary, ProcessFacts
 
 MOST_ANCESTORS: Final = 64
 _LIBCUDA: Final = re.compile(rb"/libcuda\.so[.0-9]*(?: \(deleted\))?$")
-_ROOT: Final = Path("/sys/fs/cgroup")
 
 
 class ProcInspector:
@@ -35,9 +34,10 @@ class ProcInspector:
             starttime_ticks=process.starttime_ticks,
             uid=process.uid,
             program=program,
-            cgroup=_unified(cgroup_text),
+            cgroup=container_path(unified_path(cgroup_text)),
             pod_uid=pod_in(cgroup_text) or "",
             ancestors=ancestors,
+            freezer=container_path(freezer_path(cgroup_text)),
         )
 
     def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
@@ -63,40 +63,6 @@ class ProcInspector:
         except OSError:
             return None
         return found.st_dev, found.st_ino
-
-
-class CgroupRestrainer:
-    def __init__(self, root: Path = _ROOT) -> None:
-        self._root = root
-
-    def freeze(self, cgroup: str, frozen: bool) -> None:
-        self._write(cgroup, "cgroup.freeze", "1" if frozen else "0")
-
-    def kill(self, cgroup: str) -> None:
-        self._write(cgroup, "cgroup.kill", "1")
-
-    def _write(self, cgroup: str, name: str, value: str) -> None:
-        # Anything but a container's own cgroup holds others too.
-        if pod_in(cgroup) is None or ".." in cgroup.split("/"):
-            raise NotPossible(f"{cgroup or 'its cgroup'} is not a container's")
-        path = self._root / cgroup.strip("/") / name
-        try:
-            with open(path, "w", encoding="ascii", opener=_existing) as file:
-                file.write(value)
-        except OSError as error:
-            raise NotPossible(f"{path}: {error.strerror}") from error
-
-
-def _existing(path: str, _flags: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-
-def _unified(text: str) -> str:
-    """`0::PATH`; empty on a host with version 1 alone."""
-    for line in text.splitlines():
-        if line.startswith("0::"):
-            return line[3:]
-    return ""
 
 
 def _ancestors(pid: int) -> tuple[tuple[int, int], ...]:

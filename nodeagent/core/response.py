@@ -104,18 +104,27 @@ class Responder:
         return max(0.0, min(waits)) if waits else None
 
     def cleared(self, alarm: Alarm, alive: bool) -> list[Act]:
-        """Takes back what can be, last first, unless another suspicion still wants it."""
+        """Takes back what can be, last first, unless another suspicion still wants it. What was
+        done to a whole container or grant is taken back, too, when only the process has ended."""
         climb = self._climbs.pop(alarm.key, None)
-        if climb is None or not alive:
+        if climb is None:
             return []
         wanted = {
-            step
+            (step, held(step, other.alarm.subject))
             for other in self._climbs.values()
-            if other.alarm.subject.key == alarm.subject.key
             for step in other.done
         }
         return [
             Act(step, alarm, climb.level, undo=True)
             for step in reversed(climb.done)
-            if step in UNDONE and step not in wanted
+            if step in UNDONE
+            and (step, held(step, alarm.subject)) not in wanted
+            and (alive or held(step, alarm.subject) != alarm.subject.key)
         ]
+
+
+def held(step: Step, subject: Subject) -> str:
+    """What the step holds: the grant, the container, or the process alone."""
+    if step is Step.THROTTLE and subject.grant is not None:
+        return f"grant:{subject.grant}"
+    return f"container:{subject.container}" if subject.container else subject.key

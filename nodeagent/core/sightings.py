@@ -22,7 +22,9 @@ class Subject:
     program: str = ""
     """Path of the executable by the kernel's word; for a grant its name."""
     cgroup: str = ""
-    """In the unified hierarchy."""
+    """Its container's own, in the unified hierarchy."""
+    freezer: str = ""
+    """The same in version 1's freezer."""
     pod_uid: str = ""
     namespace: str = ""
     queue: str = ""
@@ -30,6 +32,11 @@ class Subject:
     @property
     def key(self) -> str:
         return f"{self.pid}:{self.starttime_ticks}" if self.pid else f"grant:{self.grant}"
+
+    @property
+    def container(self) -> str:
+        """What tells its container from every other; empty: there is none to hold."""
+        return (self.cgroup or self.freezer) if self.pod_uid else ""
 
     def __str__(self) -> str:
         whole = f"grant {self.grant}" if self.grant is not None else "no grant"

@@ -22,7 +22,7 @@ from nodeagent.core.sightings import Subject
 from nodeagent.ports import Clock, LedgerFull, Processes, Refused
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
-from nodeagent.telemetry_ports import KernelWatch, KernelWatchUnavailable
+from nodeagent.telemetry_ports import KernelWatch, KernelWatchUnavailable, WatchState
 from nodeagent.units import GrantId
 from nodeagent.watch_ports import AuditLog, AuditRow, NotPossible, Restrainer
 
@@ -134,7 +134,10 @@ class Containment:
         if self.kernel is None:
             raise NotPossible("opens are denied through eBPF, which is off here")
         if not subject.pod_uid or not subject.cgroup:
-            raise NotPossible("it has no cgroup of its own")
+            raise NotPossible("it has no cgroup of its own in the unified hierarchy")
+        status = self.kernel.status()
+        if not undo and status.state is not WatchState.RUNNING:
+            raise NotPossible(f"eBPF is {status.state}: {status.reason or 'its programs load'}")
         task = asyncio.get_running_loop().create_task(
             self._deny_opens(self.kernel, subject.cgroup, not undo)
         )
@@ -149,11 +152,11 @@ class Containment:
 
     def _hold(self, step: Step, subject: Subject, undo: bool) -> None:
         """A container by its cgroup; else the process, or every process of the grant."""
-        if subject.pod_uid and subject.cgroup:
+        if subject.container:
             if step is Step.KILL:
-                self._restrainer.kill(subject.cgroup)
+                self._restrainer.kill(subject.cgroup, subject.freezer)
             else:
-                self._restrainer.freeze(subject.cgroup, not undo)
+                self._restrainer.freeze(subject.cgroup, subject.freezer, not undo)
             return
         number = _SIGNALS[step, undo]
         if not subject.pid:

@@ -217,7 +217,9 @@ class Watch:
         for tenant in self._keeper.open[grant].tenants.values():
             facts = self._facts_of(tenant.handle.process.pid)
             if facts is not None and facts.pod_uid == record.container.pod_uid:
-                return replace(subject, cgroup=facts.cgroup, pod_uid=facts.pod_uid)
+                return replace(
+                    subject, cgroup=facts.cgroup, freezer=facts.freezer, pod_uid=facts.pod_uid
+                )
         return subject
 
     def _registered(self, process: Process, grant: GrantId) -> Subject:
@@ -250,6 +252,7 @@ class Watch:
             uid=facts.uid,
             program=facts.program,
             cgroup=facts.cgroup,
+            freezer=facts.freezer,
             pod_uid=facts.pod_uid,
             namespace=namespace,
             queue=queue,

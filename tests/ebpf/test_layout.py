@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import ebpf_audit, ebpf_bcc, ebpf_cgroups, ebpf_host
+from nodeagent.adapters import ebpf_audit, ebpf_bcc, ebpf_host
 from nodeagent.adapters import ebpf_records as rec
 from nodeagent.config import device_numbers
 from tests.places import REPO
@@ -102,20 +102,6 @@ def test_a_window_ends_by_time_or_by_what_it_took() -> None:
     # Threads lose side by side, so the process no more than the window.
     assert budget.cost_ratio(0.02, 1_000_000, 0) == pytest.approx(0.002)
     assert budget.slice_s < budget.window_s
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("0::/a/b\n", "/a/b"),
-        ("4:memory:/x\n0::/\n", "/"),
-        ("4:memory:/x\n", ""),
-        ("0::/gone (deleted)\n", "/gone"),
-        ("", ""),
-    ],
-)
-def test_the_unified_path_of_a_process(text: str, path: str) -> None:
-    assert ebpf_cgroups.unified_path(text) == path
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

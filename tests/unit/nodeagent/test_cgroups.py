@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.cgroups import CgroupPods, pod_in
+from nodeagent.adapters.cgroups import (
+    CgroupPods,
+    container_path,
+    freezer_path,
+    pod_in,
+    unified_path,
+)
 
 UID = "d8aa9a47-ad0f-4bbe-bc12-ab31605d3211"
 SYSTEMD = UID.replace("-", "_")
@@ -29,6 +35,43 @@ STATIC = "0123456789abcdef0123456789abcdef"
 )  # fmt: skip
 def test_the_pod_of_a_cgroup(text: str, pod: str | None) -> None:
     assert pod_in(text) == pod
+
+
+@pytest.mark.parametrize(
+    ("text", "unified", "freezer"),
+    [
+        ("0::/a/b\n", "/a/b", ""),
+        ("4:memory:/x\n6:freezer:/y\n0::/\n", "/", "/y"),
+        ("4:memory:/x\n", "", ""),
+        ("0::/gone (deleted)\n", "/gone", ""),
+        ("1:name=:freezer:/forged\n7:memory:/0::/forged\n", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_the_paths_of_a_process(text: str, unified: str, freezer: str) -> None:
+    assert unified_path(text) == unified
+    assert freezer_path(text) == freezer
+
+
+@pytest.mark.parametrize(
+    ("path", "container"),
+    [
+        (f"/kubepods/burstable/pod{UID}/ab", f"/kubepods/burstable/pod{UID}/ab"),
+        (f"/kubepods/pod{UID}/ab/inner/pod{STATIC}/x", f"/kubepods/pod{UID}/ab"),
+        (
+            f"/kubepods.slice/kubepods-pod{SYSTEMD}.slice/crio-1.scope/container",
+            f"/kubepods.slice/kubepods-pod{SYSTEMD}.slice/crio-1.scope",
+        ),
+        (f"/kubepods/pod{UID}", ""),
+        (f"/kubepods/pod{UID}/", ""),
+        (f"/kubepods/pod{UID}/../ab", ""),
+        ("/system.slice/ssh.service", ""),
+        ("/", ""),
+        ("", ""),
+    ],
+)
+def test_a_containers_own_cgroup_is_right_below_its_pods(path: str, container: str) -> None:
+    assert container_path(path) == container
 
 
 @pytest.mark.parametrize("tree", ["", "systemd"], ids=["one tree", "a tree per controller"])

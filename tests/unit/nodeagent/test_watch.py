@@ -4,6 +4,7 @@ without its audit row."""
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -99,10 +100,10 @@ class World:
 
         return SimpleNamespace(signal=signal, close=lambda: None)
 
-    def freeze(self, cgroup: str, frozen: bool) -> None:
+    def freeze(self, cgroup: str, freezer: str, frozen: bool) -> None:
         self.done.append(("freeze", cgroup, frozen))
 
-    def kill(self, cgroup: str) -> None:
+    def kill(self, cgroup: str, freezer: str) -> None:
         self.done.append(("kill", cgroup))
 
     def apply(self, event: Any) -> None:
@@ -248,6 +249,69 @@ def test_the_process_of_a_grant_is_held_and_its_neighbour_is_not() -> None:
     bench(act)
 
 
+def test_a_container_stays_held_while_another_of_its_processes_is_suspected() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.world.add(8, CGROUP, POD)
+        await it.looks(on_gpu(7, 8), 4)
+        held = [("freeze", CGROUP, True), ("freeze", CGROUP, True)]
+        assert it.world.done == held
+        await it.looks(on_gpu(8), 15)
+        assert it.world.done == held
+        assert it.kernel.denied() == {CGROUP}
+        await it.looks(on_gpu(), 15)
+        assert it.world.done == [*held, ("freeze", CGROUP, False)]
+        assert it.kernel.denied() == frozenset()
+
+    bench(act)
+
+
+def test_when_the_process_has_ended_what_else_was_held_with_it_goes_on() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        grant, one = held("g1", POD)
+        it.world.grants[grant] = one
+        await it.looks(on_gpu(7), 4)
+        del it.world.facts[7]
+        await it.looks(on_gpu(), 1)
+        assert it.world.done == [
+            ("PauseSet", "g1", True),
+            ("freeze", CGROUP, True),
+            ("freeze", CGROUP, False),
+            ("PauseSet", "g1", False),
+        ]
+        assert it.kernel.denied() == frozenset()
+
+    bench(act)
+
+
+def test_of_a_process_alone_nothing_is_taken_back_after_its_end() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        await it.looks(on_gpu(7), 4)
+        assert it.world.done == [("signal", 7, signal.SIGSTOP)]
+        del it.world.facts[7]
+        await it.looks(on_gpu(), 15)
+        assert it.world.done == [("signal", 7, signal.SIGSTOP)]
+        assert not any(row.undo for row in it.world.rows)
+
+    bench(act, bare_metal="contain")
+
+
+def test_opens_that_nobody_can_deny_are_not_told_as_denied() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7, CGROUP, POD)
+        it.kernel.die("killed")
+        await it.looks(on_gpu(7), 4)
+        told = [
+            event.text.partition(":")[0] for event in it.journal.after(0) if event.kind == "act"
+        ]
+        assert told == ["freeze"]
+        assert it.kernel.denied() == frozenset()
+
+    bench(act)
+
+
 def test_without_an_audit_row_nothing_is_done() -> None:
     async def act(it: Bench) -> None:
         it.world.full = True
@@ -335,7 +399,7 @@ def test_launches_that_pass_us_by_are_told_after_three_windows() -> None:
 
 def test_a_cgroup_that_cannot_be_held_stops_nothing_else() -> None:
     async def act(it: Bench) -> None:
-        def broken(cgroup: str, frozen: bool) -> None:
+        def broken(cgroup: str, freezer: str, frozen: bool) -> None:
             raise NotPossible("no such cgroup")
 
         it.world.freeze = broken  # type: ignore[method-assign]
