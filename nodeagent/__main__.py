@@ -232,6 +232,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
             fatal=fatal,
         )
         endpoints.append(service.queue)
+        containment.placers.append(service.queue.evict)
     if kubelet.enabled:
         try:
             side = make_kubelet(

@@ -53,17 +53,18 @@ class Step(StrEnum):
     KILL = "kill"
     """The only step that gives GPU memory back."""
     EVICT = "report_for_eviction"
-    """Tell whoever placed it here."""
+    """Tell whoever placed it here, right after the kill: a killed job ends, and why it did has to
+    be said before its end is."""
 
 
 Ladder = tuple[tuple[Step, float], ...]
 _NOTHING: Final[Ladder] = ()
 _EVASIVE: Final[Ladder] = (
     *((Step.THROTTLE, 0.0), (Step.DENY, 0.0), (Step.FREEZE, 0.5)),
-    *((Step.KILL, 30.0), (Step.EVICT, 60.0)),
+    *((Step.KILL, 30.0), (Step.EVICT, 30.0)),
 )
 _CERTAIN: Final[Ladder] = (
-    *((Step.DENY, 0.0), (Step.FREEZE, 0.5), (Step.KILL, 5.0), (Step.EVICT, 60.0)),
+    *((Step.DENY, 0.0), (Step.FREEZE, 0.5), (Step.KILL, 5.0), (Step.EVICT, 5.0)),
 )
 
 

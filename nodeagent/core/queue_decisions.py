@@ -28,6 +28,9 @@ from nodeagent.units import NS_PER_S, GrantId
 MOST_DONE: Final = 1000
 """Ended work remembered against repeated decisions; the controller repeats within seconds."""
 
+EVICTION_GRACE_S: Final = 1.0
+"""Of work that the node ends by itself: its processes were held, or killed, before."""
+
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -103,6 +106,14 @@ class GrantEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Evicted:
+    """The node itself ends it, for what it did here."""
+
+    grant: GrantId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """The controller has heard what became of the work."""
 
@@ -129,6 +140,7 @@ Event = (
     | GrantRefused
     | ResumeRefused
     | GrantEnded
+    | Evicted
     | Acknowledged
     | Ticked
 )
@@ -222,6 +234,7 @@ class QueueBook:
             GrantRefused: self._grant_refused,
             ResumeRefused: self._resume_refused,
             GrantEnded: self._grant_ended,
+            Evicted: self._evicted,
             Acknowledged: self._acknowledged,
             Ticked: self._ticked,
         }
@@ -470,6 +483,14 @@ class QueueBook:
             reason = work.reason or work.decision.reason
             return self._end(work, WorkState.STOPPED, reason)
         return self._end(work, WorkState.FINISHED, "the command has ended")
+
+    def _evicted(self, event: Evicted, now_ns: int) -> list[Instruction]:
+        work = self.work_of(event.grant)
+        if work is None or work.state in OVER:
+            return []
+        stopping = replace(work, state=WorkState.STOPPING, reason=event.reason)
+        self.works[work.key] = stopping
+        return [StoreWork(stopping), Stop(event.grant, EVICTION_GRACE_S, event.reason)]
 
     def _acknowledged(self, event: Acknowledged, now_ns: int) -> list[Instruction]:
         work = self.works.get(event.key)

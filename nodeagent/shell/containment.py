@@ -53,8 +53,9 @@ class Containment:
         self._clock = clock
         self.kernel: KernelWatch | None = None
         """Set where eBPF runs: without it opens cannot be denied."""
-        self.on_evict: list[Callable[[GrantId, str], None]] = []
-        """Whoever placed grants here, and can take them away."""
+        self.placers: list[Callable[[GrantId, str], str]] = []
+        """Who places grants here, and can take them away: told (grant, why), they say who they
+        are; empty: it is none of theirs."""
         # From 0: a rise from nothing is none to Prometheus.
         self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
         self._throttled: set[GrantId] = set()
@@ -71,7 +72,7 @@ class Containment:
             )
             return
         try:
-            self._do(act)
+            outcome = self._do(act)
         except NotPossible as error:
             log.info("%s of %s: %s", name, subject, error)
             return
@@ -79,7 +80,7 @@ class Containment:
         self._journal.tell(
             "act",
             "critical" if act.step is Step.KILL else "warning",
-            f"{name}: {subject}, because of {act.alarm.rule}",
+            f"{name}: {subject}, because of {act.alarm.rule}{outcome}",
             uid=subject.uid,
             grant=subject.grant,
             pid=subject.pid,
@@ -101,16 +102,18 @@ class Containment:
             evidence=json.dumps(dict(act.alarm.evidence), sort_keys=True),
         )
 
-    def _do(self, act: Act) -> None:
+    def _do(self, act: Act) -> str:
+        """What else there is to say about it. Raises NotPossible."""
         subject = act.alarm.subject
         if act.step is Step.THROTTLE:
             self._throttle(subject, act.undo)
         elif act.step is Step.DENY:
             self._deny(subject, act.undo)
         elif act.step is Step.EVICT:
-            self._evict(subject, str(act.alarm.rule))
+            return self._evict(subject, str(act.alarm.rule))
         else:
             self._hold(act.step, subject, act.undo)
+        return ""
 
     def _throttle(self, subject: Subject, undo: bool) -> None:
         grant = subject.grant
@@ -172,11 +175,17 @@ class Containment:
         finally:
             handle.close()
 
-    def _evict(self, subject: Subject, why: str) -> None:
-        if subject.grant is None:
+    def _evict(self, subject: Subject, why: str) -> str:
+        held = self._keeper.book.grants.get(subject.grant) if subject.grant is not None else None
+        if subject.grant is None or held is None:
             raise NotPossible("nobody placed it here")
-        for call in self.on_evict:
-            call(subject.grant, why)
+        told = [who for call in self.placers if (who := call(subject.grant, why))]
+        if told:
+            return f"; told: {', '.join(told)}"
+        container = held.record.container
+        if container is not None:
+            return f"; nobody here can evict it: delete pod {container.namespace}/{container.pod}"
+        return f"; nobody placed it: `sluice release {subject.grant[:8]}` ends its grant"
 
     def forgive(self, grant: GrantId) -> None:
         """A person let the grant go on: it is not ours to resume any more."""

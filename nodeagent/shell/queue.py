@@ -227,6 +227,9 @@ class QueueDesk:
             do.reason,
         )
         loop = asyncio.get_running_loop()
+        earlier = self._kills.pop(do.grant, None)
+        if earlier is not None:  # told to stop before, with more time
+            earlier.cancel()
         self._kills[do.grant] = loop.call_later(do.grace_s, self._kill, do.grant)
 
     def _kill(self, grant: GrantId) -> None:
@@ -246,6 +249,15 @@ class QueueDesk:
         if handle is not None:
             handle.cancel()
         asyncio.get_running_loop().call_soon(self._apply, qd.GrantEnded(grant))
+
+    def evict(self, grant: GrantId, rule: str) -> str:
+        """The grant ends, and the controller hears why; whom that is, empty where it is not the
+        queue's."""
+        workload = self.workload_of(grant)
+        if not workload:
+            return ""
+        self._apply(qd.Evicted(grant, f"the node ended it: {rule}, see `sluice events` there"))
+        return f"the queue controller, {workload}"
 
     def workload_of(self, grant: GrantId) -> str:
         work = self.book.work_of(grant)

@@ -241,7 +241,7 @@ def climbed(responder: Responder, until_s: float) -> list[tuple[float, Step]]:
     [
         (Level.OBSERVE, []),
         (Level.CONTAIN, [(0, Step.THROTTLE), (0, Step.DENY), (0.5, Step.FREEZE)]),
-        (Level.KILL, [(0, Step.THROTTLE), (0, Step.DENY), (0.5, Step.FREEZE), (30, Step.KILL), (60, Step.EVICT)]),
+        (Level.KILL, [(0, Step.THROTTLE), (0, Step.DENY), (0.5, Step.FREEZE), (30, Step.KILL), (30, Step.EVICT)]),
     ],
 )  # fmt: skip
 def test_a_policy_cuts_the_ladder_off(level: Level, steps: list[tuple[float, Step]]) -> None:

@@ -184,6 +184,29 @@ def test_stop_needs_no_lease_and_ends_with_the_grant() -> None:
     assert desk.state is None
 
 
+def test_what_the_node_ends_itself_is_told_as_stopped_with_the_reason() -> None:
+    desk = running()
+    (store, stop) = desk(qd.Evicted(G, "tampered_region"))
+    assert isinstance(store, qd.StoreWork)
+    assert isinstance(stop, qd.Stop)
+    assert (stop.grant, stop.reason) == (G, "tampered_region")
+    desk(qd.Decided(3, 6, decision(6)))
+    assert desk.state is WorkState.STOPPING, "a later decision to run does not save it"
+    (_, tell) = desk(qd.GrantEnded(G))
+    assert isinstance(tell, qd.Tell)
+    assert (tell.work.state, tell.work.reason) == (WorkState.STOPPED, "tampered_region")
+    assert desk(qd.Evicted(G, "again")) == []
+
+
+def test_eviction_does_not_wait_for_the_time_it_had_to_stop() -> None:
+    desk = running()
+    desk(qd.Decided(3, 6, decision(6, Desired.STOP, grace_s=3600)))
+    desk.out.clear()
+    desk(qd.Evicted(G, "tampered_region"))
+    (stop,) = [one for one in desk.out if isinstance(one, qd.Stop)]
+    assert stop.grace_s == qd.EVICTION_GRACE_S
+
+
 def test_a_job_that_ends_by_itself_is_finished() -> None:
     desk = running()
     desk(qd.Disconnected())
@@ -309,6 +332,7 @@ _EVENTS = st.one_of(
             "end",
             "refuse",
             "resume refused",
+            "evict",
             "ack",
             "later",
         ]
@@ -332,6 +356,8 @@ def test_whatever_comes_in_whatever_order(events: list[Any]) -> None:
             live.clear()
         elif event == "resume refused":
             queue += [qd.ResumeRefused(one, "taken") for one in live]
+        elif event == "evict":
+            queue += [qd.Evicted(one, "tampered_region") for one in live]
         elif event == "ack":
             queue += [
                 qd.Acknowledged(w.key, w.decision.uid, w.decision.attempt, w.state, True)

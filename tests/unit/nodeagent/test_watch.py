@@ -312,6 +312,47 @@ def test_opens_that_nobody_can_deny_are_not_told_as_denied() -> None:
     bench(act)
 
 
+@pytest.mark.parametrize(
+    ("who", "told"),
+    [
+        ("the queue controller, ns/w", "told: the queue controller, ns/w"),
+        ("", "delete pod team/p"),
+    ],
+    ids=["through the queue", "by the kubelet"],
+)
+def test_right_after_the_kill_whoever_placed_it_is_told(who: str, told: str) -> None:
+    async def act(it: Bench) -> None:
+        calls: list[tuple[GrantId, str]] = []
+
+        def placer(grant: GrantId, why: str) -> str:
+            calls.append((grant, why))
+            return who
+
+        it.watch._containment.placers.append(placer)
+        it.world.add(7, CGROUP, POD)
+        grant, one = held("g1", POD)
+        it.world.grants[grant] = one
+        await it.looks(on_gpu(7), 40)
+        assert ("kill", CGROUP) in it.world.done
+        assert calls == [(grant, "unregistered_gpu_user")]
+        assert [row.step for row in it.world.rows][-2:] == ["kill", "report_for_eviction"]
+        assert it.watch._containment.acts["report_for_eviction"] == 1
+        (event,) = [one for one in it.journal.after(0) if "report_for_eviction" in one.text]
+        assert told in event.text
+
+    bench(act, grants="kill")
+
+
+def test_nobody_placed_what_is_in_no_grant() -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        await it.looks(on_gpu(7), 40)
+        assert it.world.done[-1] == ("signal", 7, signal.SIGKILL)
+        assert it.watch._containment.acts["report_for_eviction"] == 0
+
+    bench(act, bare_metal="kill")
+
+
 def test_without_an_audit_row_nothing_is_done() -> None:
     async def act(it: Bench) -> None:
         it.world.full = True
