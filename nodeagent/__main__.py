@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -254,7 +255,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         checks.append(side.safety.findings)
         counters.append(side.counters)
         takers.append(side.configure)
-    kernel = make_kernel(settings, known, keeper, gpus)
+    kernel = make_kernel(settings, runtime, known, keeper, gpus)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
     if settings.ebpf.enabled != "off":
@@ -324,8 +325,19 @@ def make_nvml(settings: Settings, clock: Clock) -> Nvml:
     return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
 
 
+def pins_of(runtime: Path) -> str:
+    """Each daemon its own: it takes over what it finds there."""
+    if runtime == Path("/run/sluice"):
+        return "sluice"
+    return f"sluice-{zlib.crc32(os.fsencode(runtime)):08x}"
+
+
 def make_kernel(
-    settings: Settings, known: Callable[[], frozenset[str]], keeper: Keeper, gpus: Gpus
+    settings: Settings,
+    runtime: Path,
+    known: Callable[[], frozenset[str]],
+    keeper: Keeper,
+    gpus: Gpus,
 ) -> KernelDesk:
     """Raises Unavailable where eBPF is demanded and not to be had."""
     ebpf = settings.ebpf
@@ -340,6 +352,7 @@ def make_kernel(
                 ebpf.audit_interval_s,
                 ebpf.audit_window_ms / 1000,
                 ebpf.audit_budget_percent / 100,
+                pins=pins_of(runtime),
             )
         )
     return KernelDesk(watch, keeper, gpus, known, ebpf_host.missing)

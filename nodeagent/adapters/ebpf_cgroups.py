@@ -67,7 +67,7 @@ class Refusals:
     kernel: Kernel
     program_fd: int
     root: Path
-    pins: Path = BPFFS / "sluice"
+    pins: Path
     problem: str = ""
     """Why a refusal would end with us."""
     _held: dict[str, list[int]] = field(default_factory=dict)

@@ -57,6 +57,8 @@ class Options:
     audit_window_s: float
     audit_budget_ratio: float
     status_s: float = 1.0
+    pins: str = "sluice"
+    """Directory in bpffs for refusals; another daemon on the host has another."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,9 @@ class Watcher:
             self.problems.append("no cgroup2 mounted: opens of GPU devices are not watched")
         else:
             self._attach("opens", self._kernel.attach_cgroup, "see_open", str(self._root))
-            self._refusals = cgroups.Refusals(self._kernel, self._fds["deny_open"], self._root)
+            self._refusals = cgroups.Refusals(
+                self._kernel, self._fds["deny_open"], self._root, cgroups.BPFFS / self._options.pins
+            )
             try:
                 self._refusals.start()
             except OSError as error:

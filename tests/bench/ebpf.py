@@ -26,7 +26,13 @@ from tests.places import MESON
 PLACE = MESON / "tests"
 DRIVER = PLACE / "libprobe_driver.so"
 SHIM = PLACE / "libprobe_shim.so"
-AUDIT = Options(STAND_IN, audit_interval_s=10.0, audit_window_s=0.1, audit_budget_ratio=0.01)
+AUDIT = Options(
+    STAND_IN,
+    audit_interval_s=10.0,
+    audit_window_s=0.1,
+    audit_budget_ratio=0.01,
+    pins="sluice-bench",
+)
 """The defaults of [ebpf]."""
 
 

@@ -17,6 +17,7 @@ import pytest
 from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.cgroups import unified_root
 from nodeagent.adapters.ebpf import SILENT_S, ChildKernelWatch
+from nodeagent.adapters.ebpf_cgroups import BPFFS
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.telemetry_ports import KernelEvent, WatchState
 from nodeagent.units import NS_PER_S
@@ -31,7 +32,13 @@ MEDDLER = MESON / "tests" / "meddler"
 STAND_IN = "1:5"
 """/dev/zero in the place of a GPU: nothing in our programs knows more of a device than its numbers."""
 STAND_IN_PATH = "/dev/zero"
-OPTIONS = Options(STAND_IN, audit_interval_s=2.0, audit_window_s=0.1, audit_budget_ratio=0.05)
+OPTIONS = Options(
+    STAND_IN,
+    audit_interval_s=2.0,
+    audit_window_s=0.1,
+    audit_budget_ratio=0.05,
+    pins=f"sluice-test-{os.getpid()}",
+)
 
 _MISSING = ebpf_host.missing()
 needs_ebpf = pytest.mark.skipif(
@@ -45,6 +52,7 @@ class LiveWatch:
     def __init__(self, options: Options = OPTIONS, silent_s: float = SILENT_S) -> None:
         self.events: list[tuple[int, KernelEvent]] = []
         """With CLOCK_MONOTONIC of their arrival."""
+        self._pins = options.pins
         self.watch = ChildKernelWatch(options, silent_s)
         self.watch.subscribe(lambda event: self.events.append((time.monotonic_ns(), event)))
         self._loop = asyncio.new_event_loop()
@@ -88,6 +96,8 @@ class LiveWatch:
         self.call(self.watch.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        with contextlib.suppress(OSError):  # something is refused still, for the next one to find
+            (BPFFS / self._pins).rmdir()
 
 
 @contextlib.contextmanager

@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,24 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("node"), settings=SETTINGS) as node_:
         until("the programs run", lambda: is_up(node_), 60)
         yield node_
+
+
+def test_an_opener_without_allocation_is_reported_within_a_second(node: Node) -> None:
+    """First in this file: the same is not told twice within a while."""
+    opener = Opener("io_uring")
+    try:
+        began_s = time.time()
+        assert opener.open() == 0
+        mine = f"pid {opener.pid} "
+
+        def told() -> list[dict[str, Any]]:
+            events = json.loads(node.cli("events", "--kind", "unallocated_opener", "--json").stdout)
+            return [event for event in events if mine in event["text"]]
+
+        (event,) = until("the event is there", told)
+    finally:
+        opener.close()
+    assert event["at_unix_s"] - began_s <= 1.0
 
 
 def test_doctor_says_that_it_runs_and_what_it_costs(node: Node) -> None:
