@@ -325,6 +325,9 @@ class ProcessReading:
     """The same for the memory controller."""
     encoder_ratio: float | None = None
     decoder_ratio: float | None = None
+    gpu_instance: int | None = None
+    """Of a card in MIG mode; None: on no instance, or the driver does not say."""
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

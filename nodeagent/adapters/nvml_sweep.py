@@ -42,6 +42,8 @@ THROTTLE_REASONS: Final = {
 }
 """nvmlClocksEventReason*; idleness (1), application clocks (2) and display clocks (0x100) are
 not in it."""
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""Of a process that is on no MIG instance; pynvml may make None of it."""
 MOST_XIDS: Final = 64
 """A storm is cut off here and goes on at the next sweep."""
 NEVER_AGAIN: Final = frozenset(
@@ -192,7 +194,7 @@ class Sweeper:
             or self._ask(card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
             or []
         )
-        memory = {p.pid: p.usedGpuMemory for p in running}
+        held = {p.pid: p for p in running}
         since = card.sampled_us
         samples = (
             self._ask(
@@ -207,8 +209,8 @@ class Sweeper:
                 latest[sample.pid] = sample
             card.sampled_us = max(card.sampled_us, sample.timeStamp)
         return tuple(
-            _process(pid, memory.get(pid), latest.get(pid))
-            for pid in sorted(memory.keys() | latest.keys())
+            _process(pid, held.get(pid), latest.get(pid))
+            for pid in sorted(held.keys() | latest.keys())
         )
 
     def _event_set(self) -> Any:
@@ -230,17 +232,24 @@ class Sweeper:
         return found
 
 
-def _process(pid: int, used: int | None, sample: Any) -> ProcessReading:
-    if sample is None:
-        return ProcessReading(pid, None if used is None else Bytes(used))
+def _process(pid: int, held: Any, sample: Any) -> ProcessReading:
+    """`held`: its memory; a CUDA process has contexts on one MIG instance at most."""
+    used = None if held is None else held.usedGpuMemory
     return ProcessReading(
         pid=pid,
         memory_bytes=None if used is None else Bytes(used),
-        sm_ratio=min(100, sample.smUtil) / 100,
-        memory_ratio=min(100, sample.memUtil) / 100,
-        encoder_ratio=min(100, sample.encUtil) / 100,
-        decoder_ratio=min(100, sample.decUtil) / 100,
+        sm_ratio=None if sample is None else min(100, sample.smUtil) / 100,
+        memory_ratio=None if sample is None else min(100, sample.memUtil) / 100,
+        encoder_ratio=None if sample is None else min(100, sample.encUtil) / 100,
+        decoder_ratio=None if sample is None else min(100, sample.decUtil) / 100,
+        gpu_instance=_instance(held, "gpuInstanceId"),
+        compute_instance=_instance(held, "computeInstanceId"),
     )
+
+
+def _instance(held: Any, name: str) -> int | None:
+    number = getattr(held, name, NO_INSTANCE)
+    return None if number in (None, NO_INSTANCE) else int(number)
 
 
 def _memory(handle: Any) -> tuple[int, int, int | None]:

@@ -226,7 +226,7 @@ def _labels(
         labels |= {"GPU_I_PROFILE": mig.profile, "GPU_I_ID": str(mig.gpu_instance)}
     labels |= dict.fromkeys(names.hostname_labels, names.node)
     labels["DCGM_FI_DRIVER_VERSION"] = view.driver_version or ""
-    holder = holders.get(gpu.uuid)
+    holder = holders.get(gpu.uuid if mig is None else mig.uuid)
     if holder is not None:
         labels |= {
             "container": holder.container,

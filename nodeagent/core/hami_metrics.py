@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.core.exposition import Page
+from nodeagent.core.mig import unit_of
 from nodeagent.metrics import Kind, Metric
 from nodeagent.ports import DeviceView, GrantView, NodeView, ProcessReading
 
@@ -109,8 +110,6 @@ class Filler:
     def fill(self, view: NodeView) -> None:
         for gpu in view.gpus:
             labels = (self._node, str(gpu.index), gpu.uuid, gpu.name)
-            self._add(HOST_MEMORY, labels, gpu.memory_used_bytes)
-            self._add(HOST_CORES, labels, _percent(gpu.utilization_ratio))
             self._add(GPU_MEMORY_LIMIT, labels, gpu.memory_total_bytes)
             self._add(GPU_CORE_LIMIT, labels, 100)
             self._add(GPU_MEMORY_ALLOCATED, labels, gpu.memory_granted_bytes)
@@ -119,8 +118,10 @@ class Filler:
         by_pid: dict[tuple[str, int], ProcessReading] = {}
         for reading in view.readings:
             labels = (self._node, str(reading.index), reading.uuid, reading.name)
+            self._add(HOST_MEMORY, labels, reading.memory_used_bytes)
+            self._add(HOST_CORES, labels, _percent(reading.utilization_ratio))
             self._add(HOST_CONTROLLER, labels, _percent(reading.memory_utilization_ratio))
-            by_pid |= {(reading.uuid, one.pid): one for one in reading.processes}
+            by_pid |= {(unit_of(reading, one), one.pid): one for one in reading.processes}
             for mig in reading.mig or ():
                 instances = (str(mig.gpu_instance), str(mig.compute_instance))
                 where = (self._node, str(reading.index), reading.uuid)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nodeagent.ports import GpuReading
-from nodeagent.units import Bytes
+from nodeagent.ports import GpuReading, MigReading, ProcessReading
+from nodeagent.units import Bytes, GpuUuid
 
 
 def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
@@ -30,10 +30,24 @@ def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
                 memory_used_bytes=one.memory_used_bytes,
                 sm_count=None,
                 utilization_ratio=None,
-                processes=(),
+                power_watts=None,  # the card's: told once, or sums over a node come out too high
+                processes=tuple(user for user in card.processes if _is_on(user, one)),
                 mig=None,
                 mig_profile=one.profile,
             )
             for one in card.mig
         ]
     return tuple(found)
+
+
+def unit_of(card: GpuReading, process: ProcessReading) -> GpuUuid:
+    """What the process uses of the card: the instance where the driver says which, else the
+    card."""
+    return next((one.uuid for one in card.mig or () if _is_on(process, one)), card.uuid)
+
+
+def _is_on(process: ProcessReading, one: MigReading) -> bool:
+    return (process.gpu_instance, process.compute_instance) == (
+        one.gpu_instance,
+        one.compute_instance,
+    )

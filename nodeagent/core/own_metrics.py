@@ -152,6 +152,8 @@ def _reading(page: Page, gpu: GpuReading) -> None:
         page.add(m.GPU_ACTIVE, (*labels, "dram"), profile.dram_active_ratio)
         page.add(m.GPU_PCIE_RATE, (*labels, "tx"), profile.pcie_tx_bytes_per_s)
         page.add(m.GPU_PCIE_RATE, (*labels, "rx"), profile.pcie_rx_bytes_per_s)
+    if gpu.mig is not None:  # its instances are the GPUs above, and power is the card's
+        page.add(m.GPU_POWER, labels, gpu.power_watts)
     for mig in gpu.mig or ():
         instances = (str(mig.gpu_instance), str(mig.compute_instance))
         page.add(m.GPU_MIG_INFO, (*labels, mig.uuid, mig.profile, *instances), 1)

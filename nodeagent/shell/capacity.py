@@ -82,7 +82,7 @@ class CapacityReader:
                 for process in gpu.processes
                 if process.pid not in ours
             )
-            for gpu in self._gpus.sorted()
+            for gpu in self._gpus.units()
         }
 
     def usage(self, works: Iterable[Work]) -> list[Usage]:

@@ -19,6 +19,7 @@ from nodeagent.config import GrantSettings
 from nodeagent.core import events as ev
 from nodeagent.core.grants import Held
 from nodeagent.core.histogram import WAIT_BOUNDS_S, Histogram
+from nodeagent.core.mig import unit_of
 from nodeagent.core.placement import Load
 from nodeagent.ports import (
     Clock,
@@ -339,7 +340,12 @@ class Service:
         }
         return tuple(
             ProcessView(
-                one.pid, gpu.uuid, gpu.index, one.memory_bytes, one.sm_ratio, grant_of.get(one.pid)
+                one.pid,
+                unit_of(gpu, one),
+                gpu.index,
+                one.memory_bytes,
+                one.sm_ratio,
+                grant_of.get(one.pid),
             )
             for gpu in self._gpus.sorted()
             for one in gpu.processes

@@ -14,6 +14,7 @@ from typing import Final
 
 from nodeagent.config import DetectionSettings
 from nodeagent.core.detection import AT_ONCE, RULES, Alarm, Detector, Limits, Rule, Verdict
+from nodeagent.core.mig import unit_of
 from nodeagent.core.response import Level, Policy, Responder
 from nodeagent.core.sightings import (
     DeviceOpen,
@@ -157,7 +158,7 @@ class Watch:
                 users.append(
                     GpuUser(
                         subject,
-                        gpu.uuid,
+                        unit_of(gpu, one),
                         known is not None,
                         known is None and subject.uid == 0 and self._is_exempt(subject),
                         one.memory_bytes,

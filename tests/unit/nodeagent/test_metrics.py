@@ -248,6 +248,23 @@ def test_with_mig_the_memory_is_told_by_instance() -> None:
     assert sample.value == 1024
 
 
+def test_with_mig_the_pod_is_in_the_labels_of_its_instance() -> None:
+    migs = tuple(
+        MigReading(GpuUuid(f"MIG-{number}"), "1g.10gb", number, 0, Bytes(10 * GIB), Bytes(GIB))
+        for number in (1, 2)
+    )
+    view = node()
+    grant = next(one for one in view.grants if one.container is not None)
+    moved = replace(grant, devices=(replace(grant.devices[0], gpu=GpuUuid("MIG-2")),))
+    view = replace(view, readings=(replace(view.readings[0], mig=migs),), grants=(moved,))
+    assert grant.container is not None
+    pods = {
+        one.labels["GPU_I_ID"]: one.labels.get("pod")
+        for one in by_family(scrape(view, dcgm="on"))["DCGM_FI_DEV_FB_USED"]
+    }
+    assert pods == {"1": None, "2": grant.container.pod}
+
+
 def test_what_a_card_does_not_tell_has_no_series_and_never_a_zero() -> None:
     view = node()
     bare = replace(
