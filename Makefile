@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/build/tools:$(PATH)
 MESON_DIR := build/meson
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
@@ -22,6 +22,7 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 	@packaging/stage.sh $(MESON_DIR) build
 
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
+	-@packaging/promtool-tool.sh >/dev/null # its tests say so when there is none
 	@packaging/floor.sh quick
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
