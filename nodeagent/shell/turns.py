@@ -4,7 +4,7 @@ that we are alive."""
 from __future__ import annotations
 
 from nodeagent.config import PlannerSettings
-from nodeagent.core.planner import PlanRules, Tenant, TurnPlanner
+from nodeagent.core.planner import PlanRules, SetTurn, Tenant, TurnPlanner
 from nodeagent.core.usage import Activity
 from nodeagent.ports import Clock, GrantRecord, GrantState
 from nodeagent.shell.keeper import Keeper
@@ -20,6 +20,8 @@ class Turns:
         self._keeper = keeper
         self._clock = clock
         self._beat_ns = 0
+        self._quiet: tuple[list[Tenant], dict[tuple[GrantId, GpuUuid], Activity]] | None = None
+        """What the last plan was made of, where it found everybody at rest."""
         self._tenants: dict[GrantId, tuple[GrantRecord, Tenant]] = {}
         self.planner = TurnPlanner(
             PlanRules(
@@ -30,6 +32,20 @@ class Turns:
                 floor_ppm=Ppm(int(settings.priority_floor_percent * 10_000)),
             )
         )
+
+    def _plan(
+        self,
+        tenants: list[Tenant],
+        looks: dict[tuple[GrantId, GpuUuid], Activity],
+        now_ns: Nanoseconds,
+    ) -> list[SetTurn]:
+        """Nobody was active and nothing has moved since: then time alone changes no turn."""
+        if self._quiet == (tenants, looks):
+            return []
+        changes = self.planner.plan(tenants, looks, now_ns)
+        settled = not changes and self.planner.busiest() == 0
+        self._quiet = (tenants, looks) if settled else None
+        return changes
 
     def _tenant(self, record: GrantRecord) -> Tenant:
         """Made anew only when the record was: 80 grants are looked at ten times a second."""
@@ -53,7 +69,7 @@ class Turns:
                 if opened.tenants:
                     looks[grant, device.gpu] = opened.account.activity(index)
             tenants.append(self._tenant(record))
-        for change in self.planner.plan(tenants, looks, now_ns):
+        for change in self._plan(tenants, looks, now_ns):
             region = self._keeper.open[change.grant].region
             region.set_turn(change.device, change.turn, change.wake)
         if now_ns - self._beat_ns >= HEARTBEAT_NS:
