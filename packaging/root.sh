@@ -15,7 +15,7 @@ packaging/tools.sh mmdebstrap=mmdebstrap
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 needs=ca-certificates,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
 case $kind in
-machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
+machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd,python3-bpfcc ;;
 image) needs+=,systemd-standalone-sysusers ;;
 *) echo "root.sh: $kind is neither machine nor image" >&2; exit 2 ;;
 esac

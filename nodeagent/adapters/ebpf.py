@@ -13,13 +13,13 @@ import itertools
 import json
 import logging
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final
 
 from nodeagent.adapters import ebpf_host
+from nodeagent.adapters.children import python_child
 from nodeagent.adapters.ebpf_link import frame, receive
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.core.events import read_plain, write_plain
@@ -229,10 +229,9 @@ class ChildKernelWatch:
         try:
             with theirs:
                 self._child = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "nodeagent.adapters.ebpf_child",
-                    json.dumps(write_plain(self._options)),
+                    *python_child(
+                        "nodeagent.adapters.ebpf_child", json.dumps(write_plain(self._options))
+                    ),
                     stdin=theirs.fileno(),
                 )
         except OSError as error:

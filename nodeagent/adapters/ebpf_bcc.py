@@ -12,11 +12,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import platform
 import socket
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+from nodeagent.adapters.ebpf_headers import kernel_headers
 
 DIST_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 """Debian's, Ubuntu's; Fedora's and SUSE's Python have bcc on their own path."""
@@ -44,6 +45,10 @@ MAPS: Final = (
     "driver_launches",
 )
 
+PID_NAMESPACE: Final = "/proc/self/ns/pid"
+FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of include/linux/proc_ns.h, the same on every kernel."""
+
 
 def find_bcc() -> bool:
     """Whether `import bcc` will work; extends the path where it has to, by bcc alone."""
@@ -67,31 +72,34 @@ def find_bcc() -> bool:
     return True
 
 
-def kernel_headers() -> Path | None:
-    """What bcc compiles against, where there is any."""
-    release = Path("/lib/modules") / platform.release()
-    for place in (
-        os.environ.get("BCC_KERNEL_SOURCE", ""),
-        str(release / "build"),
-        str(release / "source"),
-    ):
-        if place and (Path(place) / "include" / "linux" / "kconfig.h").exists():
-            return Path(place)
-    for archive in (Path("/sys/kernel/kheaders.tar.xz"), Path("/proc/kheaders.tar.xz")):
-        if archive.exists():
-            return archive
-    return None
+def pid_namespace_flags(namespace: str = PID_NAMESPACE) -> list[str]:
+    """None where pids are the kernel's own. Raises OSError."""
+    place = os.stat(namespace)
+    if place.st_ino == FIRST_PID_NAMESPACE:
+        return []
+    device = os.major(place.st_dev) << 20 | os.minor(place.st_dev)  # as the kernel has it, inside
+    return [f"-DPID_NAMESPACE_DEVICE={device}ULL", f"-DPID_NAMESPACE={place.st_ino}ULL"]
 
 
 def load() -> tuple[list[str], list[int]]:
     """Names and descriptors of programs and maps. Raises what bcc raises, which is Exception."""
+    headers = kernel_headers()
+    if headers is not None:
+        os.environ.update(headers.environment)
     from bcc import BPF as Module
 
     proto = next((place for place in PROTO if (place / "launch_event.h").is_file()), PROTO[0])
     source = (BPF / "watch.c").read_text(encoding="utf-8")
     module: Any = Module(
         text=source,
-        cflags=[f"-I{BPF}", f"-I{proto}", "-Wno-macro-redefined", "-Wno-unused-function"],
+        cflags=[
+            *(headers.flags if headers is not None else ()),
+            *pid_namespace_flags(),
+            f"-I{BPF}",
+            f"-I{proto}",
+            "-Wno-macro-redefined",
+            "-Wno-unused-function",
+        ],
     )
     names, fds = [], []
     for name, kind in PROGRAMS.items():

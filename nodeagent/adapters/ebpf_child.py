@@ -19,6 +19,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nodeagent.adapters.children import python_child
 from nodeagent.adapters.ebpf_kernel import Kernel, LibbpfMissing
 from nodeagent.adapters.ebpf_link import MOST_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf_watcher import Options, Watcher
@@ -48,9 +49,7 @@ async def load_with_bcc() -> Programs:
     with ours:
         with theirs:
             compiler = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "nodeagent.adapters.ebpf_bcc",
+                *python_child("nodeagent.adapters.ebpf_bcc"),
                 stdin=theirs.fileno(),
                 stderr=asyncio.subprocess.PIPE,
             )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.cgroups import unified_root
-from nodeagent.adapters.ebpf_bcc import DIST_PACKAGES, kernel_headers
+from nodeagent.adapters.ebpf_bcc import DIST_PACKAGES, pid_namespace_flags
+from nodeagent.adapters.ebpf_headers import kernel_headers
 from nodeagent.adapters.ebpf_kernel import UPROBE_TYPE, LibbpfMissing, load_libbpf
 from nodeagent.ports import Finding
 
@@ -110,6 +111,16 @@ def narrowed() -> list[Finding]:
                 "warning",
                 "cgroup2 is not mounted",
                 "who opens a GPU is not seen; boot with systemd.unified_cgroup_hierarchy=1",
+            )
+        )
+    if pid_namespace_flags():
+        found.append(
+            Finding(
+                "ebpf pid namespace",
+                "warning",
+                "the daemon is in a pid namespace of its own",
+                "processes of other pid namespaces, so of containers in here, are not told of, and"
+                " Linux 6.10 is needed; run it where the host's first process is (hostPID: true)",
             )
         )
     return found

@@ -18,6 +18,7 @@ from nodeagent.adapters import ebpf_cgroups as cgroups
 from nodeagent.adapters import ebpf_records as rec
 from nodeagent.adapters import elf
 from nodeagent.adapters.cgroups import pod_in, unified_path, unified_root
+from nodeagent.adapters.ebpf_bcc import pid_namespace_flags
 from nodeagent.adapters.ebpf_kernel import Kernel, Ring, close_all
 from nodeagent.adapters.ebpf_libraries import Kind, Libraries, Mapping, distinct, file_id, foreign
 from nodeagent.adapters.pidfd import read_process
@@ -119,6 +120,10 @@ class Watcher:
         self._ring = Ring(self._kernel, self._fds["records"], self._record)
         asyncio.get_running_loop().add_reader(self._ring.fileno(), self._ring.consume)
         self.find_devices()
+        if pid_namespace_flags():
+            self.problems.append(
+                "processes of other pid namespaces are not told of: the daemon is in one of its own"
+            )
         self._attach("exec", self._kernel.attach_raw_tracepoint, "see_exec", "sched_process_exec")
         self._attach("exit", self._kernel.attach_raw_tracepoint, "see_exit", "sched_process_exit")
         if self._root is None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from typing import Final
 
+from nodeagent.adapters.children import python_child
 from nodeagent.adapters.nvml_wire import decode
 from nodeagent.ports import Clock, NodeReading
 from nodeagent.units import NS_PER_S
@@ -90,11 +90,7 @@ class ChildNvml:
     async def _start(self) -> None:
         arguments = [self._library] if self._library else []
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *(["-I"] if sys.flags.isolated else []),  # as we were started ourselves
-            "-m",
-            "nodeagent.adapters.nvml_child",
-            *arguments,
+            *python_child("nodeagent.adapters.nvml_child", *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LONGEST_ANSWER_BYTES,

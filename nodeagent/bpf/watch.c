@@ -36,9 +36,17 @@ static __always_inline void drop(u32 kind)
 		__sync_fetch_and_add(count, 1);
 }
 
+/* As the daemon numbers processes. In a pid namespace of its own (a machine in a container; Linux 6.10, when the helper
+ * became everybody's) those of other namespaces have no number: 0, and nothing is told of them. */
 static __always_inline u32 current_process(void)
 {
+#ifdef PID_NAMESPACE
+	struct bpf_pidns_info here = {};
+
+	return bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE, &here, sizeof(here)) ? 0 : here.tgid;
+#else
 	return bpf_get_current_pid_tgid() >> 32;
+#endif
 }
 
 static __always_inline void fill(struct record *record, u32 kind)
@@ -71,6 +79,8 @@ static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 deni
 	struct record record = {};
 	u8 one = 1;
 
+	if (!key.pid)
+		return;
 	if (last_ns && now_ns - *last_ns < REPEAT_NS) {
 		drop(DROPPED_REPEATS);
 		return;
@@ -124,6 +134,8 @@ static __always_inline int tell_life(u32 kind)
 	struct record record = {};
 
 	fill(&record, kind);
+	if (!record.pid)
+		return 0;
 	if (records.ringbuf_output(&record, sizeof(record), 0))
 		drop(DROPPED_RECORDS);
 	return 0;
@@ -143,9 +155,9 @@ int see_exec(struct bpf_raw_tracepoint_args *ctx)
 int see_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	u32 pid = id >> 32;
+	u32 pid = current_process();
 
-	if ((u32)id != pid || !watched_pids.lookup(&pid))
+	if ((u32)id != id >> 32 || !watched_pids.lookup(&pid))
 		return 0;
 	watched_pids.delete(&pid);
 	return tell_life(RECORD_EXIT);
@@ -210,6 +222,8 @@ static __always_inline int count_launch(struct pt_regs *ctx, int copy)
 
 	/* Clipped, because a tenant wrote it: a process has this many rows at most. */
 	key.device = event.device & (MAX_DEVICES - 1);
+	if (!key.pid)
+		return 0;
 	struct launch_row *row = row_of(&key);
 
 	if (!row) {
@@ -256,6 +270,8 @@ int see_driver_launch(struct pt_regs *ctx)
 	u64 *count = driver_launches.lookup(&pid);
 	u64 zero = 0;
 
+	if (!pid)
+		return 0;
 	if (!count) {
 		driver_launches.insert(&pid, &zero);
 		count = driver_launches.lookup(&pid);

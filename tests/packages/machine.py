@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nodeagent.adapters import ebpf_host
 from tests.places import BUILD, REPO
 
 HOME = "/root/packages"
@@ -32,6 +34,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._console = root.with_suffix(".log")
+        self._bpffs = root.with_suffix(".bpf")
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._init = 0
 
@@ -46,6 +49,7 @@ class Machine:
                     "--register=no",
                     "--keep-unit",
                     "--private-network",
+                    *self._for_ebpf(),
                     "-b",
                 ],
                 stdin=subprocess.DEVNULL,
@@ -61,6 +65,20 @@ class Machine:
                 in ("running", "degraded")
             ),
         )
+
+    def _for_ebpf(self) -> list[str]:
+        """What a machine of its own has and nspawn takes away: the two system calls, a bpffs, and
+        headers for the kernel, which is this host's."""
+        if ebpf_host.missing():
+            return []
+        self._bpffs.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "bpf", "bpf", self._bpffs], check=True)
+        modules = Path("/lib/modules") / platform.release()
+        return [
+            "--system-call-filter=bpf perf_event_open",
+            f"--bind={self._bpffs}:/sys/fs/bpf",
+            *(f"--bind-ro={place}" for place in (modules, Path("/usr/src")) if place.exists()),
+        ]
 
     def _child(self) -> int | None:
         assert self._nspawn is not None
@@ -149,6 +167,12 @@ class Machine:
             shutil.copy(package, home)
 
     def stop(self) -> None:
+        self._shut_down()
+        if self._bpffs.exists():
+            subprocess.run(["umount", self._bpffs], check=False, capture_output=True)
+            self._bpffs.rmdir()
+
+    def _shut_down(self) -> None:
         nspawn = self._nspawn
         if nspawn is None or nspawn.poll() is not None:
             return

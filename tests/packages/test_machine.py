@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from nodeagent.adapters import ebpf_host
+from tests.ebpf.live import needs_ebpf
+from tests.packages.bpf import exists
 from tests.packages.debs import NEXT, VERSION, built
 from tests.packages.machine import Machine, machine, until
 from tests.places import REPO
@@ -51,6 +54,12 @@ metadata: {name: train, namespace: default}
 spec: {clusterQueue: team}
 """
 
+STAND_IN, STAND_IN_PATH = "1:7", "/dev/full"
+"""In the place of a GPU's device node; nobody else opens it."""
+POD = (
+    "/kubepods.slice/kubepods-pod0a1b2c3d_1111_4222_8333_444455556666.slice"
+    f"/cri-containerd-{'ab' * 32}.scope"
+)
 LEFT = (
     "find / -xdev \\( -path /proc -o -path /sys -o -path /root -o -path /var/cache/apt -o -path /var/lib/apt -o -path /var/log \\) -prune -o"
     " \\( -name '*sluice*' -o -path '*/nodeagent*' -o -path '*/queuecontroller*' \\) -print"
@@ -147,6 +156,60 @@ def test_metrics_of_both_services_answer(node: Machine) -> None:
     assert node.sh("curl -sf http://127.0.0.1:9464/healthz").stdout
     assert "kueue_build_info" in node.sh("curl -sf http://127.0.0.1:9466/metrics").stdout
     assert node.sh("curl -sf http://127.0.0.1:9466/readyz").stdout == "ok\n"
+
+
+def watching(node: Machine) -> bool:
+    return "ok       ebpf: runs" in node.sh("sluice doctor", check=False).stdout
+
+
+@needs_ebpf
+def test_the_kernel_is_watched_under_the_hardening_of_the_unit(node: Machine) -> None:
+    node.sh(f'sed -i \'s/^#devices = ""/devices = "{STAND_IN}"/\' /etc/sluice/sluice.toml')
+    node.sh("systemctl restart sluice")
+    until("eBPF runs", lambda: watching(node))
+    doctor = node.sh("sluice doctor").stdout
+    # nspawn has a pid namespace; everything else works, refusals that outlive the daemon among it
+    assert (
+        "ebpf functions: processes of other pid namespaces are not told of: the daemon is in one of its own\n"
+        in doctor
+    )
+    assert "sluice_ebpf_up 1" in node.sh("curl -sf http://127.0.0.1:9464/metrics").stdout
+    child = node.sh("pgrep -f nodeagent.adapters.ebpf_child").stdout.strip()
+    assert node.sh(f"cat /proc/{child}/cmdline").stdout.split("\0")[1] == "-I"
+
+
+@needs_ebpf
+def test_who_opens_a_gpu_without_a_grant_is_told(node: Machine) -> None:
+    node.sh(f"systemd-run --collect --unit=stranger sh -c 'exec 3<{STAND_IN_PATH}; exec sleep 600'")
+    pid = int(node.prop("stranger", "MainPID"))
+    until(
+        "it is told",
+        lambda: any(
+            event["kind"] == "unallocated_opener" and event["pid"] == pid
+            for event in json.loads(node.sh("sluice events --json").stdout)
+        ),
+    )
+    assert node.active("stranger"), "what the host runs is told of, and left alone"
+    node.sh("systemctl stop stranger")
+
+
+@needs_ebpf
+def test_a_container_that_may_not_open_gpus_may_not_while_the_daemon_is_away(node: Machine) -> None:
+    pod = node.sh("findmnt -rn -t cgroup2 -o TARGET | head -1").stdout.strip() + POD
+    node.sh(f"mkdir -p {pod}")
+    inside = f"sh -c 'echo $$ >{pod}/cgroup.procs; exec 3<{STAND_IN_PATH}"
+    opener = node.start(f"{inside}; exec sleep 600'")
+    until("it is frozen", lambda: "frozen 1" in node.sh(f"cat {pod}/cgroup.events").stdout)
+    assert node.sh("ls /sys/fs/bpf/sluice").stdout.startswith("deny-")
+    node.sh("systemctl stop sluice")
+    node.sh(f"echo 0 >{pod}/cgroup.freeze")
+    refused = node.sh(f"{inside}'", check=False)
+    assert (refused.returncode, "not permitted" in refused.stderr) == (2, True), refused
+    assert opener.poll() is None
+    node.sh(f"echo 1 >{pod}/cgroup.kill; systemctl start sluice")
+    opener.wait(30)
+    until("eBPF runs", lambda: watching(node))
+    until("the cgroup is empty", lambda: node.sh(f"rmdir {pod}", check=False).returncode == 0)
 
 
 def test_a_key_in_the_credential_store_is_given_to_its_service_alone(node: Machine) -> None:
@@ -257,8 +320,23 @@ def test_a_downgrade_does_not_hurt_it_either(node: Machine, old_job: subprocess.
         assert node.active(service), node.log()
 
 
+@pytest.fixture
+def bpf_objects(node: Machine) -> list[tuple[str, int]]:
+    """The kind and id of each that the daemon holds in the kernel, where it can."""
+    if ebpf_host.missing():
+        return []
+    until("eBPF runs", lambda: watching(node))
+    found = node.sh(
+        "grep -hoE '^(prog|map|link)_id:.*' /proc/$(pgrep -f nodeagent.adapters.ebpf_child)/fdinfo/*"
+    ).stdout
+    objects = [(kind, int(number)) for kind, number in re.findall(r"(\w+)_id:\s*(\d+)", found)]
+    assert {kind for kind, _ in objects} == {"prog", "map", "link"}
+    assert all(exists(*one) for one in objects)
+    return objects
+
+
 def test_purging_under_a_running_job_leaves_nothing(
-    node: Machine, old_job: subprocess.Popen[str]
+    node: Machine, old_job: subprocess.Popen[str], bpf_objects: list[tuple[str, int]]
 ) -> None:
     node.sh("apt-get purge -y sluice-nodeagent sluice-queue sluice-sim")
     assert old_job.poll() is None, "the job was hurt"
@@ -275,6 +353,7 @@ def test_purging_under_a_running_job_leaves_nothing(
     )
     assert node.sh("find /sys/fs/cgroup -name '*sluice*'", check=False).stdout == ""
     assert node.sh("find /sys/fs/bpf -name '*sluice*' 2>/dev/null", check=False).stdout == ""
+    until("the kernel has none of it", lambda: not [one for one in bpf_objects if exists(*one)])
     assert node.sh(LEFT, check=False).stdout == ""
     assert node.sh("dpkg -l | grep sluice", check=False).stdout == ""
     assert node.sh("pgrep -f 'sluice serve|sluice-queue serve'", check=False).stdout == ""

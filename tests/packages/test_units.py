@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.__main__ import pins_of
+from nodeagent.adapters.ebpf_cgroups import BPFFS
 from tests.places import REPO
 
 UNITS = REPO / "systemd"
@@ -125,3 +127,12 @@ def test_the_slice_has_ceilings_above_those_of_its_services() -> None:
         size(lines(service)["MemoryMax"]) for service in SERVICES
     )
     assert slice_["CPUQuota"].endswith("%")
+
+
+def test_refusals_can_be_pinned_although_the_rest_of_bpffs_is_closed() -> None:
+    """The pins' own directory: ProtectKernelTunables= wins over ReadWritePaths=/sys/fs/bpf."""
+    pins = str(BPFFS / pins_of(Path("/run/sluice")))
+    unit = (UNITS / "sluice.service").read_text()
+    writable = re.findall(r"^ReadWritePaths=(.*)", unit, re.MULTILINE)
+    assert f"-{pins}" in " ".join(writable).split()
+    assert f"d- {pins} 0700 root root -\n" in (UNITS / "sluice.tmpfiles").read_text()

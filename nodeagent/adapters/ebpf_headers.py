@@ -1,0 +1,81 @@
+"""The kernel headers bcc compiles against, also where /lib/modules is hidden from us.
+
+Under ProtectKernelModules= (systemd/sluice.service), as in a container, /lib/modules/RELEASE cannot
+be seen. The headers are mostly elsewhere, in /usr/src, and only their names are there: so they are
+looked up as pid 1 sees them, and bcc is told where they are. Loading modules stays as impossible as
+the unit makes it. What bcc looks for is in its src/cc/frontends/clang/kbuild_helper.cc.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "BCC_KERNEL_SOURCE"
+"""bcc's own: one directory, in the place of /lib/modules/RELEASE."""
+MODULES: Final = Path("/lib/modules")
+HOST: Final = Path("/proc/1/root")
+"""The root of pid 1; needs CAP_SYS_PTRACE, which the daemon has for the regions' mounts."""
+ARCHIVES: Final = (Path("/sys/kernel/kheaders.tar.xz"), Path("/proc/kheaders.tar.xz"))
+MOST_LINKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    where: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    """What bcc has to be told; empty where it finds them by itself."""
+    flags: tuple[str, ...] = ()
+
+
+def kernel_headers(
+    environment: Mapping[str, str] = os.environ,
+    modules: Path = MODULES,
+    host: Path = HOST,
+    archives: tuple[Path, ...] = ARCHIVES,
+) -> Headers | None:
+    """None: there are none. Never raises."""
+    release = modules / platform.release()
+    named = environment.get(VARIABLE, "")
+    for place in (*([Path(named)] if named else []), release / "build", release / "source"):
+        if _are_headers(place):
+            return Headers(place)
+    build, source = (_of_host(host, release / name) for name in ("build", "source"))
+    if _are_headers(source):  # Debian's: what is generated is in `build`, all else in `source`
+        return Headers(source, {VARIABLE: str(source)}, _generated(build))
+    if _are_headers(build):
+        return Headers(build, {VARIABLE: str(build)})
+    for archive in archives:
+        if os.path.exists(archive):
+            return Headers(archive)
+    return None
+
+
+def _are_headers(place: Path) -> bool:
+    return os.path.exists(place / "include" / "linux" / "kconfig.h")  # no OSError, as Path's has
+
+
+def _of_host(host: Path, path: Path) -> Path:
+    """An absolute link of the host's would lead into our own root: followed by hand."""
+    for _ in range(MOST_LINKS):
+        try:
+            target = os.readlink(host / path.relative_to("/"))
+        except OSError:  # no link, or nothing
+            break
+        path = Path(os.path.normpath(path.parent / target))
+    return host / path.relative_to("/")
+
+
+def _generated(build: Path) -> tuple[str, ...]:
+    try:
+        architectures = sorted((build / "arch").glob("*/include/generated"))
+    except OSError:
+        architectures = []
+    places = [build / "include", build / "include" / "generated" / "uapi"]
+    for generated in architectures:
+        places += [generated, generated / "uapi"]
+    return tuple(f"-I{place}" for place in places)
