@@ -8,11 +8,12 @@ import platform
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nodeagent.telemetry_ports import DeviceOpened, ProcessExec, ProcessExit
-from tests.ebpf.live import LiveWatch, Opener, cgroup, live, needs_ebpf, relative
+from tests.ebpf.live import STAND_IN, LiveWatch, Opener, cgroup, live, needs_ebpf, relative
 from tests.node import until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
@@ -148,3 +149,16 @@ def test_one_that_opens_all_the_time_is_told_once_a_second(watch: LiveWatch) -> 
         opener.close()
     assert last in told
     assert len(told) < 200
+
+
+def test_making_a_device_node_is_not_opening_it(watch: LiveWatch, tmp_path: Path) -> None:
+    """Container runtimes and systemd's PrivateDevices= make nodes for others."""
+    maker = subprocess.Popen(["mknod", tmp_path / "node", "c", *STAND_IN.split(":")])
+    assert maker.wait(30) == 0
+    opener = Opener("openat")
+    try:
+        assert opener.open() == 0
+        watch.wait(DeviceOpened, opened_by(opener.pid))  # later, and told in order
+    finally:
+        opener.close()
+    assert not watch.found(DeviceOpened, opened_by(maker.pid))

@@ -162,6 +162,12 @@ def watching(node: Machine) -> bool:
     return "ok       ebpf: runs" in node.sh("sluice doctor", check=False).stdout
 
 
+def ebpf_child(node: Machine) -> int:
+    return int(
+        node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf_child'").stdout
+    )  # not this line itself
+
+
 @needs_ebpf
 def test_the_kernel_is_watched_under_the_hardening_of_the_unit(node: Machine) -> None:
     node.sh(f'sed -i \'s/^#devices = ""/devices = "{STAND_IN}"/\' /etc/sluice/sluice.toml')
@@ -174,8 +180,7 @@ def test_the_kernel_is_watched_under_the_hardening_of_the_unit(node: Machine) ->
         in doctor
     )
     assert "sluice_ebpf_up 1" in node.sh("curl -sf http://127.0.0.1:9464/metrics").stdout
-    child = node.sh("pgrep -f nodeagent.adapters.ebpf_child").stdout.strip()
-    assert node.sh(f"cat /proc/{child}/cmdline").stdout.split("\0")[1] == "-I"
+    assert node.sh(f"cat /proc/{ebpf_child(node)}/cmdline").stdout.split("\0")[1] == "-I"
 
 
 @needs_ebpf
@@ -326,9 +331,7 @@ def bpf_objects(node: Machine) -> list[tuple[str, int]]:
     if ebpf_host.missing():
         return []
     until("eBPF runs", lambda: watching(node))
-    found = node.sh(
-        "grep -hoE '^(prog|map|link)_id:.*' /proc/$(pgrep -f nodeagent.adapters.ebpf_child)/fdinfo/*"
-    ).stdout
+    found = node.sh(f"grep -hoE '^(prog|map|link)_id:.*' /proc/{ebpf_child(node)}/fdinfo/*").stdout
     objects = [(kind, int(number)) for kind, number in re.findall(r"(\w+)_id:\s*(\d+)", found)]
     assert {kind for kind, _ in objects} == {"prog", "map", "link"}
     assert all(exists(*one) for one in objects)
