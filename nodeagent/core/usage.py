@@ -48,6 +48,9 @@ class _Slot:
     generation: int
     devices: list[DeviceCounters]
     seen_ns: int
+    raw: SlotUsage | None = None
+    """The reading that was looked at last and found good; the same object again holds nothing
+    new."""
 
 
 @dataclass(slots=True)
@@ -88,8 +91,11 @@ class GrantAccount:
                 known = _Slot(generation, [DeviceCounters() for _ in self.physical_bytes], now_ns)
                 self._slots[slot] = known
                 fresh = True
+            elif raw is known.raw:
+                continue
             else:
                 fresh = False
+            known.raw = raw
             elapsed_ns = LARGEST_WORD if fresh else max(0, now_ns - known.seen_ns)
             for index, physical in enumerate(self.physical_bytes):
                 seen = raw.devices[index] if index < len(raw.devices) else DeviceCounters()
@@ -99,9 +105,12 @@ class GrantAccount:
                     known.devices[index], seen, physical, elapsed_ns
                 )
                 found += kinds
+                if kinds:  # what stays wrong counts at every look
+                    known.raw = None
             known.seen_ns = now_ns
             self._heartbeats[slot] = raw.heartbeat_ns if raw.heartbeat_ns <= now_ns else 0
-        self.tampers.update(found)
+        if found:
+            self.tampers.update(found)
         return found
 
     def retire(self, slot: SlotIndex) -> None:
@@ -148,6 +157,9 @@ def believe(
     last: DeviceCounters, seen: DeviceCounters, physical_bytes: int, elapsed_ns: int
 ) -> tuple[DeviceCounters, list[str]]:
     """The values to go on with, and what is wrong with those that were not taken over."""
+    step = min(LARGEST_WORD, elapsed_ns * LARGEST_THREADS + LARGEST_STEP_NS)
+    if _is_honest(last, seen, LARGEST_CHARGE_FACTOR * physical_bytes, step):
+        return seen, []
     kinds: list[str] = []
     values: dict[str, int] = {}
 
@@ -165,7 +177,6 @@ def believe(
             take(name, now, False, "counter_backwards")
         else:
             take(name, now, now - was <= LARGEST_STEP_CALLS, "counter_range")
-    step = min(LARGEST_WORD, elapsed_ns * LARGEST_THREADS + LARGEST_STEP_NS)
     for name, give_back in (
         ("consumed_ns", LARGEST_GIVE_BACK_NS),
         ("completed_ns", LARGEST_GIVE_BACK_NS),
@@ -177,6 +188,20 @@ def believe(
         else:
             take(name, now, now - was <= step, "counter_range")
     return DeviceCounters(**values), kinds
+
+
+def _is_honest(last: DeviceCounters, seen: DeviceCounters, most: int, step: int) -> bool:
+    """All of the checks below at once, for the many readings in which nothing is wrong."""
+    return (
+        seen.charged_bytes <= most
+        and seen.peak_bytes <= most
+        and 0 <= seen.launches - last.launches <= LARGEST_STEP_CALLS
+        and 0 <= seen.allocs - last.allocs <= LARGEST_STEP_CALLS
+        and 0 <= seen.denied - last.denied <= LARGEST_STEP_CALLS
+        and -LARGEST_GIVE_BACK_NS <= seen.consumed_ns - last.consumed_ns <= step
+        and -LARGEST_GIVE_BACK_NS <= seen.completed_ns - last.completed_ns <= step
+        and -NS_PER_MS <= seen.throttled_ns - last.throttled_ns <= step
+    )
 
 
 def live_slots(usage: Mapping[SlotIndex, SlotUsage]) -> list[SlotIndex]:

@@ -24,7 +24,7 @@ CARD = replace(gpu_reading(0), mig=(SMALL, LARGE, SECOND), processes=PROCESSES, 
 
 @pytest.mark.parametrize(
     ("process", "unit"),
-    zip(PROCESSES, ("MIG-small", "MIG-second", CARD.uuid), strict=True),
+    list(zip(PROCESSES, ("MIG-small", "MIG-second", CARD.uuid), strict=True)),
     ids=["on one", "on the second of a GPU instance", "on none the driver names"],
 )
 def test_a_process_is_on_the_instance_that_the_driver_names(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -158,3 +159,25 @@ def test_a_gang_and_a_local_job_take_turns_on_the_gpu_they_share() -> None:
 def test_a_gang_without_company_is_left_alone() -> None:
     told = busy(TurnPlanner(RULES), [tenant("gang", 50, "a", "b")], 5)
     assert {change.turn.mode for change in told.values()} == {TurnMode.OFF}
+
+
+def test_an_overlap_that_goes_on_moves_no_window_and_wakes_nobody() -> None:
+    """Kernels that overrun: their event pairs are void at every look, the plan stays."""
+    planner = TurnPlanner(RULES)
+    both = [tenant("x", 30), tenant("y", 70)]
+
+    def look(step: int) -> list[SetTurn]:
+        now_ns = 1000 * MS + step * 5 * MS
+        seen = Activity(step * MS, 8 * MS, 0, step, now_ns)
+        looks = {(one.grant, GpuUuid("a")): seen for one in both}
+        return planner.plan(both, looks, Nanoseconds(now_ns))
+
+    look(0)
+    before = {change.grant: change.turn for change in look(1)}
+    changes = [change for step in range(2, 12) for change in look(step)]
+    again = [change for change in changes if change.turn.contention_epoch > before[change.grant].contention_epoch]  # fmt: skip
+    assert again
+    for change in again:
+        same = replace(change.turn, contention_epoch=before[change.grant].contention_epoch)
+        assert same == before[change.grant]
+        assert not change.wake
