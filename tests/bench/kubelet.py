@@ -100,7 +100,7 @@ class Served:
 def settings(directory: Path, slots: int) -> str:
     return (
         f'[kubelet]\nenabled = true\ndirectory = "{directory}/kubelet"\ncdi_dir = "{directory}/cdi"\n'
-        f"slots_per_gpu = {slots}\nreconcile_s = 1.0\n"
+        f"slots_per_gpu = {slots}\n"
     )
 
 
