@@ -198,6 +198,28 @@ def test_who_opens_a_gpu_without_a_grant_is_told(node: Machine) -> None:
     node.sh("systemctl stop stranger")
 
 
+def audited(node: Machine, by: str) -> float:
+    metrics = node.sh("curl -sf http://127.0.0.1:9464/metrics").stdout
+    found = re.search(
+        rf'^sluice_audit_launches_total{{seen_by="{by}"}} (\S+)', metrics, re.MULTILINE
+    )
+    return float(found[1]) if found else 0.0
+
+
+@needs_ebpf
+def test_a_job_is_traced_and_audited_by_probes_in_its_libraries(node: Machine) -> None:
+    job = node.start(TENANT.format(name="traced"))
+    until("the job runs", lambda: launches(node, "traced") > 0)
+    pid = grants(node)["traced"]["pid"]
+    said = node.sh(f"sluice trace {pid} --interval 0.5 -n 3 --json").stdout
+    counts = [json.loads(line)["devices"][0]["launches"] for line in said.splitlines()]
+    assert 0 < counts[0] < counts[2]
+    until("windows saw it", lambda: audited(node, "driver") > 0)
+    assert audited(node, "interposer") > 0
+    node.sh(f"kill {pid}")
+    job.wait(30)
+
+
 @needs_ebpf
 def test_a_container_that_may_not_open_gpus_may_not_while_the_daemon_is_away(node: Machine) -> None:
     pod = node.sh("findmnt -rn -t cgroup2 -o TARGET | head -1").stdout.strip() + POD
