@@ -18,10 +18,10 @@ from nodeagent.kubelet_ports import PodUid
 _NAME: Final = re.compile(
     r"(?:^|/|-)pod"
     r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
-    r"(?:\.slice)?(?:/|$)",
-    re.MULTILINE,
+    r"(?:\.slice)?(?:/|$)"
 )
 """A UUID, or the 32 digits of a static pod."""
+_USERS: Final = "/user.slice/"
 _DEPTH: Final = 4
 """kubelet, kubepods, its class, the pod."""
 
@@ -38,7 +38,7 @@ def pod_of(pid: int) -> PodUid | None:
 def container_path(path: str) -> str:
     """The cgroup of the container that `path` is in: the one right below its pod's, whatever the
     container made below that. Empty: it is in none, and holding it would hold others too."""
-    found = _NAME.search(path)
+    found = _named(path)
     if found is None or ".." in path.split("/"):
         return ""
     below = path[found.end() :].split("/", 1)[0]
@@ -86,8 +86,16 @@ def _mounted(is_it: Callable[[str, Sequence[str]], bool]) -> Path | None:
 
 def pod_in(text: str) -> PodUid | None:
     """The first pod named in a /proc/PID/cgroup, or in a path."""
-    found = _NAME.search(text)
-    return PodUid(found[1].replace("_", "-")) if found is not None else None
+    for line in text.splitlines():
+        found = _named(line)
+        if found is not None:
+            return PodUid(found[1].replace("_", "-"))
+    return None
+
+
+def _named(path: str) -> re.Match[str] | None:
+    # Below user.slice any user makes cgroups, also ones with the name of somebody else's pod.
+    return None if _USERS in path else _NAME.search(path)
 
 
 class CgroupPods:
