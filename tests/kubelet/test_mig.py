@@ -10,7 +10,7 @@ from nodeagent.core.kubelet_offers import mig_resource
 from nodeagent.ports import GpuReading, MigReading
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod
 from nodeagent.units import GIB, Bytes, GpuUuid, SharePolicy
-from tests.kubelet.place import RESOURCE, Place, limits, with_place
+from tests.kubelet.place import RESOURCE, Daemon, Place, limits, with_place
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
@@ -85,14 +85,12 @@ async def test_single_refuses_cards_that_are_cut_differently(place: Place) -> No
     place.mig_strategy, place.readings = "single", [cut(first, "1g.10gb", "3g.40gb"), second]
     assert place.daemon is not None
     await place.daemon.close()
-    from tests.kubelet.place import Daemon
-
+    before = place.kubelet.registered_total
     place.daemon = Daemon(place)
     await place.daemon.start()
     await place.kubelet.until(
         lambda: (
-            place.kubelet.endpoints[RESOURCE].lists > 0
-            and not place.kubelet.endpoints[RESOURCE].stopped
+            place.kubelet.registered_total > before and place.kubelet.endpoints[RESOURCE].lists > 0
         )
     )
     assert place.kubelet.endpoints[RESOURCE].devices == {}
