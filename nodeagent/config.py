@@ -90,7 +90,8 @@ class PlannerSettings:
     active_tick_ms: float = _number(50.0, 1.0, 1000.0)
     """Planning interval, in ms, while some grant is active but none has company."""
     idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
-    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants."""
+    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants.
+    While no grant has a process at all it is 400 at least; the first one is looked at at once."""
     priority_floor_percent: float = _number(5.0, 1.0, 20.0)
     """What a grant keeps of the GPU's time, in percent, while one of higher priority wants all of
     it; all such grants together at most 20. 5: a job goes on visibly and its watchdogs stay

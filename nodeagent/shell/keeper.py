@@ -105,6 +105,8 @@ class Keeper:
         self.binding_s = Histogram(WORK_BOUNDS_S)
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
+        self.on_registered: list[Callable[[], None]] = []
+        """Called when a process has joined a grant."""
         self._effects: Mapping[type[Any], Callable[[Any], None]] = {
             ev.Store: self._store,
             ev.MakeRegion: self._make_region,
@@ -301,6 +303,8 @@ class Keeper:
         opened.tenants[slot] = Tenant(handle, generation)
         handle.on_exit(partial(self._slot_gone, grant, slot, generation))
         self._count(opened)
+        for registered in self.on_registered:
+            registered()
 
     def _slot_gone(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
         opened = self.open.get(grant)

@@ -110,6 +110,7 @@ class Node:
             await self._read_gpus()
             for endpoint in self._endpoints:
                 await endpoint.start()
+            self._keeper.on_registered.append(self._plan_soon)
             self._plan()
             tasks = [
                 asyncio.create_task(self._gpu_loop()),
@@ -154,6 +155,11 @@ class Node:
 
     def _ok(self, name: str) -> None:
         self._service.loops[name] = self._clock.unix_s()
+
+    def _plan_soon(self) -> None:
+        if self._planning is not None:
+            self._planning.cancel()
+            self._planning = asyncio.get_running_loop().call_later(0, self._plan)
 
     def _plan(self) -> None:
         pause_s = self._turns.tick()

@@ -8,7 +8,7 @@ from nodeagent.core.planner import PlanRules, SetTurn, Tenant, TurnPlanner
 from nodeagent.core.usage import Activity
 from nodeagent.ports import Clock, GrantRecord, GrantState
 from nodeagent.shell.keeper import Keeper
-from nodeagent.units import NS_PER_MS, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy
+from nodeagent.units import NS_PER_MS, NS_PER_S, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy
 
 HEARTBEAT_NS = 400 * NS_PER_MS
 """Tenants call the daemon silent after 2 s: five beats."""
@@ -83,6 +83,8 @@ class Turns:
             return self._settings.contended_tick_ms / 1000
         if busiest == 1:
             return self._settings.active_tick_ms / 1000
+        if not looks:  # no process at all: the first one to register is looked at at once
+            return max(self._settings.idle_tick_ms / 1000, HEARTBEAT_NS / NS_PER_S)
         return self._settings.idle_tick_ms / 1000
 
 
