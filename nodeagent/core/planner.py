@@ -37,6 +37,10 @@ MEASURE_EVERY_NS = NS_PER_S // 4
 MEASURE_LAUNCHES = 32
 """… once it has launched that often; else after MEASURE_LONGEST_NS."""
 MEASURE_LONGEST_NS = NS_PER_S
+MEASURE_OVER = 256
+"""Launches the mean reaches back over; the older half of them fades."""
+WORSE_FIT = 0.005
+"""Windows that lose this part of the GPU more than they were planned to are planned anew."""
 FITS_ANYWAY = 20
 """Windows of this many launches lose too little at their end to care."""
 LONG_PERIOD_COST = 0.02
@@ -143,6 +147,15 @@ def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
     return given
 
 
+def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:
+    """Part of the GPU that a window which does not hold whole launches loses, or takes from the
+    next."""
+    fits = quantum_ns / launch_ns
+    # A launch longer than two windows starts in one of them and is paid for by its clock.
+    lost = abs(round(fits) - fits) if fits >= 0.5 else 0.5
+    return lost * launch_ns / period_ns
+
+
 def fitting_period(
     shares: Sequence[int], launches_ns: Sequence[int], shortest_ns: int, longest_ns: int
 ) -> int:
@@ -170,12 +183,9 @@ def _fitting_period(
         return shortest_ns
 
     def badness(period_ns: int) -> float:
-        worst = 0.0
-        for share, length in long:
-            fits = period_ns * share / total / length
-            # A launch longer than two windows starts in one of them and is paid for by its clock.
-            lost = abs(round(fits) - fits) if fits >= 0.5 else 0.5
-            worst = max(worst, lost * length / period_ns)
+        worst = max(
+            lost_at_the_end(period_ns * share / total, period_ns, length) for share, length in long
+        )
         return worst + LONG_PERIOD_COST * period_ns / longest_ns
 
     candidates = {shortest_ns, longest_ns}
@@ -290,14 +300,21 @@ class _Track:
     launches: int = 0
     active_until_ns: int = -1
     outstanding: bool = False
-    launch_ns: int = 0
-    """Usual GPU time of one launch; 0 = not known yet."""
+    mean_of: int = 0
+    """Launches the mean is taken over, and their GPU time together."""
+    mean_used_ns: int = 0
     measured_ns: int = -1
     measured_consumed_ns: int = 0
     measured_launches: int = 0
 
+    @property
+    def launch_ns(self) -> int:
+        """Usual GPU time of one launch; 0 = not known yet."""
+        return self.mean_used_ns // self.mean_of if self.mean_of else 0
+
     def measure(self, seen: Activity, now_ns: int) -> None:
-        """The mean launch since the last measure, taken over when it clearly differs."""
+        """Take what was launched since the last measure into the mean; start it anew where that
+        clearly differs."""
         launched = used = 0
         if self.measured_ns >= 0:
             launched = seen.launches - self.measured_launches
@@ -307,11 +324,18 @@ class _Track:
             if now_ns - self.measured_ns < least_ns:
                 return
         if launched > 0 and used > 0:
-            mean = used // launched
-            if abs(mean - self.launch_ns) * 10 > self.launch_ns:
-                self.launch_ns = mean
+            if _differ(self.launch_ns, used // launched):
+                self.mean_of = self.mean_used_ns = 0
+            elif self.mean_of > MEASURE_OVER:
+                self.mean_of, self.mean_used_ns = self.mean_of // 2, self.mean_used_ns // 2
+            self.mean_of += launched
+            self.mean_used_ns += used
         self.measured_ns = now_ns
         self.measured_launches, self.measured_consumed_ns = seen.launches, seen.consumed_ns
+
+
+def _differ(known_ns: int, seen_ns: int) -> bool:
+    return abs(seen_ns - known_ns) * 10 > known_ns
 
 
 class TurnPlanner:
@@ -323,6 +347,8 @@ class TurnPlanner:
         self._turns: dict[tuple[GrantId, GpuUuid], DeviceTurn] = {}
         self._epochs: dict[GpuUuid, int] = {}
         self._planned: dict[GpuUuid, tuple[object, ...]] = {}
+        self._lengths: dict[GpuUuid, dict[GrantId, int]] = {}
+        """The usual launches the windows of each GPU were made for, ns."""
 
     def busiest(self) -> int:
         """Active grants on the GPU that has most of them; sets the planning interval."""
@@ -356,8 +382,8 @@ class TurnPlanner:
         }
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
-            lengths = self._launches_ns(gpu, active[gpu])
             tied = _tied(gpu, active)
+            lengths = self._launches_ns(gpu, active[gpu])
             known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
             changed = self._planned.get(gpu) != known
             contended = self._contended(gpu, active[gpu], now_ns)
@@ -384,6 +410,7 @@ class TurnPlanner:
                     out.append(SetTurn(tenant.grant, tenant.gpus.index(gpu), turn, wake))
         for gone in set(self._planned) - set(gpus):
             del self._planned[gone]
+            self._lengths.pop(gone, None)
         return out
 
     # --- activity ---
@@ -410,9 +437,34 @@ class TurnPlanner:
         track.active_until_ns = max(track.active_until_ns, until)
 
     def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
+        """Usual launches to make the windows for: those they are made for already, while they
+        serve as well as then.
+
+        The first measure of a tenant is off by some percent, enough for windows in which one
+        launch less has room.
+        """
         if len(active) < 2:
+            self._lengths.pop(gpu, None)
             return ()
-        return tuple(self._tracks[tenant.grant, gpu].launch_ns for tenant in active)
+        seen = {tenant.grant: self._tracks[tenant.grant, gpu].launch_ns for tenant in active}
+        planned = self._lengths.get(gpu, {})
+        if planned.keys() != seen.keys() or any(
+            self._fits_worse((grant, gpu), planned[grant], length) for grant, length in seen.items()
+        ):
+            self._lengths[gpu] = planned = seen
+        return tuple(planned[tenant.grant] for tenant in active)
+
+    def _fits_worse(self, key: tuple[GrantId, GpuUuid], planned_ns: int, seen_ns: int) -> bool:
+        if planned_ns == seen_ns:
+            return False
+        if _differ(planned_ns, seen_ns):
+            return True
+        turn = self._turns.get(key)
+        if turn is None or turn.mode is not TurnMode.LEASE:
+            return False
+        quantum, period = turn.lease_quantum_ns, turn.lease_period_ns
+        as_planned = lost_at_the_end(quantum, period, planned_ns)
+        return lost_at_the_end(quantum, period, seen_ns) > as_planned + WORSE_FIT
 
     def _active(self, tenant: Tenant, gpu: GpuUuid, now_ns: int) -> bool:
         """A gang is active everywhere as soon as it is active somewhere: its turns come
