@@ -118,7 +118,7 @@ struct sluice_policy_device {
 	uint64_t lease_origin_ns; /* CLOCK_MONOTONIC; windows start at origin + k * period */
 	uint64_t lease_period_ns;
 	uint64_t lease_quantum_ns; /* length of this tenant's window */
-	uint64_t contention_epoch; /* bumped when more than one tenant was seen on the GPU at once */
+	uint64_t contention_epoch; /* bumped with every plan that has more than one tenant on the GPU */
 	uint32_t turn_mode;
 	uint32_t active_grants; /* tenants seen with work outstanding at the last plan, this one included */
 	uint32_t plan_ppm;      /* share this plan gives the tenant; 0 = uncapped */

@@ -29,8 +29,6 @@ OUTSTANDING_TRUST = 4
 """Estimated work may take this many times longer than estimated before its owner counts as idle."""
 LONGEST_TRUST_NS = 2 * NS_PER_S
 """… but never longer than this without a sign of life."""
-LATE_NS = NS_PER_MS // 2
-"""Work still outstanding this long after the window ended overlapped the neighbour's."""
 
 MEASURE_EVERY_NS = NS_PER_S // 4
 """How often a tenant's usual launch is measured anew."""
@@ -299,7 +297,6 @@ class _Track:
     throttled_ns: int = 0
     launches: int = 0
     active_until_ns: int = -1
-    outstanding: bool = False
     mean_of: int = 0
     """Launches the mean is taken over, and their GPU time together."""
     mean_used_ns: int = 0
@@ -385,23 +382,14 @@ class TurnPlanner:
             tied = _tied(gpu, active)
             lengths = self._launches_ns(gpu, active[gpu])
             known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
-            changed = self._planned.get(gpu) != known
-            contended = self._contended(gpu, active[gpu], now_ns)
-            # Windows that move overlap the old ones for a moment.
-            entering = changed and len(active[gpu]) > 1
-            if not changed and not contended:
+            if self._planned.get(gpu) == known:
                 continue
             if gpu not in self._epochs:  # later than any epoch of a planner that ran before us
                 self._epochs[gpu] = now_ns // NS_PER_MS
-            if contended or entering:
+            if len(active[gpu]) > 1:  # what began before it had company may have been sliced
                 self._epochs[gpu] += 1
             self._planned[gpu] = known
-            turns = (
-                self._turns_on(gpu, here, active, tied, now_ns)
-                if changed
-                else self._same_turns(gpu, here)
-            )
-            for tenant, turn in turns:
+            for tenant, turn in self._turns_on(gpu, here, active, tied, now_ns):
                 key = (tenant.grant, gpu)
                 before = self._turns.get(key)
                 if before != turn:
@@ -431,8 +419,7 @@ class TurnPlanner:
         track.launches = seen.launches
         until = now_ns + self._rules.active_hold_ns if moved else -1
         trust_ns = min(OUTSTANDING_TRUST * seen.outstanding_ns, LONGEST_TRUST_NS)
-        track.outstanding = seen.outstanding_ns > 0 and seen.heartbeat_ns + trust_ns > now_ns
-        if track.outstanding:
+        if seen.outstanding_ns > 0 and seen.heartbeat_ns + trust_ns > now_ns:
             until = max(until, now_ns + self._rules.active_hold_ns)
         track.active_until_ns = max(track.active_until_ns, until)
 
@@ -471,20 +458,6 @@ class TurnPlanner:
         together."""
         return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
 
-    def _contended(self, gpu: GpuUuid, active: Sequence[Tenant], now_ns: int) -> bool:
-        """Two had work in flight at once, so event pairs timed each other's kernels too."""
-        busy = [t for t in active if self._tracks[t.grant, gpu].outstanding]
-        if len(busy) < 2:
-            return False
-        for tenant in busy:
-            turn = self._turns.get((tenant.grant, gpu))
-            if turn is None or turn.mode is not TurnMode.LEASE:
-                return True
-            since = (now_ns - turn.lease_origin_ns) % turn.lease_period_ns
-            if since > turn.lease_quantum_ns + LATE_NS:
-                return True
-        return False
-
     # --- layout ---
 
     def _turns_on(
@@ -521,13 +494,6 @@ class TurnPlanner:
             out += self._leases(gpu, active, epoch, now_ns)
         return out
 
-    def _same_turns(self, gpu: GpuUuid, here: Sequence[Tenant]) -> list[tuple[Tenant, DeviceTurn]]:
-        """The windows as they are with the epoch of now: where kernels overrun, every look finds an
-        overlap, and dividing anew each time was half of the daemon's work."""
-        epoch = self._epochs[gpu]
-        before = [(tenant, self._turns[tenant.grant, gpu]) for tenant in here]
-        return [(tenant, _at_epoch(turn, epoch)) for tenant, turn in before]
-
     def _leases(
         self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
     ) -> list[tuple[Tenant, DeviceTurn]]:
@@ -561,19 +527,6 @@ class TurnPlanner:
             share = quantum * WHOLE_PPM // period
             out.append((tenant, _lease(share, count, offset, period, quantum, epoch)))
         return out
-
-
-def _at_epoch(turn: DeviceTurn, epoch: int) -> DeviceTurn:
-    """Written out: dataclasses.replace takes four times as long."""
-    return DeviceTurn(
-        turn.mode,
-        turn.plan_ppm,
-        turn.active_grants,
-        turn.lease_origin_ns,
-        turn.lease_period_ns,
-        turn.lease_quantum_ns,
-        epoch,
-    )
 
 
 def _lease(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -161,8 +160,9 @@ def test_a_gang_without_company_is_left_alone() -> None:
     assert {change.turn.mode for change in told.values()} == {TurnMode.OFF}
 
 
-def test_an_overlap_that_goes_on_moves_no_window_and_wakes_nobody() -> None:
-    """Kernels that overrun: their event pairs are void at every look, the plan stays."""
+def test_work_that_stays_outstanding_outside_its_window_changes_no_turn() -> None:
+    """Kernels that overrun, and tenants that wait and have not looked yet: event pairs inside windows
+    are judged by the windows, so nothing has to be told."""
     planner = TurnPlanner(RULES)
     both = [tenant("x", 30), tenant("y", 70)]
 
@@ -172,12 +172,20 @@ def test_an_overlap_that_goes_on_moves_no_window_and_wakes_nobody() -> None:
         looks = {(one.grant, GpuUuid("a")): seen for one in both}
         return planner.plan(both, looks, Nanoseconds(now_ns))
 
-    look(0)
-    before = {change.grant: change.turn for change in look(1)}
-    changes = [change for step in range(2, 12) for change in look(step)]
-    again = [change for change in changes if change.turn.contention_epoch > before[change.grant].contention_epoch]  # fmt: skip
-    assert again
-    for change in again:
-        same = replace(change.turn, contention_epoch=before[change.grant].contention_epoch)
-        assert same == before[change.grant]
-        assert not change.wake
+    assert {change.turn.mode for change in look(0)} == {TurnMode.LEASE}
+    assert [change for step in range(1, 40) for change in look(step)] == []
+
+
+def test_company_that_comes_voids_what_was_timed_before() -> None:
+    planner = TurnPlanner(RULES)
+    x, y = tenant("x", 30), tenant("y", 70)
+
+    def look(step: int, *busy: Tenant) -> dict[GrantId, SetTurn]:
+        now_ns = Nanoseconds(1000 * MS + step * 5 * MS)
+        looks = {(one.grant, GpuUuid("a")): Activity(step * MS, 0, 0, step, now_ns) for one in busy}
+        return {change.grant: change for change in planner.plan([x, y], looks, now_ns)}
+
+    look(0, x)
+    alone = look(1, x)[x.grant].turn
+    together = look(2, x, y)[x.grant].turn
+    assert together.contention_epoch > alone.contention_epoch
