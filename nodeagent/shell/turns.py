@@ -4,7 +4,8 @@ that we are alive."""
 from __future__ import annotations
 
 from nodeagent.config import PlannerSettings
-from nodeagent.core.planner import PlanRules, SetTurn, Tenant, TurnPlanner
+from nodeagent.core.planner import SetTurn, TurnPlanner
+from nodeagent.core.turn_windows import PlanRules, Tenant
 from nodeagent.core.usage import Activity
 from nodeagent.ports import Clock, GrantRecord, GrantState
 from nodeagent.shell.keeper import Keeper

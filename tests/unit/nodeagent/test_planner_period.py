@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.core.planner import PlanRules, Tenant, TurnPlanner, fitting_period, lost_at_the_end
+from nodeagent.core.planner import TurnPlanner
+from nodeagent.core.turn_windows import PlanRules, Tenant, fitting_period, lost_at_the_end
 from nodeagent.core.usage import Activity
 from nodeagent.ports import DeviceTurn
 from nodeagent.units import GpuUuid, GrantId, Nanoseconds, Ppm

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nodeagent.core.planner import (
-    PlanRules,
-    SetTurn,
-    Tenant,
-    TurnPlanner,
-    aligned_windows,
-    divide_by_priority,
-)
+from nodeagent.core.planner import SetTurn, TurnPlanner
+from nodeagent.core.turn_windows import PlanRules, Tenant, aligned_windows, divide_by_priority
 from nodeagent.core.usage import Activity
 from nodeagent.ports import TurnMode
 from nodeagent.units import WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm

@@ -1,0 +1,260 @@
+"""How a GPU's time is laid out among its grants: weighted max-min shares, as windows of a common
+period.
+
+Priorities come in tiers: the highest active one divides the GPU among its members, what they
+cannot use flows down, and every lower grant keeps a small floor so that it is held back but never
+forgotten. A grant with several GPUs has its windows at the same time on all of them.
+
+Windows always fill the period, hard tenants included: a hard cap is kept by the tenant's own
+virtual clock (`share_ppm`), and a window with some slack is what lets it reach that cap despite
+the cost of handing over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from nodeagent.units import WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
+
+FITS_ANYWAY = 20
+"""Windows of this many launches lose too little at their end to care."""
+LONG_PERIOD_COST = 0.02
+"""What the longest period costs, in parts of the GPU, when weighed against a better fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """Settings of the planner in its own units."""
+
+    period_ns: Nanoseconds
+    longest_period_ns: Nanoseconds
+    smallest_quantum_ns: Nanoseconds
+    active_hold_ns: Nanoseconds
+    floor_ppm: Ppm
+    """What each grant keeps while others of higher priority want everything; a fifth of the GPU
+    for all of them at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One grant as the planner sees it."""
+
+    grant: GrantId
+    gpus: tuple[GpuUuid, ...]
+    share_ppm: Ppm
+    hard: bool
+    paused: bool = False
+    priority: int = 0
+
+    @property
+    def cap_ppm(self) -> int:
+        return int(self.share_ppm) if self.hard else WHOLE_PPM
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One party of a division: its weight, and the most it may have."""
+
+    weight: int
+    cap_ppm: int = WHOLE_PPM
+
+
+def divide(claims: Sequence[Claim], whole: int = WHOLE_PPM) -> list[int]:
+    """Weighted max-min: proportional to weight, nobody above its cap, nothing left over while
+    somebody may have more.
+
+    Exact in integers; what rounding leaves goes to the first claims that have room.
+    """
+    given = [0] * len(claims)
+    open_ = [i for i, claim in enumerate(claims) if claim.weight > 0 and claim.cap_ppm > 0]
+    left = whole
+    while open_ and left > 0:
+        weights = sum(claims[i].weight for i in open_)
+        clipped = [i for i in open_ if claims[i].cap_ppm * weights <= left * claims[i].weight]
+        if not clipped:
+            for i in open_:
+                given[i] = left * claims[i].weight // weights
+            rest = left - sum(given[i] for i in open_)
+            for i in open_:
+                extra = min(rest, claims[i].cap_ppm - given[i], 1)
+                given[i] += extra
+                rest -= extra
+            break
+        for i in clipped:
+            given[i] = claims[i].cap_ppm
+            left -= given[i]
+        open_ = [i for i in open_ if i not in clipped]
+    return given
+
+
+def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
+    """Share of each active tenant: tier by tier, every lower one's floor kept back, the rest
+    handed on."""
+    given = [0] * len(active)
+    left = WHOLE_PPM
+
+    def hand_out(members: Sequence[int], whole: int) -> int:
+        claims = [Claim(active[i].share_ppm, active[i].cap_ppm - given[i]) for i in members]
+        parts = divide(claims, whole)
+        for i, part in zip(members, parts, strict=True):
+            given[i] += part
+        return sum(parts)
+
+    tiers = [
+        [i for i, tenant in enumerate(active) if tenant.priority == priority]
+        for priority in sorted({tenant.priority for tenant in active}, reverse=True)
+    ]
+    below = len(active) - len(tiers[0])
+    floor = min(floor_ppm, WHOLE_PPM // 5 // below) if below else 0
+    for members, lower in zip(tiers, [*tiers[1:], []], strict=True):
+        left -= hand_out(members, left - floor * below)
+        below -= len(lower)
+    for members in tiers:  # what the lowest could not use
+        left -= hand_out(members, left)
+    return given
+
+
+def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:
+    """Part of the GPU that a window which does not hold whole launches loses, or takes from the
+    next."""
+    fits = quantum_ns / launch_ns
+    # A launch longer than two windows starts in one of them and is paid for by its clock.
+    lost = abs(round(fits) - fits) if fits >= 0.5 else 0.5
+    return lost * launch_ns / period_ns
+
+
+def fitting_period(
+    shares: Sequence[int], launches_ns: Sequence[int], shortest_ns: int, longest_ns: int
+) -> int:
+    """The period whose windows hold whole numbers of launches, as short as that allows.
+
+    A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use 5 of them for ever.
+    `launches_ns`: usual GPU time of one launch of each tenant, 0 = not known.
+    """
+    return _fitting_period(tuple(shares), tuple(launches_ns), shortest_ns, longest_ns)
+
+
+@lru_cache(maxsize=256)
+def _fitting_period(
+    shares: tuple[int, ...], launches_ns: tuple[int, ...], shortest_ns: int, longest_ns: int
+) -> int:
+    """Some hundred candidates are weighed, in about 1 ms; tenants that come and go ask the same
+    again."""
+    total = sum(shares)
+    long = [
+        (share, length)
+        for share, length in zip(shares, launches_ns, strict=True)
+        if length and share and length * FITS_ANYWAY * total > shortest_ns * share
+    ]
+    if not long or shortest_ns >= longest_ns:
+        return shortest_ns
+
+    def badness(period_ns: int) -> float:
+        worst = max(
+            lost_at_the_end(period_ns * share / total, period_ns, length) for share, length in long
+        )
+        return worst + LONG_PERIOD_COST * period_ns / longest_ns
+
+    candidates = {shortest_ns, longest_ns}
+    for share, length in long:
+        whole = (-(-n * length * total // share) for n in range(1, FITS_ANYWAY + 1))
+        candidates.update(p for p in whole if shortest_ns < p < longest_ns)
+    step = shortest_ns
+    while step < longest_ns:
+        candidates.add(step)
+        step += max(1, step // 32)
+    return min(sorted(candidates), key=badness)
+
+
+def windows(
+    shares: Sequence[int], rules: PlanRules, launches_ns: Sequence[int] = ()
+) -> tuple[int, list[int]]:
+    """(period, quantum per share): windows that fill the period, each at least the smallest
+    quantum if that fits.
+
+    The period grows up to the longest allowed so that the smallest share gets its quantum and
+    windows hold whole launches.
+    """
+    total = sum(shares)
+    smallest = min(shares)
+    period = int(rules.period_ns)
+    if smallest > 0:
+        period = max(period, -(-rules.smallest_quantum_ns * total // smallest))
+    period = min(period, int(rules.longest_period_ns))
+    if launches_ns:
+        longest = int(rules.longest_period_ns)
+        period = fitting_period(shares, launches_ns, period, longest)
+    floor = min(int(rules.smallest_quantum_ns), period // len(shares))
+    quanta = divide([Claim(max(1, s), period) for s in shares], period)
+    # Raise the short ones to the floor, at the cost of those that stay above it.
+    short = [i for i, q in enumerate(quanta) if q < floor]
+    if short:
+        long = [i for i in range(len(quanta)) if i not in short]
+        for i in short:
+            quanta[i] = floor
+        spare = period - floor * len(quanta)
+        over = divide([Claim(max(1, quanta[i] - floor), period) for i in long], spare)
+        for i, extra in zip(long, over, strict=True):
+            quanta[i] = floor + extra
+    return period, quanta
+
+
+def aligned_windows(
+    active: Mapping[GpuUuid, Sequence[Tenant]], rules: PlanRules
+) -> tuple[int, dict[tuple[GrantId, GpuUuid], tuple[int, int]]]:
+    """(period, (offset, quantum) per grant and GPU) for GPUs that grants with several of them tie
+    together.
+
+    Such a grant runs on all its GPUs at the same time or on none: a rank that waits for another's
+    turn would spin through its own. It gets the smallest share it has on any of them. What is
+    left between their windows goes to the grants of one GPU; a gap no local grant can use stays
+    empty.
+    """
+    shares = {
+        (tenant.grant, gpu): share
+        for gpu, here in active.items()
+        for tenant, share in zip(here, divide_by_priority(here, rules.floor_ppm), strict=True)
+    }
+    gangs: dict[GrantId, list[GpuUuid]] = {}
+    for gpu, here in active.items():
+        for tenant in here:
+            if len(tenant.gpus) > 1:
+                gangs.setdefault(tenant.grant, []).append(gpu)
+    part = {grant: min(shares[grant, gpu] for gpu in on) for grant, on in gangs.items()}
+    smallest = max(1, min(min(part.values()), min(shares.values())))
+    period = max(int(rules.period_ns), -(-rules.smallest_quantum_ns * WHOLE_PPM // smallest))
+    period = min(period, int(rules.longest_period_ns))
+
+    taken: dict[GpuUuid, list[tuple[int, int]]] = {gpu: [] for gpu in active}
+    out: dict[tuple[GrantId, GpuUuid], tuple[int, int]] = {}
+    for grant in sorted(gangs, key=lambda g: (-len(gangs[g]), -part[g], g)):
+        busy = sorted(window for gpu in gangs[grant] for window in taken[gpu])
+        offset, room = _widest_gap(busy, period, period * part[grant] // WHOLE_PPM)
+        quantum = min(room, period * part[grant] // WHOLE_PPM)
+        for gpu in gangs[grant]:
+            taken[gpu].append((offset, offset + quantum))
+            out[grant, gpu] = (offset, quantum)
+    for gpu, here in active.items():
+        local = [tenant for tenant in here if tenant.grant not in gangs]
+        if not local:
+            continue
+        offset, room = _widest_gap(sorted(taken[gpu]), period, period)
+        claims = [Claim(max(1, shares[tenant.grant, gpu]), room) for tenant in local]
+        for tenant, quantum in zip(local, divide(claims, room), strict=True):
+            out[tenant.grant, gpu] = (offset, quantum)
+            offset += quantum
+    return period, out
+
+
+def _widest_gap(busy: Sequence[tuple[int, int]], period: int, want: int) -> tuple[int, int]:
+    """(start, length) of the first gap of at least `want`, else of the widest."""
+    gaps = []
+    at = 0
+    for start, end in busy:
+        if start > at:
+            gaps.append((at, start - at))
+        at = max(at, end)
+    gaps.append((at, max(0, period - at)))
+    return next((gap for gap in gaps if gap[1] >= want), max(gaps, key=lambda gap: gap[1]))
