@@ -46,6 +46,13 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	sim_lock(d->gpu);
 	sim_advance(sim_process()->state, d->gpu);
 	sim_reap(sim_process()->state, d->gpu, true);
+	if (!d->gpu->live || d->gpu->generation != d->generation || d->gpu->mig_mode) {
+		/* cut, or cut anew, since this process looked */
+		sim_unlock(d->gpu);
+		sim_uncharge(d, overhead);
+		free(c);
+		return CUDA_ERROR_INVALID_DEVICE;
+	}
 	struct sim_schedule *draft = sim_edit_begin(d->gpu);
 	uint32_t lane = 0;
 

@@ -139,20 +139,41 @@ const struct sim_model *sim_model_find(const char *key, unsigned length)
 	return NULL;
 }
 
+/* Where an instance may begin, by its form: NVIDIA's MIG user guide, "MIG device names" and the placements there. */
+#define ONE 0x7f   /* 0 to 6, one memory slice */
+#define WIDE 0x55  /* 0, 2, 4, 6: two memory slices for one compute slice */
+#define TWO 0x15   /* 0, 2, 4 */
+#define THREE 0x11 /* 0, 4 */
+#define FOUR 0x01
+#define SEVEN 0x01
+
 /* What a card can be cut into. Memory: what CUDA reports as total on such an instance. */
 static const struct {
 	const char *card, *profile;
-	uint32_t slices, sm_count;
+	uint32_t slices, size, starts, most, id, index, sm_count;
 	uint64_t memory_mib;
 } cuts[] = {
-	{ "a100-40gb", "1g.5gb", 1, 14, 4864 },    { "a100-40gb", "2g.10gb", 2, 28, 9984 },
-	{ "a100-40gb", "3g.20gb", 3, 42, 20096 },  { "a100-40gb", "4g.20gb", 4, 56, 20096 },
-	{ "a100-40gb", "7g.40gb", 7, 98, 40192 },  { "h100-80gb", "1g.10gb", 1, 16, 9984 },
-	{ "h100-80gb", "1g.20gb", 1, 26, 20096 },  { "h100-80gb", "2g.20gb", 2, 32, 20096 },
-	{ "h100-80gb", "3g.40gb", 3, 60, 40320 },  { "h100-80gb", "4g.40gb", 4, 64, 40320 },
-	{ "h100-80gb", "7g.80gb", 7, 132, 80896 }, { "h200-141gb", "1g.18gb", 1, 16, 16640 },
-	{ "h200-141gb", "2g.35gb", 2, 32, 33280 }, { "h200-141gb", "3g.71gb", 3, 60, 71168 },
-	{ "h200-141gb", "4g.71gb", 4, 64, 71168 }, { "h200-141gb", "7g.141gb", 7, 132, 143104 },
+	{ "a100-40gb", "1g.5gb", 1, 1, ONE, 7, 19, 0, 14, 4864 },
+	{ "a100-40gb", "1g.5gb+me", 1, 1, ONE, 1, 20, 7, 14, 4864 },
+	{ "a100-40gb", "1g.10gb", 1, 2, WIDE, 4, 15, 9, 14, 9984 },
+	{ "a100-40gb", "2g.10gb", 2, 2, TWO, 3, 14, 1, 28, 9984 },
+	{ "a100-40gb", "3g.20gb", 3, 4, THREE, 2, 9, 2, 42, 20096 },
+	{ "a100-40gb", "4g.20gb", 4, 4, FOUR, 1, 5, 3, 56, 20096 },
+	{ "a100-40gb", "7g.40gb", 7, 8, SEVEN, 1, 0, 4, 98, 40192 },
+	{ "h100-80gb", "1g.10gb", 1, 1, ONE, 7, 19, 0, 16, 9984 },
+	{ "h100-80gb", "1g.10gb+me", 1, 1, ONE, 1, 20, 7, 16, 9984 },
+	{ "h100-80gb", "1g.20gb", 1, 2, WIDE, 4, 15, 9, 26, 20096 },
+	{ "h100-80gb", "2g.20gb", 2, 2, TWO, 3, 14, 1, 32, 20096 },
+	{ "h100-80gb", "3g.40gb", 3, 4, THREE, 2, 9, 2, 60, 40320 },
+	{ "h100-80gb", "4g.40gb", 4, 4, FOUR, 1, 5, 3, 64, 40320 },
+	{ "h100-80gb", "7g.80gb", 7, 8, SEVEN, 1, 0, 4, 132, 80896 },
+	{ "h200-141gb", "1g.18gb", 1, 1, ONE, 7, 19, 0, 16, 16640 },
+	{ "h200-141gb", "1g.18gb+me", 1, 1, ONE, 1, 20, 7, 16, 16640 },
+	{ "h200-141gb", "1g.35gb", 1, 2, WIDE, 4, 15, 9, 26, 33280 },
+	{ "h200-141gb", "2g.35gb", 2, 2, TWO, 3, 14, 1, 32, 33280 },
+	{ "h200-141gb", "3g.71gb", 3, 4, THREE, 2, 9, 2, 60, 71168 },
+	{ "h200-141gb", "4g.71gb", 4, 4, FOUR, 1, 5, 3, 64, 71168 },
+	{ "h200-141gb", "7g.141gb", 7, 8, SEVEN, 1, 0, 4, 132, 143104 },
 };
 
 #define CARDS (sizeof(models) / sizeof(models[0]))
@@ -179,6 +200,12 @@ static void make_instances(void)
 		instances[i].mig = false;
 		instances[i].mig_profile = cuts[i].profile;
 		instances[i].mig_slices = cuts[i].slices;
+		instances[i].mig_size = cuts[i].size;
+		instances[i].mig_starts = cuts[i].starts;
+		instances[i].mig_most = cuts[i].most;
+		instances[i].mig_profile_id = cuts[i].id;
+		instances[i].mig_profile_index = cuts[i].index;
+		instances[i].mig_media = strstr(cuts[i].profile, "+me") != NULL;
 	}
 }
 
@@ -188,6 +215,15 @@ const struct sim_model *sim_model_instance(const struct sim_model *card, const c
 	for (size_t i = 0; i < CUTS; i++)
 		if (strcmp(cuts[i].card, card->key) == 0 && strlen(cuts[i].profile) == length &&
 		    memcmp(cuts[i].profile, profile, length) == 0)
+			return &instances[i];
+	return NULL;
+}
+
+const struct sim_model *sim_model_cut(const struct sim_model *card, unsigned n)
+{
+	pthread_once(&made, make_instances);
+	for (size_t i = 0; i < CUTS; i++)
+		if (strcmp(cuts[i].card, card->key) == 0 && n-- == 0)
 			return &instances[i];
 	return NULL;
 }

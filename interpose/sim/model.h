@@ -18,10 +18,17 @@ struct sim_model {
 	uint32_t sm_clock_mhz, memory_clock_mhz, bus_width_bits;
 	uint32_t l2_bytes, shared_per_sm_bytes, shared_optin_bytes, threads_per_sm, blocks_per_sm;
 	uint32_t power_limit_mw;
-	uint32_t pci_device_id;  /* device << 16 | vendor, as NVML reports it */
-	bool mig, ecc, nvlink;   /* capabilities */
-	const char *mig_profile; /* of an instance, as 1g.10gb; NULL for a whole card */
-	uint32_t mig_slices;     /* compute slices of an instance, of 7 */
+	uint32_t pci_device_id; /* device << 16 | vendor, as NVML reports it */
+	bool mig, ecc, nvlink;  /* capabilities */
+	/* Of an instance; a whole card has none of them. */
+	const char *mig_profile;    /* as 1g.10gb; NULL for a whole card */
+	uint32_t mig_slices;        /* compute slices, of 7 */
+	uint32_t mig_size;          /* memory slices, of 8 */
+	uint32_t mig_starts;        /* memory slices at which one may begin, one bit each */
+	uint32_t mig_most;          /* how many of them a card takes */
+	uint32_t mig_profile_id;    /* NVML's id of the profile, as nvidia-smi prints it */
+	uint32_t mig_profile_index; /* NVML_GPU_INSTANCE_PROFILE_* */
+	uint32_t mig_media;         /* of the card's one set of media extensions: +me */
 };
 
 /* NULL when there is no such model. */
@@ -29,6 +36,8 @@ const struct sim_model *sim_model_find(const char *key, unsigned length);
 const struct sim_model *sim_model_at(unsigned index);
 /* A MIG instance of that profile on that card; NULL when it offers none such. */
 const struct sim_model *sim_model_instance(const struct sim_model *card, const char *profile, unsigned length);
+/* The n-th thing that card can be cut into; NULL when there are fewer. */
+const struct sim_model *sim_model_cut(const struct sim_model *card, unsigned n);
 unsigned sim_model_index(const struct sim_model *model);
 
 #endif

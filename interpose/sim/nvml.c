@@ -30,7 +30,7 @@ nvmlReturn_t nvml_enter_device(nvmlDevice_t device)
 	struct sim_state *state = sim_state();
 
 	ENTER();
-	WANT(device && device >= state->gpu && device < state->gpu + state->gpu_count);
+	WANT(device && device >= state->gpu && device < state->gpu + state->gpu_count && device->live);
 	sim_lock(device);
 	sim_reap(state, device, false);
 	sim_unlock(device);
@@ -107,11 +107,15 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result)
 		[NVML_ERROR_UNINITIALIZED] = "Uninitialized",
 		[NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
 		[NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+		[NVML_ERROR_NO_PERMISSION] = "Insufficient Permissions",
 		[NVML_ERROR_NOT_FOUND] = "Not Found",
 		[NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
 		[NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
 		[NVML_ERROR_TIMEOUT] = "Timeout",
 		[NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+		[NVML_ERROR_RESET_REQUIRED] = "GPU requires reset",
+		[NVML_ERROR_IN_USE] = "In use by another client",
+		[NVML_ERROR_INSUFFICIENT_RESOURCES] = "Insufficient Resources",
 		[NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "Driver/library version mismatch",
 		[NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "The provided version is invalid/unsupported",
 	};
@@ -208,7 +212,8 @@ static nvmlReturn_t find(const char *wanted, nvmlDevice_t *device, name_of name)
 	for (unsigned i = 0; i < state->gpu_count; i++) {
 		char text[96];
 
-		if (name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS && strcasecmp(text, wanted) == 0) {
+		if (state->gpu[i].live && name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS &&
+		    strcasecmp(text, wanted) == 0) {
 			*device = &state->gpu[i];
 			return NVML_SUCCESS;
 		}

@@ -16,18 +16,25 @@ enum nvml_return {
 	NVML_ERROR_UNINITIALIZED = 1,
 	NVML_ERROR_INVALID_ARGUMENT = 2,
 	NVML_ERROR_NOT_SUPPORTED = 3,
+	NVML_ERROR_NO_PERMISSION = 4,
 	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
 	NVML_ERROR_TIMEOUT = 10,
 	NVML_ERROR_GPU_IS_LOST = 15,
+	NVML_ERROR_RESET_REQUIRED = 16,
 	NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+	NVML_ERROR_IN_USE = 19,
+	NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
 	NVML_ERROR_UNKNOWN = 999,
 };
 
 typedef enum nvml_return nvmlReturn_t;
 typedef struct sim_gpu *nvmlDevice_t;
+
+typedef struct sim_gpu *nvmlGpuInstance_t,
+	*nvmlComputeInstance_t; /* the instance's place; it has at most one of the latter */
 
 /* First thing in every call: blocks while the knob nvml_hang stands; UNINITIALIZED before init. */
 nvmlReturn_t nvml_enter(void);

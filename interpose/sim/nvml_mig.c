@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated management library: cards that are cut into MIG instances. The geometry is fixed when the node is made. */
+/* The simulated management library: the MIG devices of cards that are cut; see nvml_mig_change.c for cutting them. */
 #include "interpose/sim/nvml.h"
 
 struct attributes {
@@ -13,7 +13,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *curren
 	WANT(current && pending);
 	if (!nvml_model(device)->mig)
 		return NVML_ERROR_NOT_SUPPORTED;
-	*current = *pending = device->instance_count > 0;
+	*current = device->mig_mode;
+	*pending = device->mig_pending;
 	return NVML_SUCCESS;
 }
 

@@ -45,13 +45,15 @@ struct sample {
 
 static uint64_t used_bytes(nvmlDevice_t device)
 {
+	nvmlDevice_t instance;
+
 	sim_lock(device);
 	sim_reap(sim_state(), device, true);
 	uint64_t used = sim_used_bytes(sim_state(), sim_gpu_index(sim_state(), device));
 
 	sim_unlock(device);
-	for (unsigned i = 0; i < device->instance_count; i++)
-		used += used_bytes(sim_instance(sim_state(), device, i));
+	for (unsigned i = 0; (instance = sim_instance(sim_state(), device, i)); i++)
+		used += used_bytes(instance);
 	return used;
 }
 
@@ -108,9 +110,10 @@ static unsigned add_processes(nvmlDevice_t device, struct process_info *list, un
 static unsigned list_processes(nvmlDevice_t device, struct process_info *list, unsigned room)
 {
 	unsigned found = add_processes(device, list, room, 0);
+	nvmlDevice_t instance;
 
-	for (unsigned i = 0; i < device->instance_count; i++)
-		found = add_processes(sim_instance(sim_state(), device, i), list, room, found);
+	for (unsigned i = 0; (instance = sim_instance(sim_state(), device, i)); i++)
+		found = add_processes(instance, list, room, found);
 	return found;
 }
 
@@ -173,7 +176,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct 
 {
 	ENTER_DEVICE(device);
 	WANT(rates);
-	if (device->card >= 0 || device->instance_count)
+	if (device->card >= 0 || device->mig_mode)
 		return NVML_ERROR_NOT_SUPPORTED; /* with MIG nobody counts it */
 	rates->gpu_percent = nvml_busy_percent(device, -1);
 	rates->memory_percent = rates->gpu_percent / 2; /* a kernel that half saturates the memory */

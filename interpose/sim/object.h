@@ -101,6 +101,7 @@ struct sim_device {
 	struct sim_gpu *gpu;
 	const struct sim_model *model;
 	unsigned gpu_index;
+	uint32_t generation; /* of the instance it is */
 	struct CUctx_st *primary;
 	unsigned primary_flags;
 };

@@ -52,15 +52,18 @@ static void add_device(unsigned gpu)
 	struct sim_device *d = &process.device[process.device_count++];
 
 	*d = (struct sim_device){ .gpu = &process.state->gpu[gpu], .gpu_index = gpu };
+	d->generation = d->gpu->generation;
 	d->model = sim_model_at(d->gpu->model);
 }
 
-/* A card in MIG mode is used by way of an instance, the first unless one is named. */
-static unsigned usable(unsigned gpu)
+/* A card in MIG mode is used by way of an instance, the first unless one is named; -1 when it has none. */
+static int usable(unsigned gpu)
 {
 	const struct sim_gpu *instance = sim_instance(process.state, &process.state->gpu[gpu], 0);
 
-	return instance ? sim_gpu_index(process.state, instance) : gpu;
+	if (!process.state->gpu[gpu].mig_mode)
+		return (int)gpu;
+	return instance ? (int)sim_gpu_index(process.state, instance) : -1;
 }
 
 /* CUDA_VISIBLE_DEVICES: indices, or prefixes of GPU- and MIG- UUIDs; the first entry that means nothing ends the list. */
@@ -71,7 +74,8 @@ static void list_devices(void)
 	process.device_count = 0;
 	if (!list) {
 		for (unsigned g = 0; g < process.state->card_count; g++)
-			add_device(usable(g));
+			if (usable(g) >= 0)
+				add_device((unsigned)usable(g));
 		return;
 	}
 	while (*list && process.device_count < SIM_DEVICES) {
@@ -82,12 +86,14 @@ static void list_devices(void)
 		for (unsigned g = 0; g < process.state->gpu_count && found < 0; g++) {
 			char text[48], number[12];
 
+			if (!process.state->gpu[g].live)
+				continue;
 			uuid_text(&process.state->gpu[g], text, sizeof(text));
 			snprintf(number, sizeof(number), "%u", g); /* an instance has none */
 			if ((length > 4 && length <= strlen(text) && memcmp(list, text, length) == 0) ||
 			    (g < process.state->card_count && length == strlen(number) &&
 			     memcmp(list, number, length) == 0))
-				found = (int)usable(g);
+				found = usable(g);
 		}
 		if (found < 0)
 			return;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "interpose/sim/knobs.h"
+#include "interpose/sim/mig.h"
 
 #define DEFAULT_GPUS "h100-80gb"
 #define DEFAULT_SLICE_NS 2000000
@@ -58,17 +59,31 @@ static void mutex_make(pthread_mutex_t *mutex)
 	pthread_mutexattr_destroy(&attributes);
 }
 
-static struct sim_gpu *gpu_make(struct sim_state *state, const struct sim_model *model)
+struct sim_gpu *sim_gpu_add(struct sim_state *state, const struct sim_model *model)
 {
-	unsigned index = state->gpu_count++;
+	unsigned index = state->gpu_count;
+
+	if (index == SIM_GPUS)
+		return NULL;
 	struct sim_gpu *gpu = &state->gpu[index];
 
 	mutex_make(&gpu->mutex);
 	gpu->model = sim_model_index(model);
 	gpu->schedule[0].now_ns = sim_now_ns();
+	/* Whoever counts up to here finds it made; an instance is not live yet. */
+	__atomic_store_n(&state->gpu_count, index + 1, __ATOMIC_RELEASE);
+	return gpu;
+}
+
+static void card_make(struct sim_state *state, const struct sim_model *model)
+{
+	struct sim_gpu *gpu = sim_gpu_add(state, model);
+	unsigned index = sim_gpu_index(state, gpu);
+
 	gpu->numa_node = (int32_t)(index & 1);
 	gpu->pci_bus = 0x10 + index * 0x10;
 	gpu->card = -1;
+	gpu->live = 1;
 	/* Deterministic, and valid as a version 4 UUID. */
 	uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48);
 
@@ -78,31 +93,6 @@ static struct sim_gpu *gpu_make(struct sim_state *state, const struct sim_model 
 	}
 	gpu->uuid[6] = (uint8_t)(0x40 | (gpu->uuid[6] & 0x0f));
 	gpu->uuid[8] = (uint8_t)(0x80 | (gpu->uuid[8] & 0x3f));
-	return gpu;
-}
-
-/* "1g.10gb+3g.40gb" on one card: 0, or -1 when it cannot be cut so. */
-static int instances_make(struct sim_state *state, unsigned card, const char *list, const char *end)
-{
-	const struct sim_model *model = sim_model_at(state->gpu[card].model);
-	unsigned slices = 0;
-
-	do {
-		const char *plus = memchr(list, '+', (size_t)(end - list));
-		const char *stop = plus ? plus : end;
-		const struct sim_model *cut = sim_model_instance(model, list, (unsigned)(stop - list));
-
-		if (!cut || (slices += cut->mig_slices) > 7 || state->gpu_count == SIM_GPUS)
-			return -1;
-		struct sim_gpu *instance = gpu_make(state, cut);
-
-		instance->card = (int32_t)card;
-		instance->numa_node = state->gpu[card].numa_node;
-		instance->pci_bus = state->gpu[card].pci_bus;
-		instance->gpu_instance = ++state->gpu[card].instance_count;
-		list = plus ? plus + 1 : NULL;
-	} while (list);
-	return 0;
 }
 
 /* "2xh100-80gb,a100-40gb:3g.20gb+2g.10gb": 0, or -1 with a line on stderr that names the mistake. */
@@ -136,13 +126,13 @@ static int gpus_make(struct sim_state *state, const char *list)
 				cut[state->gpu_count].from = colon + 1;
 				cut[state->gpu_count].to = comma;
 			}
-			gpu_make(state, model);
+			card_make(state, model);
 		}
 		list = *comma ? comma + 1 : comma;
 	}
 	state->card_count = state->gpu_count;
 	for (unsigned card = 0; card < state->card_count; card++) {
-		if (!cut[card].from || instances_make(state, card, cut[card].from, cut[card].to) == 0)
+		if (!cut[card].from || mig_cut(state, card, cut[card].from, cut[card].to) == 0)
 			continue;
 		fprintf(stderr,
 		        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is not PROFILE+PROFILE… that GPU %u can be cut into\n",
@@ -189,6 +179,7 @@ static struct sim_state *state_open(void)
 	if (state != MAP_FAILED && state->magic != SIM_STATE_MAGIC) {
 		const char *list = getenv("SLUICE_SIM_GPUS");
 
+		mutex_make(&state->geometry);
 		state->slice_ns = sim_knob_number("slice_us", DEFAULT_SLICE_NS / 1000) * 1000;
 		if (gpus_make(state, list && list[0] ? list : DEFAULT_GPUS) == 0) {
 			__atomic_store_n(&state->magic, SIM_STATE_MAGIC, __ATOMIC_RELEASE);
@@ -292,10 +283,15 @@ int sim_client_attach(struct sim_state *state)
 	return found;
 }
 
+void sim_mutex_lock(pthread_mutex_t *mutex)
+{
+	if (pthread_mutex_lock(mutex) == EOWNERDEAD)
+		pthread_mutex_consistent(mutex);
+}
+
 void sim_lock(struct sim_gpu *gpu)
 {
-	if (pthread_mutex_lock(&gpu->mutex) == EOWNERDEAD)
-		pthread_mutex_consistent(&gpu->mutex); /* the published schedule is whole: see sim_edit_end() */
+	sim_mutex_lock(&gpu->mutex); /* after a death: the published schedule is whole, see sim_edit_end() */
 }
 
 void sim_unlock(struct sim_gpu *gpu)
@@ -336,7 +332,7 @@ struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card
 	unsigned index = sim_gpu_index(state, card);
 
 	for (unsigned i = state->card_count; i < state->gpu_count; i++)
-		if (state->gpu[i].card == (int32_t)index && n-- == 0)
+		if (state->gpu[i].live && state->gpu[i].compute && state->gpu[i].card == (int32_t)index && n-- == 0)
 			return &state->gpu[i];
 	return NULL;
 }
@@ -377,7 +373,11 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 	if (!at_once && now_ns - gpu->reaped_ns < REAP_EVERY_NS)
 		return;
 	gpu->reaped_ns = now_ns;
+	uint32_t was_lost = gpu->lost;
+
 	gpu->lost = sim_knob_lists("gpu_lost", sim_card_index(state, gpu));
+	if (was_lost && !gpu->lost)
+		gpu->mig_mode = gpu->mig_pending; /* it comes back from a reset */
 	for (unsigned i = 0; i < SIM_CLIENTS; i++) {
 		struct sim_client *client = &state->client[i];
 
@@ -413,4 +413,14 @@ uint64_t sim_used_bytes(const struct sim_state *state, unsigned gpu)
 		if (state->client[i].in_use)
 			sum += state->client[i].used_bytes[gpu];
 	return sum;
+}
+
+bool sim_in_use(const struct sim_state *state, const struct sim_gpu *gpu)
+{
+	const struct sim_schedule *now = sim_published(gpu);
+
+	for (unsigned c = 0; c < SIM_CONTEXTS; c++)
+		if (now->lane[c].in_use)
+			return true;
+	return sim_used_bytes(state, sim_gpu_index(state, gpu)) > 0;
 }

@@ -17,10 +17,10 @@
 #include "interpose/sim/model.h"
 #include "interpose/sim/timeline.h"
 
-#define SIM_GPUS 16
+#define SIM_GPUS 32 /* cards and MIG instances together */
 #define SIM_CLIENTS 128
 #define SIM_CELLS 8192 /* time stamps (events) of one client */
-#define SIM_STATE_MAGIC UINT64_C(0x33304d4953475053)
+#define SIM_STATE_MAGIC UINT64_C(0x34304d4953475053)
 
 struct sim_client {
 	uint32_t in_use;
@@ -42,18 +42,24 @@ struct sim_gpu {
 	uint8_t uuid[16];
 	int32_t numa_node;
 	uint32_t pci_bus;
-	int32_t card;            /* of a MIG instance: the place of its card; -1 for a card */
-	uint32_t gpu_instance;   /* NVML's number of it, from 1; 0 for a card */
-	uint32_t instance_count; /* of a card; more than 0: it is in MIG mode */
+	int32_t card;          /* of a MIG instance: the place of its card; -1 for a card */
+	uint32_t live;         /* 0: a destroyed instance, its place is free; written last, under its mutex */
+	uint32_t generation;   /* counts up with each instance that is made in this place */
+	uint32_t gpu_instance; /* NVML's number of an instance on its card; 0 for a card */
+	uint32_t slice;        /* of an instance: the memory slice it begins at */
+	uint32_t compute;      /* of an instance: its compute instance is made, it can be used */
+	uint32_t mig_mode;     /* of a card: 1: it is used by way of instances only */
+	uint32_t mig_pending;  /* of a card: the mode after its next reset */
 	struct sim_schedule schedule[2];
 	struct sim_ring ring[SIM_CONTEXTS];
 };
 
 struct sim_state {
 	uint64_t magic;     /* written last, release */
-	uint32_t gpu_count; /* cards and then MIG instances: each has memory and a timeline of its own */
+	uint32_t gpu_count; /* cards and then places of MIG instances: each has memory and a timeline of its own */
 	uint32_t card_count;
 	uint64_t slice_ns;
+	pthread_mutex_t geometry; /* held while instances are made or destroyed; before any GPU's own mutex */
 	struct sim_client client[SIM_CLIENTS];
 	struct sim_gpu gpu[SIM_GPUS];
 };
@@ -85,7 +91,12 @@ void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *r
 unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu);
 /* The place of the card that a GPU is, or is an instance of. */
 unsigned sim_card_index(const struct sim_state *state, const struct sim_gpu *gpu);
-/* The n-th MIG instance of a card; NULL when it has fewer. */
+/* The n-th MIG device (an instance with its compute instance) of a card; NULL when it has fewer. */
 struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n);
+/* With the GPU's mutex held: has anybody a context or memory there? */
+bool sim_in_use(const struct sim_state *state, const struct sim_gpu *gpu);
+/* A GPU's or an instance's place: its mutex is made, everything else is 0 or as the model says. NULL: no place left. */
+struct sim_gpu *sim_gpu_add(struct sim_state *state, const struct sim_model *model);
+void sim_mutex_lock(pthread_mutex_t *mutex);
 
 #endif

@@ -46,8 +46,10 @@ def gpus(tmp_path: Path) -> Iterator[Card]:
         yield it
 
 
-def run(gpus: Card, script: str, *arguments: str, visible: str | None = None) -> Any:
-    environment = {**os.environ, "SLUICE_SIM_DIR": str(gpus.directory), "SLUICE_SIM_GPUS": GPUS}
+def run(
+    gpus: Card, script: str, *arguments: str, visible: str | None = None, cards: str = GPUS
+) -> Any:
+    environment = {**os.environ, "SLUICE_SIM_DIR": str(gpus.directory), "SLUICE_SIM_GPUS": cards}
     environment["LD_LIBRARY_PATH"] = str(SIM)
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
@@ -91,7 +93,7 @@ def test_nvml_shows_the_instances_of_a_card(gpus: Card) -> None:
     )
     assert modes == [2, [1, 0]]
     small, large, *none = nvml(gpus, LISTING)
-    assert small[1:] == ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 0, 9984 * MIB, 1, True, 1]
+    assert small[1:] == ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", 7, 0, 9984 * MIB, 1, True, 1]
     assert large[1:] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb", 2, 0, 40320 * MIB, 1, True, 3]
     assert small[0].startswith("MIG-")
     assert large[0].startswith("MIG-")
@@ -142,7 +144,9 @@ answer([used({small[0]!r}), used({large[0]!r}), whose])
     assert whose == [[holder.pid, 2]]
 
 
-@pytest.mark.parametrize("cut", ["4g.40gb+4g.40gb", "9g.99gb", "1g.10gb+"])
+@pytest.mark.parametrize(
+    "cut", ["4g.40gb+4g.40gb", "9g.99gb", "1g.10gb+", "7g.80gb+1g.10gb", "1g.10gb+me+1g.10gb+me"]
+)
 def test_a_cut_that_cannot_be_is_refused(tmp_path: Path, cut: str) -> None:
     environment = {
         **os.environ,
