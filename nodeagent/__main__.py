@@ -19,6 +19,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -255,7 +256,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         checks.append(side.safety.findings)
         counters.append(side.counters)
         takers.append(side.configure)
-    kernel = make_kernel(settings, runtime, known, keeper, gpus)
+    kernel = make_kernel(settings, runtime, files.bpf_object, known, keeper, gpus)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
     if settings.ebpf.enabled != "off":
@@ -335,14 +336,16 @@ def pins_of(runtime: Path) -> str:
 def make_kernel(
     settings: Settings,
     runtime: Path,
+    prebuilt: Path,
     known: Callable[[], frozenset[str]],
     keeper: Keeper,
     gpus: Gpus,
 ) -> KernelDesk:
     """Raises Unavailable where eBPF is demanded and not to be had."""
     ebpf = settings.ebpf
-    if ebpf.enabled == "on" and (missing := ebpf_host.missing()):
-        told = "; ".join(f"{finding.what}: {finding.remedy}" for finding in missing)
+    missing = partial(ebpf_host.missing, ebpf.loader, prebuilt)
+    if ebpf.enabled == "on" and (lacks := missing()):
+        told = "; ".join(f"{finding.what}: {finding.remedy}" for finding in lacks)
         raise Unavailable(f'ebpf.enabled: is "on", but {told}')
     watch: KernelWatch = NoKernelWatch()
     if ebpf.enabled != "off":
@@ -352,10 +355,12 @@ def make_kernel(
                 ebpf.audit_interval_s,
                 ebpf.audit_window_ms / 1000,
                 ebpf.audit_budget_percent / 100,
+                ebpf.loader,
+                str(prebuilt),
                 pins=pins_of(runtime),
             )
         )
-    return KernelDesk(watch, keeper, gpus, known, ebpf_host.missing)
+    return KernelDesk(watch, keeper, gpus, known, missing)
 
 
 def make_metrics(

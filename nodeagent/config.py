@@ -284,6 +284,10 @@ class EbpfSettings:
     enabled: str = _choice("auto", "auto", "on", "off")
     """auto: where this host can, and `sluice doctor` says why not; on: the daemon refuses to start
     without it; off: not at all."""
+    loader: str = _choice("auto", "auto", "prebuilt", "bcc")
+    """prebuilt: the programs as they came with this version, through libbpf; bcc: compiled on this
+    host, which needs bcc and kernel headers; auto: prebuilt where they are there and load, else
+    bcc, and `sluice doctor` says why."""
     devices: str = ""
     """Device nodes whose opens are told: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
     /proc/devices."""

@@ -55,6 +55,12 @@ class NativeFiles:
         return self.root / "proto" / "kubelet.binpb"
 
     @property
+    def bpf_object(self) -> Path:
+        """The programs for the kernel, built ahead of time; absent where the build had no clang
+        with the BPF target. libbpf names a map after it: see adapters/ebpf_prebuilt.py."""
+        return self.root / "bpf" / "watch.bpf.o"
+
+    @property
     def vendored(self) -> Path:
         """Python modules of others that a package brings; there is none in a checkout or wheel."""
         return self.root / "vendor"

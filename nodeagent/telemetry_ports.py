@@ -22,7 +22,7 @@ class WatchState(StrEnum):
     OFF = "off"
     """Switched off in the configuration."""
     STARTING = "starting"
-    """The programs are being compiled and loaded: seconds with bcc."""
+    """The programs are being loaded: tenths of a second, and seconds where bcc compiles them."""
     RUNNING = "running"
     DOWN = "down"
     """Not possible here, or the child ended; it is tried again with growing pauses."""
@@ -36,7 +36,9 @@ class WatchStatus:
     remedy: str = ""
     """What the operator can do about it."""
     loader: str = ""
-    """bcc or object."""
+    """prebuilt or bcc."""
+    instead: str = ""
+    """Why it was not the prebuilt programs that were loaded, where those were to be tried first."""
     pid: int | None = None
     """Of the child."""
     restarts_total: int = 0

@@ -4,7 +4,8 @@
 set -euo pipefail
 dest=$(realpath -m "${1:?usage: rpm.sh DEST}")
 cd "$(dirname "$0")/.."
-packaging/tools.sh rpmbuild=rpm gcc=gcc /usr/bin/meson=meson ninja=ninja-build protoc=protobuf-compiler
+packaging/tools.sh rpmbuild=rpm gcc=gcc /usr/bin/meson=meson ninja=ninja-build protoc=protobuf-compiler \
+	clang=clang /usr/include/bpf/bpf_helpers.h=libbpf-dev /usr/include/linux/bpf.h=linux-libc-dev
 version=${VERSION:-$(cat VERSION)}
 work=$(realpath -m "build/packages/work/rpm-${WORK:-$version}")
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)

@@ -14,7 +14,9 @@ if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,add
 	need+=(libclang-rt-dev)
 fi
 [ -n "$(ls /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2 2>/dev/null)" ] || need+=(libjemalloc2)
-# The programs of nodeagent/bpf are tested for real as root. bcc compiles them against kernel headers; a kernel without
+# What the programs of nodeagent/bpf are built with ahead of time: clang, which is above, and these headers.
+{ [ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ]; } || need+=(libbpf-dev linux-libc-dev)
+# They are tested for real as root, with both loaders. bcc compiles them against kernel headers; a kernel without
 # a package of headers gets another version's (the programs look into no structure of the kernel), laid out where bcc looks.
 if [ "$(id -u)" = 0 ]; then
 	[ -e /usr/lib/python3/dist-packages/bcc ] || need+=(python3-bpfcc)

@@ -1,10 +1,10 @@
 #!/bin/bash
 # Installs what building and testing packages needs, and only that; `make build` and `make test` do without it.
-# usage: tools.sh COMMAND=PACKAGE…
+# usage: tools.sh COMMAND-OR-FILE=PACKAGE…
 set -euo pipefail
 need=()
 for pair in "$@"; do
-	command -v "${pair%%=*}" >/dev/null || need+=("${pair#*=}")
+	[ -e "${pair%%=*}" ] || command -v "${pair%%=*}" >/dev/null || need+=("${pair#*=}")
 done
 [ ${#need[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

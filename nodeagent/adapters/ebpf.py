@@ -1,4 +1,4 @@
-"""A KernelWatch through a child process: compiled, attached and read there, restarted with growing
+"""A KernelWatch through a child process: loaded, attached and read there, restarted with growing
 pauses when it ends, and never in the daemon's way.
 
 What the daemon asked for (who is watched, which libraries are known, who is refused GPUs, who is
@@ -16,6 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters import ebpf_host
@@ -189,7 +190,9 @@ class ChildKernelWatch:
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            missing = await asyncio.to_thread(ebpf_host.missing)
+            missing = await asyncio.to_thread(
+                ebpf_host.missing, self._options.loader, Path(self._options.prebuilt)
+            )
             if missing:
                 reason = "; ".join(finding.what for finding in missing)
                 if reason != self._status.reason:
@@ -284,11 +287,14 @@ class ChildKernelWatch:
     def _take_status(self, said: dict[str, Any]) -> None:
         if self._status.state is not WatchState.RUNNING:
             log.info("eBPF runs (%s)", "; ".join(said["problems"]) or "all of it")
+            if said["instead"]:
+                log.info("eBPF was loaded by %s: %s", said["loader"], said["instead"])
         self._denied = frozenset(said["denied"])
         self._status = replace(
             self._status,
             state=WatchState.RUNNING,
             loader=said["loader"],
+            instead=said["instead"],
             reason="; ".join(said["problems"]),
             trap_ns=said["trap_ns"],
             nop_ns=said["nop_ns"],

@@ -1,53 +1,37 @@
-"""The loader that uses bcc: compiles nodeagent/bpf, loads every program, hands their descriptors
-over and ends.
+"""The loader that uses bcc: compiles nodeagent/bpf on this host, for hosts where the prebuilt
+programs do not load, and hands descriptors over (ebpf_programs.py).
 
 A process of its own, for LLVM needs 180 MiB to compile and never gives them back. Started as
-`python -m nodeagent.adapters.ebpf_bcc`, its standard input a SOCK_STREAM socket: it answers one
-line of JSON, with the descriptors beside it. bcc is found where distributions put it, which a
-virtual environment does not look in.
+`python -m nodeagent.adapters.ebpf_bcc`. bcc is found where distributions put it, which a virtual
+environment does not look in.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import socket
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters.ebpf_headers import kernel_headers
+from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS, hand_over, pid_namespace
 
 DIST_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
 """Debian's, Ubuntu's; Fedora's and SUSE's Python have bcc on their own path."""
 BPF: Final = Path(__file__).resolve().parents[1] / "bpf"
 PROTO: Final = (BPF.parents[1] / "proto", BPF.parent / "native" / "proto")
 """Where launch_event.h is: in a checkout, and installed."""
-PROGRAMS: Final = {
-    "see_open": "CGROUP_DEVICE",
-    "deny_open": "CGROUP_DEVICE",
-    "see_exec": "RAW_TRACEPOINT",
-    "see_exit": "RAW_TRACEPOINT",
-    "see_launch": "KPROBE",
-    "see_copy": "KPROBE",
-    "see_driver_launch": "KPROBE",
-    "see_nothing": "KPROBE",
-}
-"""A uprobe's program has the type of a kprobe's."""
-MAPS: Final = (
-    "records",
-    "dropped",
-    "gpu_devices",
-    "watched_pids",
-    "watched_cgroups",
-    "launch_rows",
-    "driver_launches",
+_DIALECT: Final = (
+    (r"\bbpf_map_lookup_elem\(&(\w+), ", r"\1.lookup("),
+    (r"\bbpf_map_delete_elem\(&(\w+), ", r"\1.delete("),
+    (r"\bbpf_map_update_elem\(&(\w+), ([^;]*), BPF_ANY\);", r"\1.update(\2);"),
+    (r"\bbpf_map_update_elem\(&(\w+), ([^;]*), BPF_NOEXIST\);", r"\1.insert(\2);"),
+    (r"\bbpf_ringbuf_output\(&(\w+), ", r"\1.ringbuf_output("),
 )
-
-PID_NAMESPACE: Final = "/proc/self/ns/pid"
-FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""PROC_PID_INIT_INO of include/linux/proc_ns.h, the same on every kernel."""
+"""Calls of helpers that take a map, and how bcc has them: it knows its maps by these calls alone,
+and refuses them inside a macro."""
 
 
 def find_bcc() -> bool:
@@ -72,59 +56,50 @@ def find_bcc() -> bool:
     return True
 
 
-def pid_namespace_flags(namespace: str = PID_NAMESPACE) -> list[str]:
-    """None where pids are the kernel's own. Raises OSError."""
-    place = os.stat(namespace)
-    if place.st_ino == FIRST_PID_NAMESPACE:
-        return []
-    device = os.major(place.st_dev) << 20 | os.minor(place.st_dev)  # as the kernel has it, inside
-    return [f"-DPID_NAMESPACE_DEVICE={device}ULL", f"-DPID_NAMESPACE={place.st_ino}ULL"]
+def translated(source: str) -> str:
+    """watch.c as bcc reads it. Raises ValueError for a call that bcc would not understand."""
+    for call, member in _DIALECT:
+        source = re.sub(call, member, source)
+    left = re.search(r"\bbpf_(map_\w+_elem|ringbuf_\w+)\(", source)
+    if left is not None:
+        raise ValueError(f"{left[0]}…) in watch.c is in no form that is known of bcc")
+    return source
 
 
-def load() -> tuple[list[str], list[int]]:
-    """Names and descriptors of programs and maps. Raises what bcc raises, which is Exception."""
+def load() -> dict[str, int]:
+    """Descriptors of programs and maps. Raises what bcc raises, which is Exception."""
+    if not find_bcc():
+        raise ImportError("bcc cannot be imported")
     headers = kernel_headers()
     if headers is not None:
         os.environ.update(headers.environment)
     from bcc import BPF as Module
 
     proto = next((place for place in PROTO if (place / "launch_event.h").is_file()), PROTO[0])
-    source = (BPF / "watch.c").read_text(encoding="utf-8")
+    ours = pid_namespace()
     module: Any = Module(
-        text=source,
+        text=translated((BPF / "watch.c").read_text(encoding="utf-8")),
         cflags=[
             *(headers.flags if headers is not None else ()),
-            *pid_namespace_flags(),
+            *(
+                (f"-DPID_NAMESPACE_DEVICE={ours.device}ULL", f"-DPID_NAMESPACE={ours.inode}ULL")
+                if ours is not None
+                else ()
+            ),
             f"-I{BPF}",
             f"-I{proto}",
             "-Wno-macro-redefined",
             "-Wno-unused-function",
         ],
     )
-    names, fds = [], []
-    for name, kind in PROGRAMS.items():
-        names.append(name)
-        fds.append(module.load_func(name, getattr(Module, kind)).fd)
-    for name in MAPS:
-        names.append(name)
-        fds.append(module[name].map_fd)
-    return names, fds
-
-
-def main() -> int:
-    answer = socket.socket(fileno=os.dup(0))
-    if not find_bcc():
-        text = json.dumps({"error": "bcc cannot be imported"})
-        answer.sendall(text.encode() + b"\n")
-        return 1
-    try:
-        names, fds = load()
-    except Exception as error:  # bcc raises nothing narrower
-        answer.sendall(json.dumps({"error": str(error) or type(error).__name__}).encode() + b"\n")
-        return 1
-    socket.send_fds(answer, [json.dumps({"names": names}).encode() + b"\n"], fds)
-    return 0
+    return {
+        **{
+            name: module.load_func(name, getattr(Module, kind)).fd
+            for name, kind in PROGRAMS.items()
+        },
+        **{name: module[name].map_fd for name in MAPS},
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(hand_over(load))

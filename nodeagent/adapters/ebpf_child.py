@@ -3,84 +3,29 @@ killed at any time.
 
 Started as `python -m nodeagent.adapters.ebpf_child CONFIG`, its standard input a socket to the
 daemon (ebpf_link.py); ends when the daemon does. The programs end with it, refusals of GPUs
-apart. Compiling is left to a process of its own (ebpf_bcc.py), so this one stays small.
+apart. Loading them is left to another process (ebpf_loading.py), so this one stays small.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import json
 import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.adapters.children import python_child
 from nodeagent.adapters.ebpf_kernel import Kernel, LibbpfMissing
 from nodeagent.adapters.ebpf_link import MOST_UNSENT_BYTES, frame, receive
+from nodeagent.adapters.ebpf_loading import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf_watcher import Options, Watcher
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.telemetry_ports import KernelEvent
 
 PR_SET_PDEATHSIG: Final = 1
-LOAD_DEADLINE_S: Final = 60.0
-"""Compiling takes 3 s on an idle machine."""
-MOST_PROGRAMS: Final = 64
-
-
-class LoadFailed(Exception):
-    """No programs; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Programs:
-    fds: dict[str, int]
-    """Of programs and maps, by name."""
-    loader: str
-
-
-async def load_with_bcc() -> Programs:
-    """Raises LoadFailed."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            compiler = await asyncio.create_subprocess_exec(
-                *python_child("nodeagent.adapters.ebpf_bcc"),
-                stdin=theirs.fileno(),
-                stderr=asyncio.subprocess.PIPE,
-            )
-        assert compiler.stderr is not None
-        errors = asyncio.create_task(compiler.stderr.read())
-        try:
-            async with asyncio.timeout(LOAD_DEADLINE_S):
-                text, fds = await asyncio.to_thread(_receive_programs, ours)
-                await compiler.wait()
-        except TimeoutError:
-            raise LoadFailed(f"bcc took longer than {LOAD_DEADLINE_S:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                compiler.kill()
-        said = (await errors).decode("utf-8", "replace").strip()
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        raise LoadFailed(f"bcc ended without an answer: {said[-2000:]}") from None
-    if "error" in answer:
-        raise LoadFailed(f"{answer['error']}: {said[-2000:]}" if said else answer["error"])
-    return Programs(dict(zip(answer["names"], fds, strict=True)), "bcc")
-
-
-def _receive_programs(connection: socket.socket) -> tuple[bytes, list[int]]:
-    connection.settimeout(LOAD_DEADLINE_S)
-    try:
-        text, fds, _, _ = socket.recv_fds(connection, 64 << 10, MOST_PROGRAMS)
-    except OSError as error:
-        return str(error).encode(), []
-    return text, fds
 
 
 class Child:
@@ -94,18 +39,18 @@ class Child:
         reader, self._writer = await asyncio.open_connection(sock=connection)
         try:
             kernel = Kernel()
-            programs = await load_with_bcc()
+            programs = await load(self._options.loader, Path(self._options.prebuilt))
         except (LoadFailed, LibbpfMissing, OSError) as error:
             self._send({"failed": str(error)})
             await self._writer.drain()
             return 1
         watcher = Watcher(kernel, programs.fds, self._options, self._tell)
         await watcher.start()
-        self._say_status(watcher, programs.loader)
+        self._say_status(watcher, programs)
         tasks = [
             asyncio.create_task(watcher.look_loop()),
             asyncio.create_task(watcher.audit_loop()),
-            asyncio.create_task(self._status_loop(watcher, programs.loader)),
+            asyncio.create_task(self._status_loop(watcher, programs)),
             asyncio.create_task(self._serve(reader, watcher)),
         ]
         try:
@@ -130,11 +75,12 @@ class Child:
             return
         self._send({"event": type(event).__name__, "value": write_plain(event)})
 
-    def _say_status(self, watcher: Watcher, loader: str) -> None:
+    def _say_status(self, watcher: Watcher, programs: Programs) -> None:
         self._send(
             {
                 "status": {
-                    "loader": loader,
+                    "loader": programs.loader,
+                    "instead": programs.instead,
                     "problems": watcher.problems,
                     "denied": watcher.refused(),
                     "lost": watcher.lost() + self._unsent,
@@ -144,11 +90,11 @@ class Child:
             }
         )
 
-    async def _status_loop(self, watcher: Watcher, loader: str) -> None:
+    async def _status_loop(self, watcher: Watcher, programs: Programs) -> None:
         while True:
             await asyncio.sleep(self._options.status_s)
             watcher.find_devices()
-            self._say_status(watcher, loader)
+            self._say_status(watcher, programs)
 
     async def _serve(self, reader: asyncio.StreamReader, watcher: Watcher) -> None:
         while True:

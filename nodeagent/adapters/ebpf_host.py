@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from nodeagent import native
 from nodeagent.adapters.cgroups import unified_root
-from nodeagent.adapters.ebpf_bcc import DIST_PACKAGES, pid_namespace_flags
+from nodeagent.adapters.ebpf_bcc import DIST_PACKAGES
 from nodeagent.adapters.ebpf_headers import kernel_headers
 from nodeagent.adapters.ebpf_kernel import UPROBE_TYPE, LibbpfMissing, load_libbpf
+from nodeagent.adapters.ebpf_loading import AUTO, BCC, NOT_BUILT
+from nodeagent.adapters.ebpf_programs import pid_namespace
 from nodeagent.ports import Finding
 
 OLDEST: Final = (5, 15)
@@ -27,6 +30,13 @@ _BCC: Final = {
     "fedora": "dnf install python3-bcc",
     "rhel": "dnf install python3-bcc",
     "suse": "zypper install python3-bcc",
+}
+_LIBBPF: Final = {
+    "debian": "apt install libbpf1",
+    "ubuntu": "apt install libbpf1 (22.04: libbpf0)",
+    "fedora": "dnf install libbpf",
+    "rhel": "dnf install libbpf",
+    "suse": "zypper install libbpf1",
 }
 _HEADERS: Final = {
     "debian": "apt install linux-headers-$(uname -r)",
@@ -41,8 +51,9 @@ WITHOUT: Final = (
 )
 
 
-def missing() -> list[Finding]:
-    """Empty when the child may be started. Cheap: nothing is compiled or loaded."""
+def missing(loader: str = AUTO, prebuilt: Path | None = None) -> list[Finding]:
+    """Empty when the child may be started. Cheap: nothing is compiled or loaded. `prebuilt`: where
+    the programs built ahead of time are; None: where this installation has them."""
     found = []
     if not _may_load():
         found.append(
@@ -64,6 +75,34 @@ def missing() -> list[Finding]:
                 f"run a newer kernel; {WITHOUT}",
             )
         )
+    try:
+        load_libbpf()
+    except LibbpfMissing as error:
+        found.append(
+            Finding("ebpf libbpf", "warning", str(error), f"{_advice(_LIBBPF)}; {WITHOUT}")
+        )
+    file = prebuilt or native.locate().bpf_object
+    if loader == BCC:
+        return found + _bcc_lacks()
+    if not file.is_file():
+        lacks = _bcc_lacks() if loader == AUTO else []
+        if lacks or loader != AUTO:
+            found += [_not_built(file), *lacks]
+    return found
+
+
+def _not_built(file: Path) -> Finding:
+    return Finding(
+        "ebpf prebuilt",
+        "warning",
+        NOT_BUILT.format(path=file),
+        "install the package of this version, which has them; in a checkout, as root: apt install"
+        f" clang libbpf-dev, then make clean build; {WITHOUT}",
+    )
+
+
+def _bcc_lacks() -> list[Finding]:
+    found = []
     if not _has_bcc():
         found.append(
             Finding(
@@ -73,10 +112,6 @@ def missing() -> list[Finding]:
                 f"{_advice(_BCC)}; {WITHOUT}",
             )
         )
-    try:
-        load_libbpf()
-    except LibbpfMissing as error:
-        found.append(Finding("ebpf libbpf", "warning", str(error), "it comes with bcc: see there"))
     if kernel_headers() is None:
         build = f"/lib/modules/{platform.release()}/build"
         found.append(
@@ -113,7 +148,7 @@ def narrowed() -> list[Finding]:
                 "who opens a GPU is not seen; boot with systemd.unified_cgroup_hierarchy=1",
             )
         )
-    if pid_namespace_flags():
+    if pid_namespace() is not None:
         found.append(
             Finding(
                 "ebpf pid namespace",

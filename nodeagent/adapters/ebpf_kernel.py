@@ -1,7 +1,7 @@
 """The bpf(2) and perf_event_open(2) calls the child needs, through libbpf and libc.
 
 Programs and maps are file descriptors here, whoever loaded them. libbpf is what both loaders
-bring along; bcc's own Python layer would keep a hundred megabytes of compiler in the process
+need; bcc's own Python layer would keep a hundred megabytes of compiler in the process
 that only reads maps. Sources: libbpf's bpf.h and libbpf.h, perf_event_open(2), the kernel's
 include/uapi/linux/bpf.h.
 """

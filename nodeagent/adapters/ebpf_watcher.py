@@ -18,9 +18,9 @@ from nodeagent.adapters import ebpf_cgroups as cgroups
 from nodeagent.adapters import ebpf_records as rec
 from nodeagent.adapters import elf
 from nodeagent.adapters.cgroups import pod_in, unified_path, unified_root
-from nodeagent.adapters.ebpf_bcc import pid_namespace_flags
 from nodeagent.adapters.ebpf_kernel import Kernel, Ring, close_all
 from nodeagent.adapters.ebpf_libraries import Kind, Libraries, Mapping, distinct, file_id, foreign
+from nodeagent.adapters.ebpf_programs import pid_namespace
 from nodeagent.adapters.pidfd import read_process
 from nodeagent.telemetry_ports import (
     Actor,
@@ -57,6 +57,10 @@ class Options:
     """0: no audit."""
     audit_window_s: float
     audit_budget_ratio: float
+    loader: str
+    """auto, prebuilt or bcc: see ebpf_loading.py."""
+    prebuilt: str
+    """Path of the prebuilt programs; nothing need be there."""
     status_s: float = 1.0
     pins: str = "sluice"
     """Directory in bpffs for refusals; another daemon on the host has another."""
@@ -120,7 +124,7 @@ class Watcher:
         self._ring = Ring(self._kernel, self._fds["records"], self._record)
         asyncio.get_running_loop().add_reader(self._ring.fileno(), self._ring.consume)
         self.find_devices()
-        if pid_namespace_flags():
+        if pid_namespace() is not None:
             self.problems.append(
                 "processes of other pid namespaces are not told of: the daemon is in one of its own"
             )

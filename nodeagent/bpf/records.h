@@ -6,6 +6,8 @@
 #ifndef SLUICE_BPF_RECORDS_H
 #define SLUICE_BPF_RECORDS_H
 
+#include <linux/types.h>
+
 #define HISTOGRAM_BUCKETS 32
 #define MAX_DEVICES 16 /* GPUs in a grant, as in proto/region.h */
 #define ANY_MINOR 0xffffffff
@@ -54,6 +56,12 @@ struct launch_row {
 	__u64 unreadable; /* launches whose event could not be read: counted, nothing known */
 	__u64 wait[HISTOGRAM_BUCKETS];
 	__u64 gap[HISTOGRAM_BUCKETS];
+};
+
+/* Where the daemon's pids count; all zero: they are the kernel's own. */
+struct pid_namespace {
+	__u64 device;
+	__u64 inode;
 };
 
 /* Indexes into the map `dropped`. */

@@ -2,35 +2,34 @@
 /*
  * The programs that watch GPU users from inside the kernel, in one module: maps first, then thin programs.
  *
- * They use helpers and their contexts only and never look into a structure of the kernel, so one source runs on every
- * kernel since 5.15 and compiles against the headers of any other. Written for bcc, which turns `map.lookup()` and its
- * like into calls. A full ring or map is counted in `dropped`: a silent gap would look like an idle GPU.
+ * They use helpers and their contexts only and never look into a structure of the kernel, so one object runs on every
+ * kernel, and the source compiles against the headers of any. Built ahead of time for libbpf, or on the host by bcc:
+ * dialect.h. A full ring or map is counted in `dropped`: a silent gap would look like an idle GPU.
  */
-#include <uapi/linux/bpf.h>
-#include <uapi/linux/ptrace.h>
+#include "records.h"
+#include "dialect.h"
 
 #define SLUICE_BPF
 typedef __u32 uint32_t;
 typedef __u64 uint64_t;
 #include "launch_event.h"
-#include "records.h"
 
 #define REPEAT_NS 1000000000ULL /* the same open by the same process is told once a second */
 
-BPF_RINGBUF_OUTPUT(records, 64); /* pages: 3,600 records */
-BPF_TABLE("array", u32, u64, dropped, DROPPED_KINDS);
-BPF_TABLE("hash", struct device_key, u8, gpu_devices, 64);
-BPF_TABLE("lru_hash", struct open_key, u64, opened, 8192);
-BPF_TABLE("lru_hash", u64, u8, refused_now, 1024); /* thread: its open is being refused */
-BPF_TABLE("lru_hash", u32, u8, watched_pids, 16384);
-BPF_TABLE("lru_hash", u64, u8, watched_cgroups, 4096);
-BPF_TABLE("array", u32, struct launch_row, zero_row, 1);
-BPF_TABLE("hash", struct launch_key, struct launch_row, launch_rows, 8192);
-BPF_TABLE("hash", u32, u64, driver_launches, 8192);
+RING(records, 262144); /* bytes: 3,600 records */
+MAP(ARRAY, u32, u64, dropped, DROPPED_KINDS);
+MAP(HASH, struct device_key, u8, gpu_devices, 64);
+MAP(LRU_HASH, struct open_key, u64, opened, 8192);
+MAP(LRU_HASH, u64, u8, refused_now, 1024); /* thread: its open is being refused */
+MAP(LRU_HASH, u32, u8, watched_pids, 16384);
+MAP(LRU_HASH, u64, u8, watched_cgroups, 4096);
+MAP(ARRAY, u32, struct launch_row, zero_row, 1);
+MAP(HASH, struct launch_key, struct launch_row, launch_rows, 8192);
+MAP(HASH, u32, u64, driver_launches, 8192);
 
 static __always_inline void drop(u32 kind)
 {
-	u64 *count = dropped.lookup(&kind);
+	u64 *count = bpf_map_lookup_elem(&dropped, &kind);
 
 	if (count)
 		__sync_fetch_and_add(count, 1);
@@ -40,13 +39,11 @@ static __always_inline void drop(u32 kind)
  * became everybody's) those of other namespaces have no number: 0, and nothing is told of them. */
 static __always_inline u32 current_process(void)
 {
-#ifdef PID_NAMESPACE
 	struct bpf_pidns_info here = {};
 
+	if (!PID_NAMESPACE)
+		return bpf_get_current_pid_tgid() >> 32;
 	return bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE, &here, sizeof(here)) ? 0 : here.tgid;
-#else
-	return bpf_get_current_pid_tgid() >> 32;
-#endif
 }
 
 static __always_inline void fill(struct record *record, u32 kind)
@@ -65,17 +62,17 @@ static __always_inline int is_gpu(u32 major, u32 minor)
 {
 	struct device_key key = { .major = major, .minor = minor };
 
-	if (gpu_devices.lookup(&key))
+	if (bpf_map_lookup_elem(&gpu_devices, &key))
 		return 1;
 	key.minor = ANY_MINOR;
-	return gpu_devices.lookup(&key) != 0;
+	return bpf_map_lookup_elem(&gpu_devices, &key) != 0;
 }
 
 static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 denied)
 {
 	struct open_key key = { .pid = current_process(), .major = major, .minor = minor, .denied = denied };
 	u64 now_ns = bpf_ktime_get_ns();
-	u64 *last_ns = opened.lookup(&key);
+	u64 *last_ns = bpf_map_lookup_elem(&opened, &key);
 	struct record record = {};
 	u8 one = 1;
 
@@ -85,20 +82,20 @@ static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 deni
 		drop(DROPPED_REPEATS);
 		return;
 	}
-	opened.update(&key, &now_ns);
+	bpf_map_update_elem(&opened, &key, &now_ns, BPF_ANY);
 	fill(&record, RECORD_OPEN);
 	record.major = major;
 	record.minor = minor;
 	record.access = access;
 	record.denied = denied;
-	watched_pids.update(&record.pid, &one);
-	if (records.ringbuf_output(&record, sizeof(record), 0))
+	bpf_map_update_elem(&watched_pids, &record.pid, &one, BPF_ANY);
+	if (bpf_ringbuf_output(&records, &record, sizeof(record), 0))
 		drop(DROPPED_RECORDS);
 }
 
 /* At the root of the unified hierarchy: sees every open of a device node by anybody, whatever the system call. Programs
  * of the cgroups below ran before it, and a refusal by one of them is not the end. */
-int see_open(struct bpf_cgroup_dev_ctx *ctx)
+PROGRAM("cgroup/dev") see_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
 	u64 thread = bpf_get_current_pid_tgid();
@@ -107,15 +104,15 @@ int see_open(struct bpf_cgroup_dev_ctx *ctx)
 		return 1;
 	if (!is_gpu(major, minor))
 		return 1;
-	if (refused_now.lookup(&thread))
-		refused_now.delete(&thread);
+	if (bpf_map_lookup_elem(&refused_now, &thread))
+		bpf_map_delete_elem(&refused_now, &thread);
 	else
 		tell_open(major, minor, access, 0);
 	return 1;
 }
 
 /* At a cgroup that is to get no GPU any more. */
-int deny_open(struct bpf_cgroup_dev_ctx *ctx)
+PROGRAM("cgroup/dev") deny_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
 
@@ -125,7 +122,7 @@ int deny_open(struct bpf_cgroup_dev_ctx *ctx)
 	if (!is_gpu(major, minor))
 		return 1;
 	tell_open(major, minor, access, 1);
-	refused_now.update(&thread, &one);
+	bpf_map_update_elem(&refused_now, &thread, &one, BPF_ANY);
 	return 0;
 }
 
@@ -138,30 +135,30 @@ static __always_inline int tell_life(u32 kind)
 	fill(&record, kind);
 	if (!record.pid)
 		return 0;
-	if (records.ringbuf_output(&record, sizeof(record), 0))
+	if (bpf_ringbuf_output(&records, &record, sizeof(record), 0))
 		drop(DROPPED_RECORDS);
 	return 0;
 }
 
-int see_exec(struct bpf_raw_tracepoint_args *ctx)
+PROGRAM("raw_tracepoint/sched_process_exec") see_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 pid = current_process();
 	u64 cgroup = bpf_get_current_cgroup_id();
 
-	if (!watched_pids.lookup(&pid) && !watched_cgroups.lookup(&cgroup))
+	if (!bpf_map_lookup_elem(&watched_pids, &pid) && !bpf_map_lookup_elem(&watched_cgroups, &cgroup))
 		return 0;
 	return tell_life(RECORD_EXEC);
 }
 
 /* Runs for every thread; the main one stands for the process. Where threads outlive it, pidfds know better. */
-int see_exit(struct bpf_raw_tracepoint_args *ctx)
+PROGRAM("raw_tracepoint/sched_process_exit") see_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 pid = current_process();
 
-	if ((u32)id != id >> 32 || !watched_pids.lookup(&pid))
+	if ((u32)id != id >> 32 || !bpf_map_lookup_elem(&watched_pids, &pid))
 		return 0;
-	watched_pids.delete(&pid);
+	bpf_map_delete_elem(&watched_pids, &pid);
 	return tell_life(RECORD_EXIT);
 }
 
@@ -194,20 +191,20 @@ static __always_inline u32 bucket_of(u64 ns)
 
 static __always_inline struct launch_row *row_of(struct launch_key *key)
 {
-	struct launch_row *row = launch_rows.lookup(key);
+	struct launch_row *row = bpf_map_lookup_elem(&launch_rows, key);
 	u32 first = 0;
 
 	if (row)
 		return row;
-	struct launch_row *zero = zero_row.lookup(&first);
+	struct launch_row *zero = bpf_map_lookup_elem(&zero_row, &first);
 
 	if (!zero)
 		return 0;
 	u8 one = 1;
 
-	launch_rows.insert(key, zero);
-	watched_pids.update(&key->pid, &one); /* so that its exit is told, and the row can go */
-	return launch_rows.lookup(key);
+	bpf_map_update_elem(&launch_rows, key, zero, BPF_NOEXIST);
+	bpf_map_update_elem(&watched_pids, &key->pid, &one, BPF_ANY); /* so that its exit is told, and the row can go */
+	return bpf_map_lookup_elem(&launch_rows, key);
 }
 
 static __always_inline int count_launch(struct pt_regs *ctx, int copy)
@@ -254,29 +251,29 @@ static __always_inline int count_launch(struct pt_regs *ctx, int copy)
 }
 
 /* At sluice:launch and sluice:copy of our own library. */
-int see_launch(struct pt_regs *ctx)
+PROGRAM("uprobe/see_launch") see_launch(struct pt_regs *ctx)
 {
 	return count_launch(ctx, 0);
 }
 
-int see_copy(struct pt_regs *ctx)
+PROGRAM("uprobe/see_copy") see_copy(struct pt_regs *ctx)
 {
 	return count_launch(ctx, 1);
 }
 
 /* --- audit: at the launch entry points of the real driver -------------------------------------------------------- */
 
-int see_driver_launch(struct pt_regs *ctx)
+PROGRAM("uprobe/see_driver_launch") see_driver_launch(struct pt_regs *ctx)
 {
 	u32 pid = current_process();
-	u64 *count = driver_launches.lookup(&pid);
+	u64 *count = bpf_map_lookup_elem(&driver_launches, &pid);
 	u64 zero = 0;
 
 	if (!pid)
 		return 0;
 	if (!count) {
-		driver_launches.insert(&pid, &zero);
-		count = driver_launches.lookup(&pid);
+		bpf_map_update_elem(&driver_launches, &pid, &zero, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&driver_launches, &pid);
 	}
 	if (count)
 		__sync_fetch_and_add(count, 1);
@@ -286,7 +283,7 @@ int see_driver_launch(struct pt_regs *ctx)
 }
 
 /* To learn what a probe costs on this machine: see calibrate() in adapters/ebpf_audit.py. */
-int see_nothing(struct pt_regs *ctx)
+PROGRAM("uprobe/see_nothing") see_nothing(struct pt_regs *ctx)
 {
 	return 0;
 }

@@ -26,6 +26,7 @@ from nodeagent.units import NS_PER_S, Nanoseconds
 LOOK_S: Final = 1.0
 TRACE_INTERVALS_S: Final = (0.1, 60.0)
 MOST_TRACES: Final = 16
+_LOADED: Final = {"prebuilt": "prebuilt, loaded by libbpf", "bcc": "loaded by bcc"}
 
 
 class KernelDesk:
@@ -129,7 +130,10 @@ class KernelDesk:
                     f"; a launch costs {status.nop_ns / 1000:.2f} us more while it is traced,"
                     f" {status.trap_ns / 1000:.1f} us while it is audited"
                 )
-            found = [Finding("ebpf", "ok", f"runs, loaded by {status.loader}{costs}")]
+            loaded = _LOADED.get(status.loader, status.loader)
+            if status.instead:
+                loaded += f" because {status.instead.splitlines()[0]}"  # the log has the rest
+            found = [Finding("ebpf", "ok", f"runs, {loaded}{costs}")]
             if status.reason:
                 found.append(Finding("ebpf functions", "warning", status.reason, status.remedy))
             return found

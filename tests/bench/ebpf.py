@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodeagent import native
 from nodeagent.adapters import ebpf_audit, ebpf_host
-from nodeagent.adapters.ebpf_child import Programs, load_with_bcc
-from nodeagent.adapters.ebpf_kernel import Kernel
+from nodeagent.adapters.ebpf_kernel import Kernel, close_all
+from nodeagent.adapters.ebpf_loading import Programs, load
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.telemetry_ports import AuditWindow
 from tests.bench.entries import Entry, entry
@@ -31,9 +32,23 @@ AUDIT = Options(
     audit_interval_s=10.0,
     audit_window_s=0.1,
     audit_budget_ratio=0.01,
+    loader="auto",
+    prebuilt=str(native.locate().bpf_object),
     pins="sluice-bench",
 )
 """The defaults of [ebpf]."""
+
+
+LOADS = {
+    "prebuilt": "import sys, pathlib; from nodeagent.adapters import ebpf_prebuilt as loader;"
+    " loader.load(pathlib.Path(sys.argv[1]), None)",
+    "bcc": "from nodeagent.adapters import ebpf_bcc as loader; loader.load()",
+}
+PRINT_PEAK = (
+    "lines = open('/proc/self/status').read().splitlines();"
+    " print(*(int(one.split()[1]) / 1024 for one in lines if one.startswith('VmHWM')))"
+)
+"""By the process itself: what it inherits in its rusage is its parent's."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +98,43 @@ def run(quick: bool) -> list[Entry]:
         told = "; ".join(finding.what for finding in missing)
         print(f"bench: NO FIGURES OF eBPF HERE: {told}", file=sys.stderr)
         return []
-    began_s = time.monotonic()
-    programs = asyncio.run(load_with_bcc())
-    load_s = time.monotonic() - began_s
+    compared = loaders(3 if quick else 10)
+    programs = asyncio.run(load(AUDIT.loader, Path(AUDIT.prebuilt)))
     kernel = Kernel()
     return [
+        *compared,
         *usdt(kernel, programs, 20 if quick else 100),
         permanent(kernel, programs),
         *window(15.0 if quick else 45.0),
-        entry("ebpf_load_seconds", "s", [load_s]),
+    ]
+
+
+def loaders(rounds: int) -> list[Entry]:
+    """Until the programs are there, and the most memory a loader had; nothing where one is missing."""
+    took: dict[str, list[float]] = {}
+    peak_mib: dict[str, float] = {}
+    for loader, loads in LOADS.items():
+        if ebpf_host.missing(loader):
+            print(f"bench: no figures of the eBPF loader {loader} here", file=sys.stderr)
+            return []
+        took[loader] = []
+        for _ in range(rounds):
+            began_s = time.monotonic()
+            programs = asyncio.run(load(loader, Path(AUDIT.prebuilt)))
+            took[loader].append(time.monotonic() - began_s)
+            close_all(list(programs.fds.values()))
+        peak_mib[loader] = float(
+            subprocess.run(
+                [sys.executable, "-c", f"{loads}; {PRINT_PEAK}", AUDIT.prebuilt],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+    bcc_s = statistics.median(took["bcc"])
+    return [
+        entry("ebpf_load_seconds", "s", took["prebuilt"], baseline=bcc_s),
+        entry("ebpf_loader_rss_mib", "MiB", [peak_mib["prebuilt"]], baseline=peak_mib["bcc"]),
     ]
 
 

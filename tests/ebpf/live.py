@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from nodeagent import native
 from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.cgroups import unified_root
 from nodeagent.adapters.ebpf import SILENT_S, ChildKernelWatch
@@ -37,6 +38,8 @@ OPTIONS = Options(
     audit_interval_s=2.0,
     audit_window_s=0.1,
     audit_budget_ratio=0.05,
+    loader="auto",
+    prebuilt=str(native.locate().bpf_object),
     pins=f"sluice-test-{os.getpid()}",
 )
 
@@ -46,6 +49,21 @@ needs_ebpf = pytest.mark.skipif(
     reason="THE KERNEL'S WATCH IS NOT TESTED HERE: "
     + "; ".join(f"{finding.what} ({finding.remedy})" for finding in _MISSING),
 )
+
+
+LOADERS = [
+    pytest.param(
+        loader,
+        id=loader,
+        marks=pytest.mark.skipif(
+            bool(lacks := ebpf_host.missing(loader)),
+            reason=f"NOT TESTED WITH THE LOADER {loader}: "
+            + "; ".join(f"{finding.what} ({finding.remedy})" for finding in lacks),
+        ),
+    )
+    for loader in ("prebuilt", "bcc")
+]
+"""For tests that run with each; the others take what `auto` takes."""
 
 
 class LiveWatch:
@@ -58,9 +76,12 @@ class LiveWatch:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         self._thread.start()
         self.call(self.watch.start())
+
+    def start(self) -> None:
+        self.begin()
         self.until_running()
 
     def until_running(self) -> None:

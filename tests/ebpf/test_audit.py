@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from nodeagent.adapters import elf
 from nodeagent.adapters.ebpf_libraries import LAUNCHERS
 from nodeagent.telemetry_ports import AuditWindow, ForeignLibrary, ProbeAltered, ProcessLaunches
-from tests.ebpf.live import MEDDLER, OPTIONS, LiveWatch, live, needs_ebpf
+from tests.ebpf.live import LOADERS, MEDDLER, OPTIONS, LiveWatch, live, needs_ebpf
 from tests.node import Node, running, until
 from tests.places import PRELOAD, REPO, SHIM, SIM, TENANT
 
@@ -27,9 +28,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node_
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[LiveWatch]:
-    with live() as running_:
+@pytest.fixture(scope="module", params=LOADERS)
+def watch(request: pytest.FixtureRequest) -> Iterator[LiveWatch]:
+    with live(replace(OPTIONS, loader=request.param)) as running_:
         running_.say(
             running_.watch.known_libraries,
             [str(DRIVER), str(SHIM / "libcuda.so.1"), str(PRELOAD), *kept_copies()],

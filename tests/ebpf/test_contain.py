@@ -13,7 +13,7 @@ import pytest
 from nodeagent.adapters.ebpf_cgroups import BPFFS
 from tests.cgroups import Container, answers, pods
 from tests.demo.__main__ import workplace
-from tests.ebpf.live import STAND_IN, Opener, needs_ebpf
+from tests.ebpf.live import LOADERS, STAND_IN, Opener, needs_ebpf
 from tests.ebpf.test_in_the_daemon import is_up
 from tests.node import Node, until
 
@@ -31,8 +31,9 @@ def place() -> Iterator[dict[str, Container]]:
         yield made
 
 
-def node_with(directory: Path, grants: str) -> Node:
-    return Node(directory, settings=f'{SETTINGS}[detection]\ngrants = "{grants}"\n')
+def node_with(directory: Path, grants: str, loader: str = "auto") -> Node:
+    settings = f'{SETTINGS}loader = "{loader}"\n'
+    return Node(directory, settings=f'{settings}[detection]\ngrants = "{grants}"\n')
 
 
 def refusal_of(container: Container) -> Path:
@@ -41,11 +42,12 @@ def refusal_of(container: Container) -> Path:
     return next(BPFFS.glob(f"sluice-*/{name}"), BPFFS / name)
 
 
+@pytest.mark.parametrize("loader", LOADERS)
 def test_an_opener_without_an_allocation_is_refused_and_held_and_nobody_else(
-    place: dict[str, Container],
+    place: dict[str, Container], loader: str
 ) -> None:
     with workplace() as directory:
-        node = node_with(directory, "contain")
+        node = node_with(directory, "contain", loader)
         openers: list[Opener] = []
         try:
             node.start()

@@ -1,4 +1,4 @@
-"""The programs are compiled where the daemon sees less than the host: no /lib/modules, other pids."""
+"""The programs are loaded where the daemon sees less than the host: no /lib/modules, other pids."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from nodeagent.adapters.ebpf_bcc import MAPS, PROGRAMS, pid_namespace_flags
-from tests.ebpf.live import needs_ebpf
+from nodeagent import native
+from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS, pid_namespace
+from tests.ebpf.live import LOADERS, needs_ebpf
 
 RELEASE = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
 pytestmark = [
@@ -22,7 +23,13 @@ pytestmark = [
     ),
 ]
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
-LOADER = (sys.executable, "-m", "nodeagent.adapters.ebpf_bcc")
+COMMANDS = {
+    "bcc": (sys.executable, "-m", "nodeagent.adapters.ebpf_bcc"),
+    "prebuilt": (
+        *(sys.executable, "-m", "nodeagent.adapters.ebpf_prebuilt"),
+        str(native.locate().bpf_object),
+    ),
+}
 
 
 def names(*command: str) -> list[str]:
@@ -41,15 +48,17 @@ def names(*command: str) -> list[str]:
     return list(answer["names"])
 
 
-def test_in_a_pid_namespace_of_its_own() -> None:
-    assert pid_namespace_flags() == [], "these tests run among the kernel's own pids"
-    assert names(*NAMESPACE, *LOADER) == [*PROGRAMS, *MAPS]
+@pytest.mark.parametrize("loader", LOADERS)
+def test_in_a_pid_namespace_of_its_own(loader: str) -> None:
+    assert pid_namespace() is None, "these tests run among the kernel's own pids"
+    assert names(*NAMESPACE, *COMMANDS[loader]) == [*PROGRAMS, *MAPS]
 
 
-def test_with_the_modules_hidden_as_the_unit_hides_them() -> None:
+@pytest.mark.parametrize("loader", [one for one in LOADERS if one.id == "bcc"])
+def test_with_the_modules_hidden_as_the_unit_hides_them(loader: str) -> None:
     """The first process of the namespace sees them and stands for the host's, which we may not
     look at on every test machine."""
     hide = 'mount -t tmpfs -o mode=0 none /lib/modules && exec "$@"'
     first = 'unshare --mount "$@"; exit $?'
-    found = names(*NAMESPACE, "sh", "-c", first, "sh", "sh", "-c", hide, "sh", *LOADER)
+    found = names(*NAMESPACE, "sh", "-c", first, "sh", "sh", "-c", hide, "sh", *COMMANDS[loader])
     assert found == [*PROGRAMS, *MAPS]

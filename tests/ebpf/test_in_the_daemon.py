@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.ebpf.live import STAND_IN, Opener, needs_ebpf
+from nodeagent.adapters import ebpf_host
+from tests.ebpf.live import LOADERS, STAND_IN, Opener, needs_ebpf
 from tests.node import Node, NodeError, running, until
 from tests.places import SLUICE
 
@@ -74,7 +75,17 @@ def test_an_opener_without_allocation_is_reported_within_a_second(node: Node) ->
 
 def test_doctor_says_that_it_runs_and_what_it_costs(node: Node) -> None:
     answer = node.cli("doctor", check=False).stdout
-    assert "ebpf: runs, loaded by bcc; a launch costs" in answer
+    if ebpf_host.missing("prebuilt"):
+        assert "ebpf: runs, loaded by bcc because the prebuilt programs are not at" in answer
+    else:
+        assert "ebpf: runs, prebuilt, loaded by libbpf; a launch costs" in answer
+
+
+@pytest.mark.parametrize("loader", [one for one in LOADERS if one.id == "bcc"])
+def test_doctor_names_the_loader_of_the_settings(tmp_path: Path, loader: str) -> None:
+    with running(tmp_path / "n", settings=f'{SETTINGS}loader = "{loader}"\n') as node:
+        until("the programs run", lambda: is_up(node), 60)
+        assert f"runs, loaded by {loader}; a launch" in node.cli("doctor", check=False).stdout
 
 
 def test_what_the_kernel_tells_is_counted(node: Node) -> None:
@@ -193,8 +204,9 @@ def test_a_killed_child_comes_back_and_nothing_else_notices(node: Node) -> None:
         tenant.kill()
 
 
+@pytest.mark.skipif(bool(ebpf_host.missing("bcc")), reason="needs bcc, to break it")
 def test_a_child_that_cannot_load_says_why_and_the_node_serves(tmp_path: Path) -> None:
-    settings = SETTINGS.replace('"on"', '"auto"')
+    settings = SETTINGS.replace('"on"', '"auto"\nloader = "bcc"')
     node = Node(tmp_path / "n", settings=settings)
     environment = node.on_the_driver()
     # bcc's own variable: headers that are none.

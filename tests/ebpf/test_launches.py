@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.telemetry_ports import LaunchCounts
-from tests.ebpf.live import OPTIONS, LiveWatch, live, needs_ebpf
+from tests.ebpf.live import LOADERS, OPTIONS, LiveWatch, live, needs_ebpf
 from tests.node import Node, Tenant, running, until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
@@ -19,10 +19,10 @@ START_S = 3.0
 """Until a tenant begins: enough to attach before its first launch."""
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[LiveWatch]:
+@pytest.fixture(scope="module", params=LOADERS)
+def watch(request: pytest.FixtureRequest) -> Iterator[LiveWatch]:
     # Windows of the audit would count launches, too.
-    with live(replace(OPTIONS, audit_interval_s=0.0)) as running_:
+    with live(replace(OPTIONS, audit_interval_s=0.0, loader=request.param)) as running_:
         yield running_
 
 

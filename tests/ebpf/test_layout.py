@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import ebpf_audit, ebpf_bcc, ebpf_host
+from nodeagent import native
+from nodeagent.adapters import (
+    ebpf_audit,
+    ebpf_bcc,
+    ebpf_headers,
+    ebpf_host,
+    ebpf_kernel,
+    ebpf_prebuilt,
+)
 from nodeagent.adapters import ebpf_records as rec
+from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS
 from nodeagent.config import device_numbers
 from tests.places import REPO
 
@@ -18,7 +28,10 @@ SIZES = {
     "device_key": rec.DEVICE_KEY.size,
     "launch_key": rec.LAUNCH_KEY.size,
     "launch_row": rec.LAUNCH_ROW.size,
+    "pid_namespace": ebpf_prebuilt.PID_NAMESPACE.size,
 }
+SOURCE = REPO / "nodeagent" / "bpf" / "watch.c"
+OBJECT = native.locate().bpf_object
 COSTS = ebpf_audit.Costs(trap_ns=10_000, nop_ns=500)
 
 
@@ -53,11 +66,40 @@ def test_structs_have_the_sizes_that_are_read(tmp_path: Path) -> None:
 
 
 def test_every_program_and_map_that_is_loaded_is_in_the_source() -> None:
-    source = (REPO / "nodeagent" / "bpf" / "watch.c").read_text()
-    programs = set(re.findall(r"^int (\w+)\(struct", source, re.MULTILINE))
-    assert programs == set(ebpf_bcc.PROGRAMS)
-    maps = set(re.findall(r"BPF_TABLE\([^;]*?(\w+), \w+\);", source)) | {"records"}
-    assert set(ebpf_bcc.MAPS) <= maps
+    source = SOURCE.read_text()
+    programs = set(re.findall(r'^PROGRAM\("[^"]+"\) (\w+)\(struct', source, re.MULTILINE))
+    assert programs == set(PROGRAMS)
+    maps = set(re.findall(r"^MAP\([^;]*?(\w+), \w+\);", source, re.MULTILINE)) | {"records"}
+    assert set(MAPS) <= maps
+
+
+def test_each_call_with_a_map_is_translated_for_bcc() -> None:
+    source = SOURCE.read_text()
+    translated = ebpf_bcc.translated(source)
+    calls = len(re.findall(r"bpf_(?:map_\w+_elem|ringbuf_output)\(&", source))
+    members = re.findall(r"\b(\w+)\.(lookup|update|insert|delete|ringbuf_output)\(", translated)
+    assert len(members) == calls > 15
+    assert "opened.update(&key, &now_ns);" in translated
+    assert "launch_rows.insert(key, zero);" in translated
+    assert "refused_now.delete(&thread);" in translated
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["bpf_map_update_elem(&opened, &key, &value, BPF_EXIST);", "bpf_ringbuf_reserve(&records, 8);"],
+)
+def test_a_call_that_bcc_has_no_form_for_is_named(call: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(call.partition("(")[0])):
+        ebpf_bcc.translated(call)
+
+
+@pytest.mark.skipif(not OBJECT.is_file(), reason="built without clang's BPF target")
+def test_the_prebuilt_object_is_for_bpf_and_tells_nothing_of_where_it_was_built() -> None:
+    data = OBJECT.read_bytes()
+    (machine,) = struct.unpack_from("<H", data, 18)
+    assert machine == 247, "EM_BPF"
+    assert str(REPO).encode() not in data
+    assert ebpf_prebuilt.CONSTANTS.partition(".")[0] == OBJECT.name.partition(".")[0]
 
 
 def test_a_record_is_read_back() -> None:
@@ -104,14 +146,69 @@ def test_a_window_ends_by_time_or_by_what_it_took() -> None:
     assert budget.slice_s < budget.window_s
 
 
-def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bare_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bcc and headers; as root on a kernel that is new enough."""
+    monkeypatch.setattr(ebpf_host, "_has_bcc", lambda: False)
+    monkeypatch.setattr(ebpf_host, "kernel_headers", lambda: None)
+    monkeypatch.setattr(ebpf_host, "_may_load", lambda: True)
+    monkeypatch.setattr(ebpf_host, "OLDEST", (1, 0))
+    monkeypatch.setattr(ebpf_host, "load_libbpf", lambda: None)
+
+
+@pytest.mark.usefixtures("bare_host")
+@pytest.mark.parametrize(
+    ("loader", "built", "topics"),
+    [
+        pytest.param("auto", True, set(), id="the prebuilt programs need neither bcc nor headers"),
+        pytest.param("prebuilt", True, set(), id="the same when they are demanded"),
+        pytest.param(
+            "auto",
+            False,
+            {"ebpf prebuilt", "ebpf bcc", "ebpf headers"},
+            id="nothing is there: both ways are shown",
+        ),
+        pytest.param("prebuilt", False, {"ebpf prebuilt"}, id="bcc is not asked for"),
+        pytest.param("bcc", True, {"ebpf bcc", "ebpf headers"}, id="bcc is demanded"),
+    ],
+)
+def test_what_is_missing_depends_on_the_loader(
+    loader: str, built: bool, topics: set[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "watch.bpf.o"
+    if built:
+        file.touch()
+    found = {finding.topic: finding for finding in ebpf_host.missing(loader, file)}
+    assert found.keys() == topics
+    if "ebpf prebuilt" in topics:
+        assert str(file) in found["ebpf prebuilt"].what
+        assert "libbpf-dev" in found["ebpf prebuilt"].remedy
+
+
+@pytest.mark.usefixtures("bare_host")
+def test_bcc_alone_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ebpf_host, "_has_bcc", lambda: True)
+    monkeypatch.setattr(ebpf_host, "kernel_headers", lambda: ebpf_headers.Headers(tmp_path))
+    assert ebpf_host.missing("auto", tmp_path / "none") == []
+
+
+def test_what_is_missing_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_libbpf() -> None:
+        raise ebpf_kernel.LibbpfMissing("no libbpf")
+
     monkeypatch.setattr(ebpf_host, "_has_bcc", lambda: False)
     monkeypatch.setattr(ebpf_host, "kernel_headers", lambda: None)
     monkeypatch.setattr(ebpf_host, "_may_load", lambda: False)
+    monkeypatch.setattr(ebpf_host, "load_libbpf", no_libbpf)
     monkeypatch.setattr(ebpf_host, "OLDEST", (99, 0))
-    found = {finding.topic: finding for finding in ebpf_host.missing()}
-    assert {"ebpf", "ebpf kernel", "ebpf bcc", "ebpf headers"} <= set(found)
+    found = {finding.topic: finding for finding in ebpf_host.missing("auto", tmp_path / "none")}
+    assert found.keys() == {
+        *("ebpf", "ebpf kernel", "ebpf bcc", "ebpf headers", "ebpf libbpf", "ebpf prebuilt")
+    }
     assert all(finding.level == "warning" for finding in found.values()), "grants work without"
     assert "install python3-b" in found["ebpf bcc"].remedy
+    assert "install libbpf" in found["ebpf libbpf"].remedy
     assert "docs/telemetry.md" in found["ebpf headers"].remedy
-    assert all("sluice trace" in f.remedy for t, f in found.items() if t != "ebpf libbpf")
+    assert all("sluice trace" in finding.remedy for finding in found.values())

@@ -8,20 +8,33 @@ import platform
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters import ebpf_host
 from nodeagent.telemetry_ports import DeviceOpened, ProcessExec, ProcessExit
-from tests.ebpf.live import STAND_IN, LiveWatch, Opener, cgroup, live, needs_ebpf, relative
+from tests.ebpf.live import (
+    LOADERS,
+    OPTIONS,
+    STAND_IN,
+    LiveWatch,
+    Opener,
+    cgroup,
+    live,
+    needs_ebpf,
+    relative,
+)
 from tests.node import until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 
 
-@pytest.fixture(scope="module")
-def watch() -> Iterator[LiveWatch]:
-    with live() as running:
+@pytest.fixture(scope="module", params=LOADERS)
+def watch(request: pytest.FixtureRequest) -> Iterator[LiveWatch]:
+    with live(replace(OPTIONS, loader=request.param)) as running:
+        assert running.watch.status().loader == request.param
         yield running
 
 
@@ -100,14 +113,23 @@ def test_the_whole_host_is_never_refused(watch: LiveWatch, path: str) -> None:
         watch.call(watch.watch.deny_opens(path, True))
 
 
-def test_a_refusal_outlives_the_child_and_is_known_to_the_next() -> None:
-    with cgroup("lasting") as place, live() as first:
+@pytest.mark.parametrize(
+    ("loader", "next_loader"), [("prebuilt", "bcc"), ("bcc", "prebuilt"), ("auto", "auto")]
+)
+def test_a_refusal_outlives_the_child_and_is_known_to_the_next(
+    loader: str, next_loader: str
+) -> None:
+    """Also where the next one was loaded by the other: as after an upgrade."""
+    before, after = (replace(OPTIONS, loader=one) for one in (loader, next_loader))
+    if lacks := [*ebpf_host.missing(loader), *ebpf_host.missing(next_loader)]:
+        pytest.skip("; ".join(finding.what for finding in lacks))
+    with cgroup("lasting") as place, live(before) as first:
         opener = Opener("openat", place)
         try:
             first.call(first.watch.deny_opens(relative(place), True))
             first.close()
             assert opener.open() == errno.EPERM
-            with live() as second:  # as after a restart of the daemon
+            with live(after) as second:  # as after a restart of the daemon
                 assert second.watch.denied() == {relative(place)}
                 assert opener.open() == errno.EPERM
                 second.call(second.watch.deny_opens(relative(place), False))

@@ -174,6 +174,8 @@ def test_the_kernel_is_watched_under_the_hardening_of_the_unit(node: Machine) ->
     node.sh("systemctl restart sluice")
     until("eBPF runs", lambda: watching(node))
     doctor = node.sh("sluice doctor").stdout
+    assert node.sh("dpkg -l python3-bpfcc 2>/dev/null | grep ^ii", check=False).stdout == ""
+    assert "ebpf: runs, prebuilt, loaded by libbpf;" in doctor
     # nspawn has a pid namespace; everything else works, refusals that outlive the daemon among it
     assert (
         "ebpf functions: processes of other pid namespaces are not told of: the daemon is in one of its own\n"

@@ -103,6 +103,7 @@ def test_it_requires_what_the_debian_packages_depend_on() -> None:
         requires = output("rpm", "-qp", "--requires", rpms()[name])
         got = dict(re.findall(r"python3dist\(([\w-]+)\) >= ([\d.]+)", requires))
         assert got.keys() == wanted.keys()
+        assert ("libbpf" in requires) == ("libbpf" in depends) == (name == "sluice-nodeagent")
         assert all(
             float(".".join(got[k].split(".")[:2])) == float(".".join(wanted[k].split(".")[:2]))
             for k in got

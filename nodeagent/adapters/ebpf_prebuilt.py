@@ -1,0 +1,84 @@
+"""The loader of the prebuilt programs: hands an object that clang made when Sluice was built to the
+kernel through libbpf, and the descriptors over (ebpf_programs.py).
+
+No compiler, no bcc and no kernel headers: libbpf is a library of 400 KiB, and this takes tens of
+milliseconds. Started as `python -m nodeagent.adapters.ebpf_prebuilt OBJECT`; what libbpf and the
+verifier say goes to standard error. The calls are those libbpf has had since 0.3, from libbpf.h;
+0.x tells of errors inside the pointer it returns, 1.x by errno, libbpf_get_error() knows both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters.ebpf_kernel import load_libbpf
+from nodeagent.adapters.ebpf_programs import (
+    MAPS,
+    PROGRAMS,
+    PidNamespace,
+    hand_over,
+    pid_namespace,
+)
+
+CONSTANTS: Final = "watch.rodata"
+"""The map of the object's constants, named by every libbpf after the object's file, watch.bpf.o."""
+PID_NAMESPACE: Final = struct.Struct("=QQ")
+"""`struct pid_namespace` of nodeagent/bpf/records.h, the only constant."""
+
+
+class NotLoaded(Exception):
+    """The text says what was refused, and how."""
+
+
+def load(file: Path, namespace: PidNamespace | None) -> dict[str, int]:
+    """Descriptors of programs and maps. Raises NotLoaded, LibbpfMissing."""
+    libbpf = load_libbpf()
+    for name in ("bpf_object__open_file", "bpf_object__find_program_by_name"):
+        getattr(libbpf, name).restype = ctypes.c_void_p
+    libbpf.bpf_object__find_map_by_name.restype = ctypes.c_void_p
+    libbpf.bpf_map__value_size.restype = ctypes.c_uint32
+    libbpf.libbpf_get_error.restype = ctypes.c_long
+    module = ctypes.c_void_p(libbpf.bpf_object__open_file(os.fsencode(file), None))
+    error = libbpf.libbpf_get_error(module)
+    if error or not module:
+        raise NotLoaded(f"{file} is no object that libbpf can open: {os.strerror(-error)}")
+    if namespace is not None:
+        _set_namespace(libbpf, _map(libbpf, module, CONSTANTS), namespace)
+    refused = libbpf.bpf_object__load(module)
+    if refused < 0:
+        raise NotLoaded(f"the kernel refuses {file.name}: {os.strerror(-refused)}")
+    programs = {name: libbpf.bpf_program__fd(_program(libbpf, module, name)) for name in PROGRAMS}
+    maps = {name: libbpf.bpf_map__fd(_map(libbpf, module, name)) for name in MAPS}
+    return {**programs, **maps}
+
+
+def _set_namespace(libbpf: Any, constants: ctypes.c_void_p, namespace: PidNamespace) -> None:
+    data = PID_NAMESPACE.pack(namespace.device, namespace.inode)
+    if libbpf.bpf_map__value_size(constants) != len(data):
+        raise NotLoaded("the prebuilt programs are of another version: their constants differ")
+    refused = libbpf.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data)))
+    if refused:
+        raise NotLoaded(f"their pid namespace cannot be set: {os.strerror(-refused)}")
+
+
+def _program(libbpf: Any, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+    return _known(libbpf.bpf_object__find_program_by_name(module, name.encode()), name)
+
+
+def _map(libbpf: Any, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+    return _known(libbpf.bpf_object__find_map_by_name(module, name.encode()), name)
+
+
+def _known(found: int | None, name: str) -> ctypes.c_void_p:
+    if not found:
+        raise NotLoaded(f"the prebuilt programs are of another version: no {name} in them")
+    return ctypes.c_void_p(found)
+
+
+if __name__ == "__main__":
+    sys.exit(hand_over(lambda: load(Path(sys.argv[1]), pid_namespace())))

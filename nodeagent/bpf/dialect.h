@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What differs between the two ways to build watch.c: ahead of time by clang for libbpf (SLUICE_PREBUILT), or on the
+ * host by bcc. Calls of helpers are written as libbpf has them; bcc, which wants its own for those that take a map and
+ * refuses them inside macros, gets them translated by nodeagent/adapters/ebpf_bcc.py.
+ */
+#ifndef SLUICE_BPF_DIALECT_H
+#define SLUICE_BPF_DIALECT_H
+
+#ifdef SLUICE_PREBUILT
+
+#include <linux/bpf.h>
+#include <asm/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#ifdef __TARGET_ARCH_arm64
+#define pt_regs user_pt_regs /* what user space may know of it: the registers come first in both */
+#endif
+
+typedef __u8 u8;
+typedef __u32 u32;
+typedef __u64 u64;
+
+#define PROGRAM(section) SEC(section) int
+#define MAP(kind, key_type, value_type, name, entries)                                                                 \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_##kind);                                                                     \
+		__uint(max_entries, entries);                                                                          \
+		__type(key, key_type);                                                                                 \
+		__type(value, value_type);                                                                             \
+	} name SEC(".maps")
+#define RING(name, bytes)                                                                                              \
+	struct {                                                                                                       \
+		__uint(type, BPF_MAP_TYPE_RINGBUF);                                                                    \
+		__uint(max_entries, bytes);                                                                            \
+	} name SEC(".maps")
+
+/* Written before the programs are loaded and constant from then on: where it is 0, the verifier drops what depends on
+ * it, and with it a helper that kernels before 6.10 would refuse. */
+const volatile struct pid_namespace pid_namespace = {};
+#define PID_NAMESPACE_DEVICE pid_namespace.device
+#define PID_NAMESPACE pid_namespace.inode
+
+/* Not ours to choose: to programs that say anything else the kernel gives no bpf_probe_read_user(). bcc says it, too. */
+char LICENSE[] SEC("license") = "GPL";
+
+#else
+
+#include <uapi/linux/bpf.h>
+#include <uapi/linux/ptrace.h>
+
+#define PROGRAM(section) int
+#define BCC_ARRAY "array"
+#define BCC_HASH "hash"
+#define BCC_LRU_HASH "lru_hash"
+#define MAP(kind, key_type, value_type, name, entries) BPF_TABLE(BCC_##kind, key_type, value_type, name, entries)
+#define RING(name, bytes) BPF_RINGBUF_OUTPUT(name, (bytes) / 4096)
+
+#ifndef PID_NAMESPACE /* given with -D where the daemon is in one of its own */
+#define PID_NAMESPACE_DEVICE 0
+#define PID_NAMESPACE 0
+#endif
+
+#endif
+
+#endif
