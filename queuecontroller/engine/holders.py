@@ -9,10 +9,11 @@ by UID.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
 from operator import itemgetter
 
+from .model import WorkloadKey
 from .quota_tree import Fr, QuotaNode
 from .workload_info import WorkloadInfo
 
@@ -33,16 +34,22 @@ _by_rank = itemgetter(0)
 
 
 class Holders:
-    __slots__ = ("_lists",)
+    __slots__ = ("_all", "_lists", "listener")
 
     def __init__(self) -> None:
         self._lists: dict[QuotaNode, dict[Fr, list[Ranked]]] = {}
+        self._all: dict[WorkloadKey, Ranked] = {}
+        self.listener: Callable[[WorkloadKey], None] | None = None
+        """Told of everyone who comes, goes, or moves in the order."""
 
     def add(self, queue: QuotaNode, info: WorkloadInfo) -> None:
         lists = self._lists.setdefault(queue, {})
         entry = (rank_of(info), info)
         for fr in info.usage:
             insort(lists.setdefault(fr, []), entry, key=_by_rank)
+        self._all[info.key] = entry
+        if self.listener is not None:
+            self.listener(info.key)
 
     def remove(self, queue: QuotaNode, info: WorkloadInfo) -> None:
         """To be called before anything that makes the rank changes."""
@@ -53,10 +60,23 @@ class Holders:
             at = bisect_left(ranked, rank, key=_by_rank)
             if at < len(ranked) and ranked[at][1] is info:
                 del ranked[at]
+        self._forget(info)
 
     def drop(self, queue: QuotaNode) -> None:
         """The node is gone from the tree."""
-        self._lists.pop(queue, None)
+        for ranked in self._lists.pop(queue, {}).values():
+            for _, info in ranked:
+                self._forget(info)
+
+    def _forget(self, info: WorkloadInfo) -> None:
+        found = self._all.get(info.key)
+        if found is not None and found[1] is info:
+            del self._all[info.key]
+            if self.listener is not None:
+                self.listener(info.key)
+
+    def at(self, key: WorkloadKey) -> Ranked | None:
+        return self._all.get(key)
 
     def up_to(self, queue: QuotaNode, frs: Iterable[Fr], priority: int) -> list[WorkloadInfo]:
         """Those of them whose priority is no higher."""

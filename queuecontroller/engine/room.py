@@ -7,11 +7,12 @@ who is to be thought gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from .assignment import Assignment
+from .crowd import Crowd, Turn
 from .model import Workload, WorkloadKey
 from .workload_info import WorkloadInfo
 
@@ -26,6 +27,15 @@ class Verdict:
     """Those without quota, paused, whose memory it takes: they have to be stopped for good."""
     preempting_helps: bool = True
     """False where it only has to wait, for such memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """There may be room once everybody has gone whose turn is no later."""
+
+    turn: Turn
+    who: tuple[tuple[Turn, WorkloadInfo], ...]
+    """Of them those who stand where the workload could be, in order."""
 
 
 class Room(Protocol):
@@ -47,15 +57,15 @@ class Room(Protocol):
         """Whether there is room for all its pods, with `gone` out of the way. What the workload
         itself keeps already counts as free. Changes nothing."""
 
-    def useful(
-        self,
-        info: WorkloadInfo,
-        assignment: Assignment,
-        gone: Collection[WorkloadKey],
-        others: Collection[WorkloadKey],
-    ) -> Collection[WorkloadKey]:
-        """Of `others`, who might make room by leaving too, so that only they are tried: rather too
-        many than too few, but none when all of them together surely make none. Changes nothing."""
+    def openings(
+        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd
+    ) -> Iterator[Opening]:
+        """Until which turns those who may be made to go have to go, for there to be room: sooner
+        ones first, before the first of which there surely is none. Changes nothing; to be used up
+        before anything changes."""
+
+    def moved(self, key: WorkloadKey) -> None:
+        """It got or lost its quota, or its place in the order of those who have some."""
 
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]

@@ -5,26 +5,25 @@ once more with the nodes in mind; where they free too little, or quota was there
 may be added. Who may be is decided as for quota: of the own queue by withinClusterQueue, of others
 that borrow by reclaimWithinCohort, and those only while the workload stays within the queue's own
 quota. They are taken in the order of preemption, as far as leaving makes room at all where they
-stand; the shortest run of them that does is searched by growing it and by bisection, and of it only
-those stay chosen who stand where the workload would go and cannot be spared.
+stand. Of the shortest run of them that does, for which the room is asked, only those stay chosen
+who stand where the workload would go and cannot be spared.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
+from operator import itemgetter
 
 from .assignment import Assignment, Mode
 from .cache import Cache
 from .cluster_queue import ClusterQueueState
-from .model import PreemptionPolicy, PreemptionReason, WorkloadKey
-from .preemption import PreemptionContext, may_preempt_within_queue, may_reclaim, ordered
+from .crowd import Crowd, Turn
+from .model import WorkloadKey
+from .preemption import PreemptionContext
 from .room import Room, Verdict
 from .workload_info import Target, WorkloadInfo
 
-FIRST_RUN: Final = 8
-"""So many are tried at first: most who preempt need few to leave."""
-GROWTH: Final = 4
 Judgement = tuple[Assignment, Sequence[Target]]
 
 
@@ -77,24 +76,12 @@ class _Question:
 
     def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         """`first`, who go for the quota, and the fewest others; nobody when all are too few."""
-        others = self._candidates(first, now_ns)
-        low, high = 1, FIRST_RUN  # the shortest run that does is in [low, high]
-        while high < len(others) and self.look([*first, *others[:high]]).refusal:
-            low, high = high + 1, high * GROWTH
-        if high >= len(others):
-            high = len(others)
-            if not others or self.look([*first, *others]).refusal:
-                return []
-        while low < high:
-            middle = (low + high) // 2
-            if self.look([*first, *others[:middle]]).refusal:
-                low = middle + 1
-            else:
-                high = middle
-        run = others[:low]
+        run = self._shortest_run(first, now_ns)
+        if not run:
+            return []
         verdict = self.look([*first, *run])
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
-        if len(chosen) < low + len(first) and self.look(chosen).refusal:
+        if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
             chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
         for one in reversed(chosen[:]):
             rest = [other for other in chosen if other is not one]
@@ -102,48 +89,33 @@ class _Question:
                 chosen = rest
         return chosen
 
-    def _candidates(self, first: Sequence[Target], now_ns: int) -> list[Target]:
+    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> list[Target]:
+        """The fewest in the order of preemption with whom gone there is room, without those who
+        stand where nothing is won."""
         usage = self._assignment.usage
-        frs = frozenset(usage)
-        context = PreemptionContext(self._cache, self._queue, self._info, frs, usage, now_ns)
+        context = PreemptionContext(
+            self._cache, self._queue, self._info, frozenset(usage), usage, now_ns
+        )
         taken = {one.info.key for one in first} | self._gone
-        own, nodes = self._queue.node, self._cache.queues
-        removed = [one.info for one in first]
-        for info in removed:
-            context.remove(info)
-        found: list[Target] = []
-        try:
-            infos = [
-                info
-                for info in self._cache.holders.up_to(own, frs, self._info.priority)
-                if may_preempt_within_queue(context, info)
-            ]
-            policy = self._queue.spec.preemption.reclaim_within_cohort
-            if policy is not PreemptionPolicy.NEVER and not context.borrows():
-                infos += [
-                    info
-                    for node in own.root.borrowing(frs)
-                    if node is not own
-                    for _, info in self._cache.holders.of(node, frs)
-                    if may_reclaim(context, info)
-                ]
-            keys = [info.key for info in infos if info.key not in taken]
-            useful = set(self._room.useful(self._info, self._assignment, taken, keys))
-            infos = [info for info in infos if info.key in useful]
-            for info in ordered(infos, self._queue.name, now_ns, self._cache):
-                node = nodes[info.cluster_queue].node
-                if node is own:
-                    found.append(Target(info, PreemptionReason.IN_CLUSTER_QUEUE))
-                    continue
-                if node.is_within_nominal(frs):
-                    continue  # it has given back all that it borrowed
-                context.remove(info)
-                removed.append(info)
-                found.append(Target(info, PreemptionReason.IN_COHORT_RECLAMATION))
-        finally:
-            for info in removed:
-                context.put_back(info)
-        return found
+        crowd = Crowd(context, [one.info for one in first], taken)
+        too_few: Turn | None = None
+        for opening in self._room.openings(self._info, self._assignment, crowd):
+            run = [crowd.target(info) for _, info in opening.who]
+            if not run or self.look([*first, *run]).refusal:
+                too_few = opening.turn
+                continue
+            if too_few is None:
+                return run  # before the first opening there is no room
+            low = bisect_right(opening.who, too_few, key=itemgetter(0)) + 1
+            high = len(run)
+            while low < high:  # the shortest run that does is in [low, high]
+                middle = (low + high) // 2
+                if self.look([*first, *run[:middle]]).refusal:
+                    low = middle + 1
+                else:
+                    high = middle
+            return run[:high]
+        return []
 
     def _quota_fits(self, without: Sequence[Target]) -> bool:
         nodes = self._cache.queues

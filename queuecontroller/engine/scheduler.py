@@ -101,6 +101,8 @@ class Scheduler:
         self.settings = settings or EngineSettings()
         self.room = room
         self.cache = Cache()
+        if room is not None:
+            self.cache.holders.listener = room.moved
         self.pending: dict[str, PendingQueue] = {}
         self._local_queues: dict[str, LocalQueue] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}

@@ -7,16 +7,17 @@ else gets it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from queuecontroller.engine.assignment import Assignment
+from queuecontroller.engine.crowd import Crowd
 from queuecontroller.engine.model import Workload, WorkloadKey
-from queuecontroller.engine.room import Verdict
+from queuecontroller.engine.room import Opening, Verdict
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
-from queuecontroller.placement.leaving import who_may_help
+from queuecontroller.placement.clearing import Search, Stands
 from queuecontroller.placement.stock import Stock
 
 
@@ -69,6 +70,7 @@ class StockRoom:
         self.stock = stock
         self._wishes = wishes
         self._kept: dict[WorkloadKey, list[Chosen]] = {}
+        self._stands = Stands(stock)
 
     @property
     def generation(self) -> int:
@@ -86,15 +88,23 @@ class StockRoom:
     ) -> Verdict:
         return self._find(info.workload, _given(assignment), gone)[1]
 
-    def useful(
-        self,
-        info: WorkloadInfo,
-        assignment: Assignment,
-        gone: Collection[WorkloadKey],
-        others: Collection[WorkloadKey],
-    ) -> Collection[WorkloadKey]:
+    def openings(
+        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd
+    ) -> Iterator[Opening]:
         wish = self._wishes.wish(info.workload, _given(assignment))
-        return who_may_help(self.stock, wish.pods, {info.key, *gone}, others)
+        key, priority = info.key, info.priority
+        resting = set(self._wishes.resting(priority)) - {key}
+
+        def time_only(one: WorkloadKey) -> bool:
+            stays = one != key and one not in resting and self._wishes.pauses(one)
+            return stays and not self._wishes.yields(one, priority)
+
+        gone = {key, *crowd.gone, *resting}
+        search = Search(self.stock, self._stands, crowd, wish.pods, wish.topology, gone, time_only)
+        return search.openings()
+
+    def moved(self, key: WorkloadKey) -> None:
+        self._stands.moved(key)
 
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]

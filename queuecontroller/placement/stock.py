@@ -216,6 +216,14 @@ class Stock:
     def holdings(self, owner: Hashable) -> list[Holding]:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 
+    def shares_at(self, node: str) -> dict[Hashable, list[Share]]:
+        """By owner, what is held on the node."""
+        found: dict[Hashable, list[Share]] = {}
+        for key in self._of_node.get(node, ()):
+            held = self._held[key]
+            found.setdefault(held.owner, []).extend(held.shares)
+        return found
+
     def owners_on(self, owners: Collection[Owner], uuids: Collection[str]) -> set[Owner]:
         """Which of them hold a part of any of these GPUs."""
         wanted = set(uuids)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import ebpf, hooks, kubelet, placement, queue, scrape, shares, together
+from tests.bench import ebpf, hooks, kubelet, placement, queue, room, scrape, shares, together
 from tests.bench.entries import Entry, table, write
 from tests.demo.__main__ import workplace
 from tests.node import running
 from tests.places import BUILD
 
-PARTS = ("hooks", "shares", "together", "placement", "queue", "scrape", "kubelet", "ebpf")
+PARTS = ("hooks", "shares", "together", "placement", "queue", "room", "scrape", "kubelet", "ebpf")
 
 
 def main() -> int:
@@ -38,6 +38,8 @@ def main() -> int:
         entries += placement.run(1000 if options.quick else 4000)
     if "queue" in wanted:
         entries += queue.run(options.quick)
+    if "room" in wanted:
+        entries += room.run(options.quick)
     if "scrape" in wanted:
         entries += scrape.run(options.quick)
     if "kubelet" in wanted:

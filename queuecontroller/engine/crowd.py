@@ -1,0 +1,169 @@
+"""Who may be made to go so that a workload finds room, and in which order: one question's view of
+those who hold quota.
+
+Of the own queue withinClusterQueue says who may go, of others that borrow reclaimWithinCohort, and
+those only while the workload stays within the queue's own quota. The order is that of preemption.
+Nobody is collected or sorted: whoever looks at a node asks for those who stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from .cluster_queue import ClusterQueueState
+from .holders import Rank, Ranked
+from .model import PreemptionPolicy, PreemptionReason, WorkloadKey
+from .preemption import PreemptionContext, may_preempt_within_queue, may_reclaim, uses_any
+from .quota_tree import Fr, QuotaNode
+from .workload_info import Target, WorkloadInfo
+
+Turn = tuple[bool, bool, int, Rank]
+"""When somebody goes: the smaller the sooner. Whether he is not evicted yet, whether he is of the
+own queue, how little his LocalQueue has used where that counts, his rank."""
+_FIRST: Final = -(1 << 80)
+AT_ONCE: Final[Turn] = (False, False, _FIRST, (False, _FIRST, _FIRST, "", ""))
+"""Before everybody's turn: nobody has to go."""
+_ANY_PRIORITY: Final = 1 << 40
+"""Above every priority, which has 32 bits."""
+
+
+class Crowd:
+    __slots__ = (
+        "_borrowers",
+        "_context",
+        "_cuts",
+        "_lenders",
+        "_own",
+        "below",
+        "by_rank",
+        "gone",
+        "queues",
+    )
+
+    def __init__(
+        self,
+        context: PreemptionContext,
+        removed: Sequence[WorkloadInfo],
+        gone: Collection[WorkloadKey],
+    ) -> None:
+        """`removed` go for the quota in any case; they and others are `gone` already."""
+        self._context = context
+        self.gone = gone
+        self.by_rank = context.cache.history is None
+        """Whether, of one kind, they go in the order of their ranks."""
+        self._own: ClusterQueueState = context.queue
+        own = context.queue.node
+        preemption = context.queue.spec.preemption
+        within, reclaim = preemption.within_cluster_queue, preemption.reclaim_within_cohort
+        self._lenders: dict[str, QuotaNode] = {}
+        self._cuts: dict[str, Turn] = {}
+        self._borrowers: dict[str, _Borrower] = {}
+        for info in removed:
+            context.remove(info)
+        try:
+            if reclaim is not PreemptionPolicy.NEVER and not context.borrows():
+                for node in own.root.borrowing(context.frs):
+                    if node is not own:
+                        self._lenders[node.name] = node
+                        if any(node.nominal.get(fr, 0) for fr in context.frs):
+                            self._borrowers[node.name] = _Borrower(self, node)
+        finally:
+            for info in removed:
+                context.put_back(info)
+        self.queues = frozenset(self._lenders)
+        """ClusterQueues whose workloads may be among them."""
+        if within is not PreemptionPolicy.NEVER:
+            self.queues |= {own.name}
+        self.below = context.info.priority + (within is not PreemptionPolicy.LOWER_PRIORITY)
+        """Nobody of this priority or a higher one is among them."""
+        if self._lenders and reclaim is PreemptionPolicy.ANY:
+            self.below = _ANY_PRIORITY
+
+    @property
+    def frs(self) -> frozenset[Fr]:
+        return self._context.frs
+
+    def standing(self, key: WorkloadKey) -> Ranked | None:
+        """Its rank among all who hold quota; None: it holds none."""
+        return self._context.cache.holders.at(key)
+
+    def turn(self, ranked: Ranked) -> Turn | None:
+        """When it is its turn to go; None: it may not be made to, or is gone already."""
+        rank, info = ranked
+        if info.key in self.gone or info.cluster_queue not in self.queues:
+            return None
+        mine = info.cluster_queue == self._own.name
+        may = may_preempt_within_queue if mine else may_reclaim
+        if not may(self._context, info) or not uses_any(info, self._context.frs):
+            return None
+        used = 0 if self.by_rank else -self._context.cache.has_used(info)
+        return (rank[0], mine, used, rank)
+
+    def no_sooner_than(self, rank: Rank) -> Turn:
+        """A turn that is no later than that of any that has this rank or a higher one, where they
+        go by rank."""
+        return (rank[0], not self._lenders, 0, rank)
+
+    def target(self, info: WorkloadInfo) -> Target:
+        if info.cluster_queue == self._own.name:
+            return Target(info, PreemptionReason.IN_CLUSTER_QUEUE)
+        return Target(info, PreemptionReason.IN_COHORT_RECLAMATION)
+
+    # -- others go only as long as their queue borrows --------------------------------------------
+
+    def look_until(self, turn: Turn, helps: Callable[[WorkloadKey], bool]) -> None:
+        """Finds out which queues have given back what they borrowed before this turn; `helps` says
+        who makes room anywhere by leaving: only they count."""
+        for name, borrower in self._borrowers.items():
+            if name not in self._cuts and (cut := borrower.cut(turn, helps)) is not None:
+                self._cuts[name] = cut
+
+    def still_goes(self, info: WorkloadInfo, turn: Turn) -> bool:
+        cut = self._cuts.get(info.cluster_queue)
+        return cut is None or turn < cut
+
+    @property
+    def ended(self) -> int:
+        """How many queues are known to borrow no more."""
+        return len(self._cuts)
+
+    def ranked(self, node: QuotaNode) -> Sequence[Ranked]:
+        found = self._context.cache.holders.of(node, self._context.frs)
+        if self.by_rank:
+            return found
+        return sorted(found, key=lambda one: (one[0][0], -self._context.cache.has_used(one[1])))
+
+
+class _Borrower:
+    """A queue with quota of its own that borrows: its workloads in the order they would go, as far
+    as looked at."""
+
+    __slots__ = ("_at", "_crowd", "_over", "_ranked")
+
+    def __init__(self, crowd: Crowd, node: QuotaNode) -> None:
+        self._crowd = crowd
+        self._ranked = crowd.ranked(node)
+        self._at = 0
+        self._over = {fr: node.used(fr) - node.cell(fr).quota for fr in crowd.frs}
+        """What it uses beyond its own, with those gone who were looked at."""
+
+    def cut(self, until: Turn, helps: Callable[[WorkloadKey], bool]) -> Turn | None:
+        """The turn from which on it has given back all that it borrowed; None: later than that."""
+        ranked, over = self._ranked, self._over
+        while self._at < len(ranked):
+            one = ranked[self._at]
+            turn = self._crowd.turn(one)
+            if turn is None:
+                self._at += 1
+                continue
+            if turn > until:
+                return None
+            if helps(one[1].key):
+                if all(amount <= 0 for amount in over.values()):
+                    return turn
+                for fr, amount in one[1].usage.items():
+                    if fr in over:
+                        over[fr] -= amount
+            self._at += 1
+        return None
