@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,9 @@ from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
 from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
 from nodeagent.adapters.ebpf_known import known_libraries
+from nodeagent.adapters.ebpf_pins import BPFFS, DenyPins, pins_of
 from nodeagent.adapters.ebpf_watcher import Options
+from nodeagent.adapters.hold_targets import SystemTargets
 from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.host_figures import read_host
 from nodeagent.adapters.instance_lock import InstanceLock, Taken
@@ -189,7 +190,10 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
 
     journal = Journal(clock, settings.detection.repeat_s)
     gpus.on_news.append(journal.tell)
-    containment = Containment(keeper, keeper.processes, CgroupRestrainer(), ledger, journal, clock)
+    targets = SystemTargets(DenyPins(BPFFS / pins_of(runtime)))
+    containment = Containment(
+        keeper, keeper.processes, CgroupRestrainer(), ledger, targets, journal, clock
+    )
     watch = Watch(settings.detection, keeper, ProcInspector(), containment, journal, clock)
     watch.place_of = lambda grant: place_of(service, grant)
     known = known_libraries(files, environment, library_dir(environment))
@@ -326,13 +330,6 @@ def make_nvml(settings: Settings, clock: Clock) -> Nvml:
     return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
 
 
-def pins_of(runtime: Path) -> str:
-    """Each daemon its own: it takes over what it finds there."""
-    if runtime == Path("/run/sluice"):
-        return "sluice"
-    return f"sluice-{zlib.crc32(os.fsencode(runtime)):08x}"
-
-
 def make_kernel(
     settings: Settings,
     runtime: Path,
@@ -358,6 +355,7 @@ def make_kernel(
                 ebpf.loader,
                 str(prebuilt),
                 pins=pins_of(runtime),
+                owner=str(runtime),
             )
         )
     return KernelDesk(watch, keeper, gpus, known, missing)

@@ -113,6 +113,11 @@ ACTS: Final = _counter(
     ("step",),
     "Steps taken because of a suspicion, each with an audit row before it.",
 )
+CONTAINED: Final = _gauge(
+    "sluice_contained",
+    ("step",),
+    "Steps in force now: throttled grants, refused and frozen containers (`sluice contained`).",
+)
 
 KUBELET_REGISTERED: Final = _gauge(
     "sluice_kubelet_registered", (), "1 while the kubelet knows the device plugin, else 0."

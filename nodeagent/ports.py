@@ -671,6 +671,8 @@ class NodeView:
     """Those that stand now, by rule."""
     acts: Mapping[str, int] = field(default_factory=dict)
     """Steps taken since the daemon started, by step."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Steps in force now, by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -742,6 +744,28 @@ class NodeEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainedView:
+    """One act of ours that is in force."""
+
+    number: int
+    since_unix_s: float
+    step: str
+    """throttle, deny_opens or freeze."""
+    rule: str
+    level: str
+    whom: str
+    grant: str
+    """Empty: none."""
+    pid: int
+    """0: the whole grant."""
+    uid: int
+    cgroup: str
+    """Of the container that is held; empty: none."""
+    evidence: str
+    """JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class TracedDevice:
     """Launches of one process on one GPU of its grant since it was first traced. All but the
     launches, copies and gaps is what the tenant says of itself."""
@@ -784,6 +808,9 @@ class NodeService(Protocol):
         """Those the peer may see."""
 
     def trace(self, peer: Peer, pid: int, interval_s: float) -> AsyncGenerator[TraceView, None]: ...
+    def contained(self, peer: Peer) -> list[ContainedView]: ...
+    def let_go(self, peer: Peer, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
+        """What was let go. Raises Refused when one of them is not held, or cannot be let go."""
 
 
 # --- registration -----------------------------------------------------------------------------

@@ -26,6 +26,20 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryIdentity:
+    """One file for ever, as far as a file system tells: inodes are used again, so there is more to
+    it than a number."""
+
+    device: int
+    inode: int
+    generation: int
+    """FS_IOC_GETVERSION: another one each time the inode is used; 0: this file system has none."""
+    size_bytes: int
+    modified_ns: int
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class MappedLibrary:
     device: int
     inode: int
@@ -90,3 +104,76 @@ class AuditLog(Protocol):
 
     def audit_rows(self) -> list[AuditRow]:
         """Oldest first; the last thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An act that can be taken back and was not yet: written before the act, dropped after it was
+    undone, so that a daemon that died in between is followed by one that knows."""
+
+    number: int
+    """What people call it; 0 until it is written."""
+    since_unix_s: float
+    step: str
+    holder: str
+    """What is held: core.response.held()."""
+    rule: str
+    cause: str
+    """What about the subject: the last part of the alarm's key."""
+    level: str
+    evidence: str
+    """JSON."""
+    grant: str
+    """Empty: none."""
+    pid: int
+    starttime_ticks: int
+    uid: int
+    program: str
+    cgroup: str
+    freezer: str
+    pod_uid: str
+    namespace: str
+    queue: str
+    cgroup_id: int
+    """Inodes of the two cgroups when it was done: a path may be another container's later. 0: it
+    has none."""
+    freezer_id: int
+    stopped: tuple[tuple[int, int], ...] = ()
+    """(pid, start time) of those that were stopped one by one."""
+    done: bool = False
+    """False: the daemon may have died before it did it."""
+
+
+class HoldLog(Protocol):
+    """The ledger's list of acts in force, of this boot: no other outlives one. All raise
+    LedgerLost, and those that write LedgerFull."""
+
+    def holds(self) -> list[Hold]:
+        """Oldest first."""
+
+    def store_hold(self, hold: Hold) -> Hold:
+        """Durable when it returns; the answer has its number."""
+
+    def drop_hold(self, number: int) -> None: ...
+
+
+class WatchLedger(AuditLog, HoldLog, Protocol):
+    """What the watch writes down."""
+
+
+class Targets(Protocol):
+    """Whether what was held still is there, and held."""
+
+    def cgroup_ids(self, cgroup: str, freezer: str) -> tuple[int, int]:
+        """Inodes, in the unified hierarchy and in version 1's freezer; 0: it is gone."""
+
+    def is_frozen(self, cgroup: str, freezer: str) -> bool: ...
+    def is_stopped(self, pid: int) -> bool:
+        """By a signal."""
+
+    def refused(self) -> frozenset[int]:
+        """Inodes of cgroups whose opens of GPU devices are refused by a program that outlives its
+        daemon."""
+
+    def allow(self, cgroup_id: int) -> None:
+        """Take that back, with or without a running eBPF child. Raises NotPossible."""

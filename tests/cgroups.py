@@ -51,8 +51,14 @@ class Container:
             return "frozen 1" in (self.directory / "cgroup.events").read_text()
         return (self.directory / "freezer.state").read_text().strip() == "FROZEN"
 
+    def hold(self) -> None:
+        self._write("1", "FROZEN")
+
     def let_go(self) -> None:
-        name, word = ("cgroup.freeze", "0") if self.hierarchy == "unified" else ("freezer.state", "THAWED")  # fmt: skip
+        self._write("0", "THAWED")
+
+    def _write(self, unified: str, freezer: str) -> None:
+        name, word = ("cgroup.freeze", unified) if self.hierarchy == "unified" else ("freezer.state", freezer)  # fmt: skip
         (self.directory / name).write_text(word)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nodeagent.adapters.ebpf_pins import BPFFS, pins_of
 from tests.places import BUILD, REPO, SHIM, SIM, SLUICE, TENANT
 
 T = TypeVar("T")
@@ -210,6 +212,12 @@ class Node:
         for tenant in self.tenants:
             if tenant.process.poll() is None:
                 tenant.kill()
+        self.stop_daemon()
+        # Of a daemon that was killed, or holds somebody still.
+        shutil.rmtree(BPFFS / pins_of(self.directory / "run"), ignore_errors=True)
+
+    def stop_daemon(self) -> None:
+        """In order."""
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.terminate()
             try:

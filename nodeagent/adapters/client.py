@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import grpc
 
 from nodeagent.adapters.wire import SERVICE, Wire
 from nodeagent.ports import (
+    ContainedView,
     Finding,
     GrantAsk,
     Granted,
@@ -114,6 +115,16 @@ class Client:
         with self._errors():
             for update in self._method("Trace")(request):
                 yield self._wire.read_trace(update)
+
+    def contained(self) -> list[ContainedView]:
+        response = self._call("ListContained", self._wire.message("ListContainedRequest")())
+        return [self._wire.read_contained(one) for one in response.contained]
+
+    def let_go(self, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
+        """Raises Refused, Unreachable."""
+        request = self._wire.message("LetGoRequest")(numbers=list(numbers), all=everything)
+        response = self._call("LetGo", request)
+        return [self._wire.read_contained(one) for one in response.let_go]
 
     def doctor(self) -> list[Finding]:
         response = self._call("Doctor", self._wire.message("DoctorRequest")())

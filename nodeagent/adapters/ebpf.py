@@ -22,6 +22,7 @@ from typing import Any, Final
 from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.children import python_child
 from nodeagent.adapters.ebpf_link import frame, receive
+from nodeagent.adapters.ebpf_pins import BPFFS, leave
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.telemetry_ports import (
@@ -181,6 +182,8 @@ class ChildKernelWatch:
             supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await supervisor
+            # The child is gone by now; it is killed, so this is left to us.
+            await asyncio.to_thread(leave, BPFFS / self._options.pins)
         self._status = replace(self._status, state=WatchState.OFF, reason="", pid=None)
 
     # --- the child ---

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.ebpf_kernel import Kernel
+from nodeagent.adapters.ebpf_pins import ASIDE, PIN, own, pinned
 
-BPFFS: Final = Path("/sys/fs/bpf")
 FILEID_KERNFS: Final = 0xFE
 """The kind of a cgroup's file handle, whose eight bytes are its id; open_by_handle_at(2)."""
-PIN: Final = "deny-"
 
 
 def cgroup_text(pid: int) -> str:
@@ -68,6 +67,8 @@ class Refusals:
     program_fd: int
     root: Path
     pins: Path
+    owner: str = ""
+    """The daemon's runtime directory, for people and for the next doctor."""
     problem: str = ""
     """Why a refusal would end with us."""
     _held: dict[str, list[int]] = field(default_factory=dict)
@@ -78,12 +79,13 @@ class Refusals:
         self.problem = _ready(self.pins)
         if self.problem:
             return
-        old = {name: self.pins / name for name in os.listdir(self.pins) if name.startswith(PIN)}
-        for name, pin in old.items():
-            number = name[len(PIN) :]
-            path = path_of(self.root, int(number)) if number.isdecimal() else ""
-            aside = pin.with_name(f"old-{number}")
-            os.rename(pin, aside)
+        with contextlib.suppress(OSError):  # only a name for people
+            own(self.pins, self.owner)
+        for number in sorted(set(pinned(self.pins).values())):
+            path = path_of(self.root, number)
+            aside = self.pins / f"{ASIDE}{number}"  # there already: an earlier start was cut short
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.pins / f"{PIN}{number}", aside)
             if path:
                 self.refuse(path)  # before the old one is let go: no moment without
             os.unlink(aside)  # where the cgroup is gone, its program is, too

@@ -20,6 +20,7 @@ from nodeagent.adapters import elf
 from nodeagent.adapters.cgroups import pod_in, unified_path, unified_root
 from nodeagent.adapters.ebpf_kernel import Kernel, Ring, close_all
 from nodeagent.adapters.ebpf_libraries import Kind, Libraries, Mapping, distinct, file_id, foreign
+from nodeagent.adapters.ebpf_pins import BPFFS
 from nodeagent.adapters.ebpf_programs import pid_namespace
 from nodeagent.adapters.pidfd import read_process
 from nodeagent.telemetry_ports import (
@@ -64,6 +65,8 @@ class Options:
     status_s: float = 1.0
     pins: str = "sluice"
     """Directory in bpffs for refusals; another daemon on the host has another."""
+    owner: str = ""
+    """The daemon's runtime directory."""
 
 
 @dataclass(slots=True)
@@ -135,7 +138,11 @@ class Watcher:
         else:
             self._attach("opens", self._kernel.attach_cgroup, "see_open", str(self._root))
             self._refusals = cgroups.Refusals(
-                self._kernel, self._fds["deny_open"], self._root, cgroups.BPFFS / self._options.pins
+                self._kernel,
+                self._fds["deny_open"],
+                self._root,
+                BPFFS / self._options.pins,
+                self._options.owner,
             )
             try:
                 self._refusals.start()

@@ -63,3 +63,21 @@ def _holder(text: bytes) -> str:
         command = b" ".join(words).decode(errors="replace").strip()
     safe = "".join(c if c.isprintable() else "?" for c in command)[:LONGEST_COMMAND]
     return f" (pid {int(number)}{f', {safe}' if safe else ''})"
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a daemon serves it now. One that cannot be looked at counts as served."""
+    try:
+        with beneath.directory(directory) as root:
+            fd = beneath.open_regular(root, NAME, os.O_RDONLY, 0)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False

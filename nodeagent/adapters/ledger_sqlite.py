@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters.sqlite_file import SqliteFile
 from nodeagent.core.events import read_plain, write_plain
-from nodeagent.ports import GrantRecord, GrantState
+from nodeagent.ports import GrantRecord, GrantState, LedgerLost
 from nodeagent.queue_ports import Done, Fence, Work, WorkKey
-from nodeagent.watch_ports import AuditRow
+from nodeagent.watch_ports import AuditRow, Hold, LibraryIdentity
 
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""
@@ -45,8 +47,18 @@ CREATE TABLE audit (
     id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, at_unix_s REAL NOT NULL, body TEXT NOT NULL
 ) STRICT;
 """
+_HOLDS: Final = "SELECT id, body FROM holds WHERE boot_id = ? ORDER BY id"
+_SCHEMA_4: Final = """
+CREATE TABLE holds (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, boot_id TEXT NOT NULL, body TEXT NOT NULL
+) STRICT;
+CREATE TABLE driver_files (
+    id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (boot_id, body)
+) STRICT;
+"""
 KEEP_AUDIT: Final = 10_000
 """Rows of acts kept, whatever became of their grants."""
+KEEP_DRIVER_FILES: Final = 1000
 KEEP_DONE: Final = 1000
 """Ended work of the queue remembered, as the reducer does."""
 
@@ -55,10 +67,12 @@ class SqliteLedger:
     def __init__(self, path: Path, boot_id: str) -> None:
         """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
         self._boot_id = boot_id
-        self._file = SqliteFile(path, (_SCHEMA, _SCHEMA_2, _SCHEMA_3))
+        self._file = SqliteFile(path, (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4))
         self._run = self._file.run
         ended = GrantState.ENDED.value
-        # Grants of an earlier boot died with it.
+        # Processes, cgroups and pins of an earlier boot died with it, and so did its grants.
+        self._run("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
+        self._run("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
         self._run("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
         self._run(
             "DELETE FROM grants WHERE state = ? AND grant_id NOT IN (SELECT grant_id FROM"
@@ -104,6 +118,51 @@ class SqliteLedger:
     def audit_rows(self) -> list[AuditRow]:
         return self._bodies("audit", AuditRow)
 
+    # --- acts in force ---
+
+    def holds(self) -> list[Hold]:
+        """A row that cannot be read is of a later version, and left to it."""
+        found = []
+        for number, body in self._run(_HOLDS, (self._boot_id,)):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                found.append(_hold(number, body))
+        return found
+
+    def store_hold(self, hold: Hold) -> Hold:
+        body = _json(hold)
+        if hold.number:
+            self._run("UPDATE holds SET body = ? WHERE id = ?", (body, hold.number))
+            return hold
+        rows = self._run(
+            "INSERT INTO holds (boot_id, body) VALUES (?, ?) RETURNING id", (self._boot_id, body)
+        )
+        return replace(hold, number=rows[0][0])
+
+    def drop_hold(self, number: int) -> None:
+        self._run("DELETE FROM holds WHERE id = ?", (number,))
+
+    # --- driver libraries seen here ---
+
+    def driver_files(self) -> list[LibraryIdentity]:
+        rows = self._run(
+            "SELECT body FROM driver_files WHERE boot_id = ? ORDER BY id", (self._boot_id,)
+        )
+        found = []
+        for (body,) in rows:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                found.append(read_plain(LibraryIdentity, json.loads(body)))
+        return found
+
+    def store_driver_file(self, identity: LibraryIdentity) -> None:
+        self._run(
+            "INSERT OR IGNORE INTO driver_files (boot_id, body) VALUES (?, ?)",
+            (self._boot_id, _json(identity)),
+        )
+        self._run(
+            "DELETE FROM driver_files WHERE id <= (SELECT max(id) FROM driver_files) - ?",
+            (KEEP_DRIVER_FILES,),
+        )
+
     # --- the queue ---
 
     def load_queue(self) -> tuple[Fence, list[Work], list[Done]]:
@@ -142,6 +201,23 @@ class SqliteLedger:
 
     def close(self) -> None:
         self._file.close()
+
+
+def read_holds(path: Path, boot_id: str) -> list[Hold]:
+    """Without being the ledger's writer. Raises LedgerLost."""
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            return [_hold(number, body) for number, body in db.execute(_HOLDS, (boot_id,))]
+        finally:
+            db.close()
+    except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+        raise LedgerLost(f"{path}: {error}") from error
+
+
+def _hold(number: int, body: str) -> Hold:
+    read: Hold = read_plain(Hold, json.loads(body))
+    return replace(read, number=number)
 
 
 def _json(value: object) -> str:

@@ -167,6 +167,8 @@ class LocalApi:
             "ReleaseGrant": self._release,
             "GetNodeInfo": self._info,
             "Doctor": self._report,
+            "ListContained": self._contained,
+            "LetGo": self._let_go,
         }
         streams: dict[str, Callable[[Peer, Any], AsyncGenerator[Any, None]]] = {
             "CreateGrant": self._create,
@@ -269,6 +271,15 @@ class LocalApi:
 
     def _release(self, peer: Peer, request: Any) -> Any:
         return self._wire.write_grant(self._service.release_grant(peer, request.grant))
+
+    def _contained(self, peer: Peer, request: Any) -> Any:
+        found = [self._wire.write_contained(view) for view in self._service.contained(peer)]
+        return self._wire.message("ListContainedResponse")(contained=found)
+
+    def _let_go(self, peer: Peer, request: Any) -> Any:
+        views = self._service.let_go(peer, tuple(request.numbers), request.all)
+        found = [self._wire.write_contained(view) for view in views]
+        return self._wire.message("LetGoResponse")(let_go=found)
 
     def _info(self, peer: Peer, request: Any) -> Any:
         return self._snapshot(peer)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from nodeagent.adapters.descriptors import Descriptors
 from nodeagent.ports import (
+    ContainedView,
     DeviceView,
     GpuView,
     GrantAsk,
@@ -257,7 +258,37 @@ class Wire(Descriptors):
             probe_ns=view.probe_ns,
         )
 
+    def write_contained(self, view: ContainedView) -> Any:
+        return self.message("Contained")(
+            number=view.number,
+            since_unix_seconds=view.since_unix_s,
+            step=view.step,
+            rule=view.rule,
+            level=view.level,
+            whom=view.whom,
+            grant=view.grant,
+            pid=view.pid,
+            uid=view.uid,
+            cgroup=view.cgroup,
+            evidence_json=view.evidence,
+        )
+
     # --- from the daemon ---
+
+    def read_contained(self, message: Any) -> ContainedView:
+        return ContainedView(
+            number=message.number,
+            since_unix_s=message.since_unix_seconds,
+            step=message.step,
+            rule=message.rule,
+            level=message.level,
+            whom=message.whom,
+            grant=message.grant,
+            pid=message.pid,
+            uid=message.uid,
+            cgroup=message.cgroup,
+            evidence=message.evidence_json or "{}",
+        )
 
     def read_event(self, message: Any) -> NodeEvent:
         return NodeEvent(

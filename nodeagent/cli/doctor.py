@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_host, injection
+from nodeagent.adapters import ebpf_host, ebpf_pins, injection
 from nodeagent.adapters.host import host_findings
 from nodeagent.cli.session import Failed, connect, print_json
 from nodeagent.core.health import OFFERED, REMEDIES, Health
@@ -21,6 +21,7 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
     socket = client_socket(options.socket, environment)
     findings = host_findings(native.locate(), environment, socket.parent)
     findings.append(injection.finding())
+    findings += ebpf_pins.findings()  # the daemon's unit hides bpffs from it
     try:
         with connect(options, environment) as client:
             client_findings = client.doctor()

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from nodeagent import native
 from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
@@ -207,6 +208,23 @@ def make_parser() -> argparse.ArgumentParser:
         help="only these, as unregistered_gpu_user",
     )
 
+    contained = command(
+        "contained", "contained", "What is held because of a suspicion: throttled, refused, frozen."
+    )
+    uncontain = command("uncontain", "contained", "Let go what is held; for root.")
+    uncontain.add_argument(
+        "numbers", nargs="*", type=_number, metavar="NUMBER", help="as `sluice contained` has it"
+    )
+    uncontain.add_argument("--all", action="store_true", help="everything")
+    for one in (contained, uncontain):
+        one.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="the daemon's settings, to find its ledger while it does not run (default:"
+            " /etc/sluice/sluice.toml if it exists)",
+        )
+
     trace = command("trace", "trace", "Watch the launches of one process; for root.")
     trace.add_argument("pid", type=_pid, metavar="PID", help="a process of a grant")
     trace.add_argument(
@@ -291,6 +309,12 @@ def cores(text: str) -> Ppm:
 def _gpus(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, 1 to {MAX_DEVICES}")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of `sluice contained`")
     return int(text)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -108,6 +108,8 @@ class RuleSpec:
     ladder: Ladder
     judge: Judge
     meaning: str
+    blind_s: Callable[[Limits], float] = lambda limits: 0.0
+    """A daemon that has just started does not see it for so long."""
 
 
 @dataclass(slots=True)
@@ -331,6 +333,7 @@ RULES: Mapping[Rule, RuleSpec] = MappingProxyType(
             RuleSpec(
                 Rule.RUNAWAY, Confidence.CERTAIN, 2, _no_hold, _CERTAIN,
                 _runaway, "has work on the GPU that does not end",
+                lambda limits: limits.runaway_s,
             ),
         )
     }
@@ -364,12 +367,18 @@ class _Case:
     last_ns: int
     looks: int = 0
     alarm: Alarm | None = None
+    unseen: bool = False
+    """An earlier daemon's alarm, not seen by this one yet."""
+    dated: bool = True
+    """False until the first look after a start: from then on it may expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     raised: tuple[Alarm, ...] = ()
     cleared: tuple[Alarm, ...] = ()
+    confirmed: tuple[Alarm, ...] = ()
+    """An earlier daemon's alarms that this one has seen for itself; raised now."""
     pending: bool = False
     """Some condition has not held for long enough: look again soon."""
 
@@ -384,7 +393,7 @@ class Detector:
 
     def look(self, look: Look, only: frozenset[Rule] = frozenset(RULES)) -> Verdict:
         """`only`: some of the rules, where the Look holds nothing for the others."""
-        raised, cleared = [], []
+        raised, cleared, confirmed = [], [], []
         pending = False
         for spec in RULES.values():
             if spec.rule not in only:
@@ -397,8 +406,14 @@ class Detector:
                 holding.add(key)
                 case = self._cases.setdefault(key, _Case(look.at_ns, look.at_ns))
                 case.looks += 1
-                case.last_ns = look.at_ns
+                case.last_ns, case.dated = look.at_ns, True
                 if case.alarm is not None:
+                    if case.unseen:
+                        case.unseen = False
+                        case.alarm = replace(
+                            case.alarm, evidence=dict(condition.evidence), raised_ns=look.at_ns
+                        )
+                        confirmed.append(case.alarm)
                     continue
                 held_s = (look.at_ns - case.first_ns) / NS_PER_S
                 if case.looks < spec.looks or held_s < spec.hold_s(self._limits):
@@ -409,7 +424,14 @@ class Detector:
                 )
                 raised.append(case.alarm)
             cleared += self._settle(spec.rule, holding, look)
-        return Verdict(tuple(raised), tuple(cleared), pending)
+        return Verdict(tuple(raised), tuple(cleared), tuple(confirmed), pending)
+
+    def take_up(self, alarm: Alarm) -> None:
+        """An earlier daemon's, whose acts are in force: it stands until it has been away for as
+        long as any other, and for as long as its rule needs to see it from nothing."""
+        self._cases[alarm.key] = _Case(
+            alarm.raised_ns, alarm.raised_ns, alarm=alarm, unseen=True, dated=False
+        )
 
     def forget(self, gone: Callable[[Subject], bool]) -> list[Alarm]:
         """Subjects that ended: their alarms are over at once."""
@@ -434,6 +456,9 @@ class Detector:
             if case.alarm is None:
                 # An event, as an open is, holds for one look only.
                 del self._cases[key]
+            elif not case.dated:
+                blind_ns = int(RULES[rule].blind_s(self._limits) * NS_PER_S)
+                case.last_ns, case.dated = look.at_ns + blind_ns, True
             elif look.at_ns - case.last_ns >= CLEAR_AFTER_S * NS_PER_S:
                 del self._cases[key]
                 over.append(case.alarm)

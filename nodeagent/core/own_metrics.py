@@ -64,6 +64,8 @@ def fill(page: Page, view: NodeView, histograms: Mapping[m.Metric, Histogram]) -
         page.add(m.SUSPICIONS, (rule,), count)
     for step, count in view.acts.items():
         page.add(m.ACTS, (step,), count)
+    for step, count in view.held.items():
+        page.add(m.CONTAINED, (step,), count)
     for metric, label, name in _EBPF:
         page.add(metric, label, view.counters.get(name))
     if view.host is not None:

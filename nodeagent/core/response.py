@@ -7,7 +7,7 @@ possible for its subject is passed over there and the next one comes in its time
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -67,24 +67,51 @@ class _Climb:
     alarm: Alarm
     level: Level
     done: list[Step] = field(default_factory=list)
+    unseen: bool = False
+    """Since the daemon started: no further step."""
+    pardoned: bool = False
+    """A person let go what was held because of it: no further step."""
+
+    @property
+    def resting(self) -> bool:
+        return self.unseen or self.pardoned
 
 
 class Responder:
     """Pure: time is an argument."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._climbs: dict[AlarmKey, _Climb] = {}
 
     def raised(self, alarm: Alarm) -> Level:
-        level = self._policy.level(alarm.subject)
+        level = self.policy.level(alarm.subject)
         self._climbs[alarm.key] = _Climb(alarm, level)
         return level
+
+    def taken_up(self, alarm: Alarm, done: Iterable[Step]) -> None:
+        """An earlier daemon's, with what it has done. It goes no further until it is confirmed."""
+        level = self.policy.level(alarm.subject)
+        self._climbs[alarm.key] = _Climb(alarm, level, list(done), unseen=True)
+
+    def confirmed(self, alarm: Alarm) -> None:
+        """Seen by this daemon: the steps that are left come in their time from now."""
+        climb = self._climbs.get(alarm.key)
+        if climb is not None:
+            climb.alarm, climb.unseen = alarm, False
+
+    def pardon(self, holder: str) -> None:
+        """A person let go what is held: nothing more is done about the suspicions behind it."""
+        for climb in self._climbs.values():
+            if any(held(step, climb.alarm.subject) == holder for step in climb.done):
+                climb.pardoned = True
 
     def due(self, now_ns: Nanoseconds) -> list[Act]:
         """The steps whose time has come; each is told once."""
         acts = []
         for climb in self._climbs.values():
+            if climb.resting:
+                continue
             age_s = (now_ns - climb.alarm.raised_ns) / NS_PER_S
             for step, after_s in RULES[climb.alarm.rule].ladder:
                 if step in climb.done or step not in ALLOWED[climb.level] or age_s < after_s:
@@ -99,7 +126,7 @@ class Responder:
             after_s - (now_ns - climb.alarm.raised_ns) / NS_PER_S
             for climb in self._climbs.values()
             for step, after_s in RULES[climb.alarm.rule].ladder
-            if step not in climb.done and step in ALLOWED[climb.level]
+            if not climb.resting and step not in climb.done and step in ALLOWED[climb.level]
         ]
         return max(0.0, min(waits)) if waits else None
 

@@ -345,12 +345,19 @@ class Keeper:
 
     def signal(self, grant: GrantId, number: int) -> int:
         """Send a signal to every process of the grant we know; how many got it."""
+        return sum(handle.signal(number) for handle in self._handles(grant))
+
+    def processes_of(self, grant: GrantId) -> list[Process]:
+        """Whom `signal` reaches."""
+        return [handle.process for handle in self._handles(grant)]
+
+    def _handles(self, grant: GrantId) -> list[ProcessHandle]:
         opened = self.open.get(grant)
         handles = [tenant.handle for tenant in opened.tenants.values()] if opened else []
         owner = self._owners.get(grant)
         if owner is not None and all(h.process.pid != owner.process.pid for h in handles):
             handles.append(owner)
-        return sum(handle.signal(number) for handle in handles)
+        return handles
 
     def grant_of(self, pid: int) -> GrantId | None:
         """Where a process is registered."""

@@ -107,6 +107,8 @@ class Node:
         tasks: list[asyncio.Task[None]] = []
         try:
             self._keeper.restore()
+            if self._service.watch is not None:
+                self._service.watch.resume()
             await self._read_gpus()
             for endpoint in self._endpoints:
                 await endpoint.start()

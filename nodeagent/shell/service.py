@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import re
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from nodeagent.core.mig import unit_of
 from nodeagent.core.placement import Load
 from nodeagent.ports import (
     Clock,
+    ContainedView,
     DeviceView,
     GpuView,
     GrantAsk,
@@ -251,6 +252,37 @@ class Service:
             async for view in views:
                 yield view
 
+    # --- what is held ---
+
+    def contained(self, peer: Peer) -> list[ContainedView]:
+        """Operators see all; others what is about their own grants and processes."""
+        if self.watch is None:
+            return []
+        held = self.watch.contained()
+        return [one for one in held if peer.uid in self.operator_uids or one.uid == peer.uid]
+
+    def let_go(self, peer: Peer, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
+        if self.watch is None or peer.uid not in self.operator_uids:
+            raise Refused(
+                RefusalKind.DENIED, "root alone lets go what is held because of a suspicion"
+            )
+        held = {one.number: one for one in self.watch.contained()}
+        wanted = list(held) if everything else list(numbers)
+        for number in wanted:
+            if number not in held:
+                raise Refused(
+                    RefusalKind.NOT_FOUND,
+                    f"nothing is held under number {number}: see `sluice contained`",
+                )
+        done = self.watch.let_go(wanted, f"by hand, uid {peer.uid}")
+        if len(done) < len(wanted):
+            failed = ", ".join(str(number) for number in wanted if number not in done)
+            raise Refused(
+                RefusalKind.UNAVAILABLE,
+                f"number {failed} could not be let go; the daemon's log says why",
+            )
+        return [held[number] for number in done]
+
     # --- views ---
 
     def sample(self) -> None:
@@ -296,6 +328,7 @@ class Service:
             detections=self.watch.detections if self.watch else {},
             suspicions=self.watch.suspicions() if self.watch else {},
             acts=self.acts(),
+            held=self.watch.held_steps() if self.watch else {},
             nvml_error=self._gpus.error,
             nvml_restarts_total=self.nvml_restarts(),
             version=self._version,

@@ -14,8 +14,9 @@ from typing import Final
 
 from nodeagent.config import DetectionSettings
 from nodeagent.core.detection import AT_ONCE, RULES, Alarm, Detector, Limits, Rule, Verdict
+from nodeagent.core.holds import alarms, view_of
 from nodeagent.core.mig import unit_of
-from nodeagent.core.response import Level, Policy, Responder
+from nodeagent.core.response import UNDONE, Level, Policy, Responder
 from nodeagent.core.sightings import (
     DeviceOpen,
     ForeignMapping,
@@ -25,7 +26,7 @@ from nodeagent.core.sightings import (
     Look,
     Subject,
 )
-from nodeagent.ports import Clock, NodeReading, Process
+from nodeagent.ports import Clock, ContainedView, NodeReading, Process
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
@@ -80,9 +81,39 @@ class Watch:
         standing = Counter(str(alarm.rule) for alarm in self._detector.alarms)
         return {str(rule): standing[str(rule)] for rule in Rule}
 
+    def resume(self) -> None:
+        """Take up what an earlier daemon held: before the first reading, with all grants there."""
+        policy = self._responder.policy if self._enabled else None
+        now_ns = self._clock.monotonic_ns()
+        for alarm, steps in alarms(self._containment.resume(policy), now_ns):
+            self._detector.take_up(alarm)
+            self._responder.taken_up(alarm, steps)
+
+    def contained(self) -> list[ContainedView]:
+        return [view_of(hold) for hold in self._containment.holds.all()]
+
+    def held_steps(self) -> dict[str, int]:
+        steps = Counter(hold.step for hold in self._containment.holds.all())
+        return {str(step): steps[str(step)] for step in sorted(UNDONE)}
+
+    def let_go(self, numbers: Iterable[int], because: str) -> list[int]:
+        """A person's word, for acts by their numbers: those that were taken back. Nothing more is
+        done about the suspicions behind them while they stand."""
+        done = []
+        for number in numbers:
+            hold = self._containment.holds.get(number)
+            if hold is not None:
+                self._responder.pardon(hold.holder)
+                if self._containment.let_go(hold, because):
+                    done.append(number)
+        return done
+
     def look(self, reading: NodeReading) -> bool:
         """After a reading; True: look again soon. A reading that failed says nothing."""
-        if not self._enabled or reading.error is not None:
+        if not self._enabled:
+            return False
+        self._containment.sweep()
+        if reading.error is not None:
             return False
         look = self._sight(reading)
         verdict = self._detector.look(look)
@@ -92,6 +123,8 @@ class Watch:
     def _judged(self, verdict: Verdict) -> None:
         for alarm in verdict.raised:
             self._raised(alarm)
+        for alarm in verdict.confirmed:
+            self._responder.confirmed(alarm)
         for alarm in (*verdict.cleared, *self._detector.forget(self._gone)):
             self._cleared(alarm)
         self._act()

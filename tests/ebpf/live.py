@@ -18,7 +18,7 @@ from nodeagent import native
 from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.cgroups import unified_root
 from nodeagent.adapters.ebpf import SILENT_S, ChildKernelWatch
-from nodeagent.adapters.ebpf_cgroups import BPFFS
+from nodeagent.adapters.ebpf_pins import BPFFS
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.telemetry_ports import KernelEvent, WatchState
 from nodeagent.units import NS_PER_S

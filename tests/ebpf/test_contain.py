@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.ebpf_cgroups import BPFFS
+from nodeagent.adapters.ebpf_pins import BPFFS
 from tests.cgroups import Container, answers, pods
 from tests.demo.__main__ import workplace
 from tests.ebpf.live import LOADERS, STAND_IN, Opener, needs_ebpf

@@ -9,6 +9,7 @@ import socket
 import sys
 
 import nodeagent.cli.change
+import nodeagent.cli.contained
 import nodeagent.cli.run
 import nodeagent.cli.show
 from nodeagent.cli import main

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.__main__ import pins_of
-from nodeagent.adapters.ebpf_cgroups import BPFFS
+from nodeagent.adapters.ebpf_pins import BPFFS, pins_of
 from tests.places import REPO
 
 UNITS = REPO / "systemd"

@@ -35,7 +35,7 @@ from nodeagent.telemetry_ports import (
 from nodeagent.testing.ebpf import FakeKernelWatch
 from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, Bytes, GrantId, Nanoseconds, SharePolicy
-from nodeagent.watch_ports import AuditRow, MappedLibrary, NotPossible, ProcessFacts
+from nodeagent.watch_ports import AuditRow, Hold, MappedLibrary, NotPossible, ProcessFacts
 
 POD = "1b4e28ba-2fa1-11d2-883f-000000000001"
 OTHER_POD = "1b4e28ba-2fa1-11d2-883f-000000000002"
@@ -52,6 +52,12 @@ class World:
     done: list[tuple[object, ...]] = field(default_factory=list)
     rows: list[AuditRow] = field(default_factory=list)
     full: bool = False
+    rows_held: dict[int, Hold] = field(default_factory=dict)
+    """The ledger's acts in force."""
+    inodes: dict[str, int] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)
+    pins: set[int] = field(default_factory=set)
     now_s: float = 100.0
     grants: dict[GrantId, Any] = field(default_factory=dict)
     open: dict[GrantId, Any] = field(default_factory=dict)
@@ -80,6 +86,44 @@ class World:
     def audit_rows(self) -> list[AuditRow]:
         return self.rows
 
+    def holds(self) -> list[Hold]:
+        return list(self.rows_held.values())
+
+    def store_hold(self, hold: Hold) -> Hold:
+        if self.full:
+            raise LedgerFull("disk full")
+        made = replace(hold, number=hold.number or len(self.rows) + 1)
+        self.rows_held[made.number] = made
+        return made
+
+    def drop_hold(self, number: int) -> None:
+        del self.rows_held[number]
+
+    # targets
+
+    def inode(self, path: str) -> int:
+        return self.inodes.setdefault(path, 1000 + len(self.inodes)) if path else 0
+
+    def cgroup_ids(self, cgroup: str, freezer: str) -> tuple[int, int]:
+        return self.inode(cgroup), self.inode(freezer)
+
+    def is_frozen(self, cgroup: str, freezer: str) -> bool:
+        return cgroup in self.frozen
+
+    def is_stopped(self, pid: int) -> bool:
+        return pid in self.stopped
+
+    def refused(self) -> frozenset[int]:
+        return frozenset(self.pins)
+
+    def allow(self, cgroup_id: int) -> None:
+        self.pins.discard(cgroup_id)
+
+    def processes_of(self, grant: GrantId) -> list[Process]:
+        return (
+            [one.process for one in self.open[grant].tenants.values()] if grant in self.open else []
+        )
+
     def facts_of(self, pid: int) -> ProcessFacts | None:
         return self.facts.get(pid)
 
@@ -96,12 +140,14 @@ class World:
 
         def signal(number: int) -> bool:
             self.done.append(("signal", pid, int(number)))
+            (self.stopped.add if number == 19 else self.stopped.discard)(pid)
             return True
 
         return SimpleNamespace(signal=signal, close=lambda: None)
 
     def freeze(self, cgroup: str, freezer: str, frozen: bool) -> None:
         self.done.append(("freeze", cgroup, frozen))
+        (self.frozen.add if frozen else self.frozen.discard)(cgroup)
 
     def kill(self, cgroup: str, freezer: str) -> None:
         self.done.append(("kill", cgroup))
@@ -140,7 +186,7 @@ def bench(act: Callable[[Bench], Any], **settings: Any) -> None:
         )
         made = DetectionSettings(**settings)
         journal = Journal(world, made.repeat_s)
-        containment = Containment(world, world, world, world, journal, world)
+        containment = Containment(world, world, world, world, world, journal, world)
         watch = Watch(made, world, inspector, containment, journal, world)
         watch.known_libraries = lambda: ["/real/libcuda.so.1"]
         kernel = FakeKernelWatch()

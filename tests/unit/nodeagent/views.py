@@ -127,5 +127,5 @@ def node(*grants: GrantView) -> NodeView:
         xids={first.uuid: {31: 2, 79: 1}}, last_xid={first.uuid: 31}, nvml_version=CAPTURED.nvml_version,
         queue=QUEUE,
         host=HostFigures(1 << 40, 1 << 39, 64, 3.5, (OwnProcess("daemon", 60 << 20, 12.5),)),
-        detections={"unregistered_gpu_user": 2}, suspicions={"unregistered_gpu_user": 1}, acts={"freeze": 1},
+        detections={"unregistered_gpu_user": 2}, suspicions={"unregistered_gpu_user": 1}, acts={"freeze": 1}, held={"freeze": 1},
     )  # fmt: skip
