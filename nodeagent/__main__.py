@@ -2,7 +2,7 @@
 adapters, serves.
 
 `sluice serve` ends up here. Exit status: 0 stopped by a signal, 2 bad configuration, 69
-something needed is missing or another daemon runs, 70 a defect, 75 the ledger was lost.
+something needed is missing or another daemon runs, 70 a defect, 75 the ledger cannot be written.
 """
 
 from __future__ import annotations
@@ -114,7 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sluice serve: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
     except LedgerLost as error:
-        log.critical("the ledger is lost: %s", error)
+        log.critical(
+            "the ledger cannot be written: %s; daemon.state_dir has to be writable and its disk to"
+            " have room; jobs go on under their limits",
+            error,
+        )
         return EXIT_LEDGER_LOST
 
 
@@ -133,16 +137,17 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
             " for the sockets in it"
         )
     files = native.locate(settings.paths.native)
+    locks = [
+        take("daemon.runtime_dir", runtime, 0o755),
+        # Two daemons with one ledger would each take the other's grants for lost.
+        take("daemon.state_dir", state, 0o700),
+    ]
     try:
-        runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = InstanceLock(runtime)  # held until we end
         library = RegionLibrary(files.region_library)
         wire = Wire(files.wire_descriptors)
-    except Taken as error:
-        raise Unavailable(str(error)) from None
     except (OSError, ValueError) as error:
-        raise Unavailable(f"{error}; see `sluice doctor`") from error
+        text = said(error) if isinstance(error, OSError) else str(error)
+        raise Unavailable(f"{text}; see `sluice doctor`") from error
     raise_descriptor_limit()
     boot = boot_id()
     mounts = region_mounts(runtime)
@@ -297,11 +302,29 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     try:
         return asyncio.run(run())
     except OSError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable(said(error)) from error
     finally:
         doorman.close_listeners()
         ledger.close()
-        lock.close()
+        for lock in locks:
+            lock.close()
+
+
+def take(setting: str, directory: Path, mode: int) -> InstanceLock:
+    """The directory is there and ours alone until the lock is closed. Raises Unavailable."""
+    try:
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        return InstanceLock(directory, setting)
+    except Taken as error:
+        raise Unavailable(str(error)) from None
+    except OSError as error:
+        raise Unavailable(f"{setting}: {directory}: {error.strerror}") from error
+
+
+def said(error: OSError) -> str:
+    """Without Python's number."""
+    text = error.strerror or str(error)
+    return text if error.filename is None else f"{error.filename}: {text}"
 
 
 def place_of(service: Service, grant: GrantId) -> tuple[str, str]:

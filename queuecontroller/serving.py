@@ -80,13 +80,30 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, object
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError([f"{path}: {error.strerror}"]) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError([f"{path}: {error}"]) from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError([f"{path}: not TOML: {error}"]) from None
+        except UnicodeDecodeError as error:
+            what = f"not UTF-8: {error.reason} at byte {error.start}"
+            raise ConfigError([f"{path}: {what}"]) from None
+    in_file = _problems(document)
     for section, values in overrides.items():
         table = document.setdefault(section, {})
         if isinstance(table, dict):
             table.update(values)
-    return parse(document)
+    try:
+        return parse(document)
+    except ConfigError as error:
+        raise ConfigError(
+            [f"{path}: {one}" if one in in_file else one for one in error.problems]
+        ) from None
+
+
+def _problems(document: dict[str, object]) -> list[str]:
+    try:
+        parse(document)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def book_settings(settings: Settings) -> BookSettings:
@@ -122,6 +139,9 @@ def serve(
     try:
         wire = Wire(find_descriptors())
         store = open_store(database)
+    except StoreLost as error:
+        log.critical("%s", error)
+        return EXIT_STORE_LOST
     except (OSError, ValueError, StoreUnusable) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE

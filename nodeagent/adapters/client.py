@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,15 +43,23 @@ class Unreachable(Exception):
     """No daemon answers; the text says where it was looked for."""
 
 
+class Closed(Unreachable):
+    """There may be one, but not for us."""
+
+
 class Client:
     def __init__(self, socket: Path, wire: Wire) -> None:
-        """Raises Unreachable when there is no socket."""
+        """Raises Unreachable when there is no socket, Closed when it is not ours to use."""
         try:
             is_socket = stat.S_ISSOCK(socket.stat().st_mode)
+        except PermissionError:
+            raise Closed(f"{socket}: permission denied") from None
         except OSError:
             is_socket = False
         if not is_socket:
             raise Unreachable(f"no daemon at {socket}")
+        if not os.access(socket, os.W_OK, effective_ids=True):
+            raise Closed(f"{socket}: permission denied")
         self._socket = socket
         self._wire = wire
         self._channel = grpc.insecure_channel(
@@ -151,4 +160,8 @@ class Client:
             code, details = error.code(), error.details()
             if code in _KINDS:
                 raise Refused(_KINDS[code], details) from None
+            if code is grpc.StatusCode.UNAVAILABLE and "Connection refused" in str(details):
+                raise Unreachable(f"no daemon answers at {self._socket}") from None
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Unreachable(f"the daemon at {self._socket} does not answer") from None
             raise Unreachable(f"the daemon at {self._socket}: {details}") from None

@@ -1,4 +1,4 @@
-"""One daemon per runtime directory, and who it is when it is not us.
+"""One daemon per runtime directory and per state directory, and who it is when it is not us.
 
 The kernel drops the lock with the process, so nothing is ever stale; the text in the file is for
 people. A package's service and a DaemonSet on one node have the same directory, and so the same
@@ -24,8 +24,9 @@ class Taken(Exception):
 
 
 class InstanceLock:
-    def __init__(self, directory: Path) -> None:
-        """Takes it, and holds it until `close` or the end of the process. Raises Taken, OSError."""
+    def __init__(self, directory: Path, setting: str = "daemon.runtime_dir") -> None:
+        """Takes it, and holds it until `close` or the end of the process. `setting` is what names
+        the directory. Raises Taken, OSError."""
         with beneath.directory(directory) as root:
             # Not truncated: until the lock is ours, what stands in it is the holder's.
             fd = beneath.open_regular(root, NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -36,7 +37,7 @@ class InstanceLock:
             os.close(fd)
             raise Taken(
                 f"another daemon{holder} serves {directory} already: stop it first (`systemctl"
-                " stop sluice`, or its DaemonSet), or give this one a daemon.runtime_dir of its own"
+                f" stop sluice`, or its DaemonSet), or give this one a {setting} of its own"
             ) from None
         except OSError:
             os.close(fd)

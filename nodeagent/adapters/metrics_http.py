@@ -104,13 +104,16 @@ class MetricsServer:
 
     async def start(self) -> None:
         """Raises OSError when the address is taken."""
-        self._server = await asyncio.start_server(
-            self._serve,
-            *self._address,
-            limit=LONGEST_REQUEST_BYTES,
-            ssl=self._certificate.context if self._certificate is not None else None,
-            ssl_handshake_timeout=REQUEST_DEADLINE_S if self._certificate is not None else None,
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve,
+                *self._address,
+                limit=LONGEST_REQUEST_BYTES,
+                ssl=self._certificate.context if self._certificate is not None else None,
+                ssl_handshake_timeout=REQUEST_DEADLINE_S if self._certificate is not None else None,
+            )
+        except OSError as error:
+            raise OSError(error.errno, f"metrics.listen: {error.strerror}") from error
         log.info("metrics at port %d", self.port)
 
     @property

@@ -30,6 +30,8 @@ class SqliteFile:
         self._schemas = schemas
         self._any_thread = any_thread
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_dir():
+            raise LedgerLost(f"{path}: is a directory")
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
@@ -88,10 +90,17 @@ class SqliteFile:
                     self._keep_copy(db, version)
                 steps = " ".join(self._schemas[version:])
                 db.executescript(f"BEGIN; {steps} PRAGMA user_version = {newest}; COMMIT;")
+            if missing := self._tables_of_schemas() - _tables(db):
+                raise sqlite3.DatabaseError(f"has no {', '.join(sorted(missing))}")
         except BaseException:
             db.close()
             raise
         return db
+
+    def _tables_of_schemas(self) -> set[str]:
+        with contextlib.closing(sqlite3.connect(":memory:")) as db:
+            db.executescript(" ".join(self._schemas))
+            return _tables(db)
 
     def _copy_of(self, schema: int) -> Path:
         return self.path.with_name(f"{self.path.name}.schema-{schema}")
@@ -127,6 +136,11 @@ class SqliteFile:
             with contextlib.suppress(FileNotFoundError):
                 source = self.path.with_name(self.path.name + suffix)
                 source.rename(self.path.with_name(f"{self.path.name}.corrupt-{stamp}{suffix}"))
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    """quick_check finds pages that are damaged, not tables that are gone."""
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
 def _is_io(error: sqlite3.Error) -> bool:

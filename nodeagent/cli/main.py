@@ -1,32 +1,31 @@
 """Parses the command line of `sluice` and calls the command; heavy imports wait until a command
 needs them.
 
-Exit status: 0 done, 1 the daemon says no, 2 bad usage, 69 no daemon; `sluice run` has the
-command's own, or 125 when it could not start it, 126 and 127 as shells do.
+Exit status: 0 done, 1 the daemon says no, 2 bad usage, 69 no daemon, 74 the answer could not be
+written (what was asked for is done); `sluice run` has the command's own, or 125 when it could not
+start it, 126 and 127 as shells do.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from nodeagent import native
-from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS, QuantityError
-from nodeagent.core.quantities import parse_cores as _parse_cores
-from nodeagent.core.quantities import parse_memory as _parse_memory
+from nodeagent.cli import arguments as read
+from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS
 from nodeagent.ports import MemoryAsk
-from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Injection, Ppm, SharePolicy
+from nodeagent.units import Injection, Ppm, SharePolicy
 
 PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
-LARGEST_PID = 1 << 22
-"""PID_MAX_LIMIT of 64-bit Linux."""
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 69
+EXIT_OUTPUT = 74
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,10 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     if words[:1] == ["queue"]:
         return _queue(words[1:])
+    _prepare_output()
     parser = make_parser()
     options = parser.parse_args(words)
     if options.command is None:
-        parser.print_help()
+        parser.print_help(sys.stderr)
         return EXIT_USAGE
     environment = dict(os.environ)
     # gRPC's core writes to stderr when `sluice run` becomes its command while one of the core's
@@ -50,12 +50,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"nodeagent.cli.{options.module}"
     ).__dict__[options.command.replace("-", "_")]
     try:
-        return call(options, environment)
+        status = call(options, environment)
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:  # `sluice ps | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        print(f"sluice: {options.command}: cannot write: {error.strerror}", file=sys.stderr)
+        return EXIT_OUTPUT
     except KeyboardInterrupt:
         return 130
+
+
+def _prepare_output() -> None:
+    if sys.stdout is None:  # closed by the caller, who wants no answer
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without our arrows
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere when Python ends, and nothing is said of it twice."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _queue(words: Sequence[str]) -> int:
@@ -88,6 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
         if name not in ("version", "config"):
             sub.add_argument(
                 "--socket",
+                type=read.path,
                 metavar="PATH",
                 help="the daemon's socket (default: $SLUICE_SOCKET, then /run/sluice/sluice.sock)",
             )
@@ -100,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     run = command("run", "run", "Run a command with a share of a GPU.")
     run.add_argument(
-        "--gpus", type=_gpus, default=1, metavar="N", help="number of GPUs (default: 1)"
+        "--gpus", type=read.gpus, default=1, metavar="N", help="number of GPUs (default: 1)"
     )
     run.add_argument(
         "--gpu-uuid",
@@ -111,31 +132,31 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--gpumem",
-        type=memory,
+        type=read.memory,
         default=MemoryAsk(part_ppm=Ppm(1_000_000)),
         metavar="SIZE",
         help=f"GPU memory on each GPU: {MEMORY_FORMS.replace('%', '%%')} (default: all of it)",
     )
     run.add_argument(
         "--cores",
-        type=cores,
+        type=read.cores,
         default=Ppm(1_000_000),
         metavar="PERCENT",
         help=f"{CORES_FORM} (default: 100)",
     )
     run.add_argument(
         "--policy",
-        type=SharePolicy,
+        type=read.one_of(SharePolicy),
         choices=list(SharePolicy),
         default=SharePolicy.HARD,
         help="hard: never above the share; elastic: the whole GPU while alone; exclusive: a GPU"
         " without other grants (default: hard)",
     )
-    run.add_argument("--priority", type=priority, default=0, metavar="N", help=PRIORITY_FORM)
+    run.add_argument("--priority", type=read.priority, default=0, metavar="N", help=PRIORITY_FORM)
     run.add_argument("--name", default="", help="shown in `sluice ps`, usable in place of the id")
     run.add_argument(
         "--wait",
-        type=_seconds,
+        type=read.seconds,
         default=0.0,
         metavar="SECONDS",
         help="wait this long for a free share (default: fail at once)",
@@ -161,14 +182,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--max-time",
-        type=_seconds,
+        type=read.seconds,
         default=0.0,
         metavar="SECONDS",
         help="with --queue: stop it after this long (default: never)",
     )
     run.add_argument(
         "--inject",
-        type=Injection,
+        type=read.one_of(Injection),
         choices=list(Injection),
         default=Injection.AUTO,
         help="mount: our libcuda over the driver's in a mount namespace of the program's own (needs"
@@ -179,9 +200,16 @@ def make_parser() -> argparse.ArgumentParser:
 
     command("ps", "show", "List grants.")
     top = command("top", "show", "Watch GPUs and grants.")
-    top.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="default: 1")
     top.add_argument(
-        "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
+        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
+    )
+    top.add_argument(
+        "-n",
+        "--rounds",
+        type=read.rounds,
+        default=0,
+        metavar="N",
+        help="stop after N (default: never)",
     )
 
     top.add_argument(
@@ -204,8 +232,9 @@ def make_parser() -> argparse.ArgumentParser:
     events.add_argument(
         "--kind",
         default="",
+        choices=read.EVENT_KINDS,
         metavar="KIND",
-        help="only these, as unregistered_gpu_user",
+        help=f"only these: {', '.join(read.EVENT_KINDS)}",
     )
 
     contained = command(
@@ -213,33 +242,42 @@ def make_parser() -> argparse.ArgumentParser:
     )
     uncontain = command("uncontain", "contained", "Let go what is held; for root.")
     uncontain.add_argument(
-        "numbers", nargs="*", type=_number, metavar="NUMBER", help="as `sluice contained` has it"
+        "numbers",
+        nargs="*",
+        type=read.number,
+        metavar="NUMBER",
+        help="as `sluice contained` has it",
     )
     uncontain.add_argument("--all", action="store_true", help="everything")
     for one in (contained, uncontain):
         one.add_argument(
             "--config",
-            type=Path,
+            type=read.file,
             metavar="FILE",
             help="the daemon's settings, to find its ledger while it does not run (default:"
             " /etc/sluice/sluice.toml if it exists)",
         )
 
     trace = command("trace", "trace", "Watch the launches of one process; for root.")
-    trace.add_argument("pid", type=_pid, metavar="PID", help="a process of a grant")
+    trace.add_argument("pid", type=read.pid, metavar="PID", help="a process of a grant")
     trace.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="default: 1"
+        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
     )
     trace.add_argument(
-        "-n", "--rounds", type=int, default=0, metavar="N", help="stop after N (default: never)"
+        "-n",
+        "--rounds",
+        type=read.rounds,
+        default=0,
+        metavar="N",
+        help="stop after N (default: never)",
     )
 
     resize = command("resize", "change", "Change the limits of a running grant.")
     resize.add_argument("grant", metavar="GRANT", help="id, beginning of an id, or name")
-    resize.add_argument("--gpumem", type=memory, metavar="SIZE", help="GPU memory on each GPU")
-    resize.add_argument("--cores", type=cores, metavar="PERCENT", help=CORES_FORM)
-    resize.add_argument("--policy", type=SharePolicy, choices=list(SharePolicy))
-    resize.add_argument("--priority", type=priority, metavar="N", help=PRIORITY_FORM)
+    resize.add_argument("--gpumem", type=read.memory, metavar="SIZE", help="GPU memory on each GPU")
+    resize.add_argument("--cores", type=read.cores, metavar="PERCENT", help=CORES_FORM)
+    resize.add_argument("--policy", type=read.one_of(SharePolicy), choices=list(SharePolicy))
+    resize.add_argument("--priority", type=read.priority, metavar="N", help=PRIORITY_FORM)
     for name, help_ in (
         ("pause", "Hold a grant's launches; its memory stays."),
         ("resume", "Let a paused grant go on."),
@@ -253,7 +291,7 @@ def make_parser() -> argparse.ArgumentParser:
     selftest.add_argument("part", choices=["interposer"], help="what to test")
     selftest.add_argument(
         "--inject",
-        type=Injection,
+        type=read.one_of(Injection),
         choices=list(Injection),
         default=Injection.AUTO,
         help="as for `sluice run` (default: auto)",
@@ -262,11 +300,13 @@ def make_parser() -> argparse.ArgumentParser:
     config.add_argument("part", choices=["check"], help="what to do")
     config.add_argument(
         "--config",
+        type=read.path,
         metavar="FILE",
         help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
     )
     config.add_argument(
         "--hami",
+        type=read.path,
         action="append",
         default=[],
         metavar="FILE",
@@ -278,57 +318,3 @@ def make_parser() -> argparse.ArgumentParser:
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser
-
-
-def memory(text: str) -> MemoryAsk:
-    try:
-        return _parse_memory(text)
-    except QuantityError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def priority(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = MAX_PRIORITY + 1
-    if abs(number) > MAX_PRIORITY:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
-        )
-    return number
-
-
-def cores(text: str) -> Ppm:
-    try:
-        return _parse_cores(text)
-    except QuantityError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _gpus(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, 1 to {MAX_DEVICES}")
-    return int(text)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of `sluice contained`")
-    return int(text)
-
-
-def _pid(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_PID:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a process id")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return value

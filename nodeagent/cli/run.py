@@ -37,7 +37,7 @@ SHOWN_COMMAND = 256
 
 def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-    if not command:
+    if not command or not command[0]:
         complain(
             "run: no command given; put it after the options: sluice run --cores 50 -- COMMAND"
         )
@@ -46,7 +46,9 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
     files = native.locate()
     missing = files.missing()
     if missing:
-        complain(f"{missing[0]} is missing: build or install sluice again, see `sluice doctor`")
+        complain(
+            f"run: {missing[0]} is missing: build or install sluice again, see `sluice doctor`"
+        )
         return EXIT_NOT_STARTED
     try:
         driver, nvml = find_driver(environment, files)
@@ -70,7 +72,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         )
         grant = _await_grant(options, environment, ask)
     except Failed as failed:
-        complain(str(failed))
+        complain(f"run: {failed}")
         own = failed.status in (EXIT_USAGE, EXIT_INTERRUPTED)
         return failed.status if own else EXIT_NOT_STARTED
     if covered is not None:
@@ -95,7 +97,7 @@ def _covers(
     why = injection.possible()
     if why is not None:
         if options.inject is Injection.MOUNT:
-            raise Failed(EXIT_NOT_STARTED, f"run: --inject mount is not possible here: {why}")
+            raise Failed(EXIT_NOT_STARTED, f"--inject mount is not possible here: {why}")
         return None
     return injection.covers(environment, driver, nvml, files)
 
@@ -197,11 +199,11 @@ def _queue_ask(options: argparse.Namespace) -> QueueAsk | None:
         for name in ("priority_class", "preempted", "max_time"):
             if getattr(options, name):
                 flag = name.replace("_", "-")
-                raise Failed(EXIT_USAGE, f"run: --{flag} needs --queue")
+                raise Failed(EXIT_USAGE, f"--{flag} needs --queue")
         return None
     namespace, _, name = options.queue.rpartition("/")
-    if not name:
-        raise Failed(EXIT_USAGE, f"run: --queue {options.queue!r} is not NAME or NAMESPACE/NAME")
+    if not name or options.queue.startswith("/"):
+        raise Failed(EXIT_USAGE, f"--queue {options.queue!r} is not NAME or NAMESPACE/NAME")
     return QueueAsk(
         queue=name,
         namespace=namespace,

@@ -137,14 +137,17 @@ def _attempt(
             *("--inject", options.inject, "--name", name, "--wait", "30", "--quiet", "--"),
             *(sys.executable, "-I", str(ATTEMPTS), row.way, driver, directory),
         ]
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        except OSError as error:
+            raise Failed(1, f"{error.filename}: {error.strerror}") from None
         assert process.stdout is not None
         try:
             line = process.stdout.readline()

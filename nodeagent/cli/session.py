@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent import native
-from nodeagent.adapters.client import Client, Unreachable
+from nodeagent.adapters.client import Client, Closed, Unreachable
 from nodeagent.adapters.wire import Wire
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
 from nodeagent.core.events import write_plain
@@ -30,10 +30,18 @@ class Failed(Exception):
 def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[Client]:
     """A client of the daemon; its refusals become Failed."""
     socket = client_socket(options.socket, environment)
+    try:
+        wire = Wire(native.locate().wire_descriptors)
+    except (OSError, ValueError) as error:
+        raise Failed(EXIT_UNREACHABLE, f"{error}; see `sluice doctor`") from None
     client = None
     try:
-        client = Client(socket, Wire(native.locate().wire_descriptors))
+        client = Client(socket, wire)
         yield client
+    except Closed as error:
+        raise Failed(
+            EXIT_UNREACHABLE, f"{error}; run this as the user whose daemon it is, or as root"
+        ) from None
     except Unreachable as error:
         raise Failed(
             EXIT_UNREACHABLE,
@@ -42,7 +50,9 @@ def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iter
     except Refused as refused:
         status = EXIT_USAGE if refused.kind is RefusalKind.INVALID else EXIT_REFUSED
         raise Failed(status, refused.reason) from None
-    except (OSError, ValueError) as error:
+    except UnicodeEncodeError as error:
+        raise Failed(EXIT_USAGE, f"{error.object!r} is not UTF-8") from None
+    except ValueError as error:
         raise Failed(EXIT_UNREACHABLE, f"{error}; see `sluice doctor`") from None
     finally:
         if client is not None:
@@ -50,7 +60,9 @@ def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iter
 
 
 def complain(text: str) -> None:
-    print(f"sluice: {text}", file=sys.stderr)
+    """One line: what a user typed comes back in it, so no control character gets through."""
+    safe = "".join(c if c.isprintable() else "?" for c in text)
+    print(f"sluice: {safe}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -120,7 +120,8 @@ def place(
         if unknown:
             have = ", ".join(known) or "none"
             return Unplaced(
-                RefusalKind.INVALID, f"no GPU {', '.join(unknown)} here; this node has: {have}"
+                RefusalKind.INVALID,
+                f"no GPU {', '.join(map(repr, unknown))} here; this node has: {have}",
             )
         if len(set(ask.gpu_uuids)) != len(ask.gpu_uuids):
             return Unplaced(RefusalKind.INVALID, "the same GPU is named twice")

@@ -93,7 +93,7 @@ class Node:
     def fatal(self, error: BaseException) -> None:
         """The ledger is gone, or we have a defect: end now, change nothing more."""
         if isinstance(error, LedgerLost):
-            log.critical("the ledger is lost: %s", error)
+            log.critical("the ledger cannot be written any more: %s", error)
             self.stop(EXIT_LEDGER_LOST)
         else:
             log.critical("defect", exc_info=error)
@@ -124,7 +124,7 @@ class Node:
             log.info("serving %d GPUs", len(self._gpus.readings))
             return await self._ended
         except LedgerLost as error:
-            log.critical("the ledger is lost: %s", error)
+            log.critical("the ledger cannot be written any more: %s", error)
             return EXIT_LEDGER_LOST
         finally:
             self._notify("STOPPING=1")

@@ -27,6 +27,10 @@ class Unreachable(Exception):
     """No service answers; the text says where it was looked for."""
 
 
+class DoorUnusable(Unreachable):
+    """What says where the service is, or who we are, cannot be used; the text names the flag."""
+
+
 class Refused(Exception):
     """The service says no."""
 
@@ -50,11 +54,11 @@ class Door:
 
 
 def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
-    """Raises Unreachable for a door that cannot be used."""
+    """Raises DoorUnusable."""
     try:
         host, _ = split_address(door.address)
     except ValueError as error:
-        raise Unreachable(str(error)) from None
+        raise DoorUnusable(f"--server: {error}") from None
     every = [
         ("grpc.max_receive_message_length", LARGEST_ANSWER),
         ("grpc.keepalive_time_ms", 20_000),
@@ -63,25 +67,38 @@ def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
     ]
     if not door.ca:
         if not is_loopback(host) and not door.insecure:
-            raise Unreachable(f"{door.address} is not loopback: give the authority's file (--ca)")
+            raise DoorUnusable(
+                f"--server: {door.address} is not loopback: give the authority's file (--ca)"
+            )
+        if door.certificate or door.key:
+            raise DoorUnusable("--certificate and --key need --ca, the authority of the server")
         # A proxy setting in the environment must not send local calls elsewhere.
         return grpc.insecure_channel(door.address, options=[*every, ("grpc.enable_http_proxy", 0)])
-    try:
-        credentials = grpc.ssl_channel_credentials(
-            Path(door.ca).read_bytes(),
-            Path(door.key).read_bytes() if door.key else None,
-            Path(door.certificate).read_bytes() if door.certificate else None,
-        )
-    except OSError as error:
-        raise Unreachable(f"{error.filename}: {error.strerror}") from None
+    if bool(door.certificate) != bool(door.key):
+        raise DoorUnusable("--certificate and --key belong together")
+    credentials = grpc.ssl_channel_credentials(
+        _pem("--ca", door.ca, b"CERTIFICATE"),
+        _pem("--key", door.key, b"PRIVATE KEY") if door.key else None,
+        _pem("--certificate", door.certificate, b"CERTIFICATE") if door.certificate else None,
+    )
     if door.server_name:
         every.append(("grpc.ssl_target_name_override", door.server_name))
     return grpc.secure_channel(door.address, credentials, options=every)
 
 
+def _pem(flag: str, path: str, word: bytes) -> bytes:
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise DoorUnusable(f"{flag}: {path}: {error.strerror}") from None
+    if word not in text:
+        raise DoorUnusable(f"{flag}: {path}: holds no PEM {word.decode()}")
+    return text
+
+
 class Client:
     def __init__(self, door: Door, wire: Wire) -> None:
-        """Raises Unreachable."""
+        """Raises DoorUnusable."""
         self._door = door
         self._wire = wire
         self._channel = open_channel(door)

@@ -107,10 +107,13 @@ class GrpcServer:
                 self.port = self._server.add_secure_port(server.listen, credentials)
             else:
                 self.port = self._server.add_insecure_port(server.listen)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {server.listen}: {error}") from error
+        except RuntimeError:  # gRPC says no more than that it could not
+            self.port = 0
         if self.port == 0:
-            raise OSError(f"cannot listen on {server.listen}: is the address in use?")
+            raise OSError(
+                f"server.listen: cannot listen on {server.listen}: is the address another's, or no"
+                " address of this machine?"
+            )
         await self._server.start()
 
     async def close(self) -> None:

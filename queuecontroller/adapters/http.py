@@ -34,9 +34,12 @@ class HttpServer:
 
     async def start(self) -> None:
         """Raises OSError when the address is taken."""
-        self._server = await asyncio.start_server(
-            self._serve, *self._address, limit=LONGEST_REQUEST_BYTES
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, *self._address, limit=LONGEST_REQUEST_BYTES
+            )
+        except OSError as error:
+            raise OSError(f"server.metrics_listen: {error.strerror}") from error
 
     @property
     def port(self) -> int:

@@ -62,6 +62,9 @@ _STEPS: Final = (_SCHEMA, _USAGE)
 """What each version of the schema added. An older file gets what it lacks, in one transaction."""
 
 
+_NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
 class StoreUnusable(Exception):
     """The file cannot be served from; the text says what to do."""
 
@@ -79,9 +82,20 @@ class SqliteStore:
         except OSError as error:
             raise StoreUnusable(f"{path}: {error.strerror}") from error
         try:
+            if path.is_dir():
+                raise StoreUnusable(f"{path}: is a directory; server.database names a file")
+            if path.is_file() and path.stat().st_size == 0:
+                raise StoreUnusable(
+                    f"{path}: is empty: put a backup in its place, or remove it for a new queue"
+                )
             self._db = self._open()
+        except StoreUnusable:
+            self._lock.close()
+            raise
         except sqlite3.Error as error:
             self._lock.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM:
+                raise StoreLost(f"{path}: {error}") from error
             raise StoreUnusable(
                 f"{path}: {error}. If the file is damaged, put a backup in its place, or move it"
                 " away and apply the manifests again: nodes report what runs either way"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from queuecontroller.cli.files import complain, printable
+from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.session import (
     Failed,
     add_door,
@@ -17,14 +17,7 @@ from queuecontroller.cli.session import (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="YAML or JSON file, directory of them, or - for stdin; repeat for several",
-    )
+    add_manifests(parser)
     parser.add_argument("--dry-run", action="store_true", help="check only, on the server")
     add_output(parser)
     add_door(parser)

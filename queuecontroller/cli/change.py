@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from queuecontroller.adapters.client import Client
-from queuecontroller.cli.files import complain, printable
+from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (
     Failed,
@@ -28,9 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", nargs="?", help="workload, cq, lq, …")
     parser.add_argument("name", metavar="NAME", nargs="?", help="or NAMESPACE/NAME")
     parser.add_argument("-n", "--namespace", metavar="NS", help="default: default")
-    parser.add_argument(
-        "-f", "--filename", action="append", default=[], metavar="FILE", help="those in a file"
-    )
+    add_manifests(parser, required=False)
     if verb == "hold":
         parser.add_argument(
             "--drain", action="store_true", help="a queue: stop what runs through it, too"
@@ -79,9 +77,11 @@ def _targets(options: argparse.Namespace) -> Iterable[tuple[str, str, str]]:
     documents = read_manifests(options.filename)
     # Workloads before the queues they stand in, queues before their flavors.
     for one in reversed(documents):
-        head = one.get("metadata") or {}
+        head = one.get("metadata")
         kind = one["kind"]
-        name = str(head.get("name") or "")
+        if not isinstance(head, dict) or not isinstance(head.get("name"), str):
+            raise Failed(EXIT_USAGE, f"{kind}: metadata.name: is missing, or no text")
+        name = head["name"]
         if kind in ("Job", "Pod"):
             name = f"{kind.lower()}-{name}"
         yield kind_of(kind), str(head.get("namespace") or "default"), name

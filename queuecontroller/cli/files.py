@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,28 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 class Unreadable(Exception):
     """One line for each file that cannot be read."""
+
+
+def path(text: str) -> str:
+    """For `type=`. Empty is a variable of a script that is not set, and never meant: as a folder it
+    would be the one we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
+    return text
+
+
+def add_manifests(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """`-f`, of every verb that reads manifests."""
+    parser.add_argument(
+        "-f",
+        "--filename",
+        type=path,
+        action="append",
+        default=None if required else [],
+        required=required,
+        metavar="PATH",
+        help="YAML or JSON file, folder of them, or - for stdin; repeat for several",
+    )
 
 
 def read_texts(paths: Iterable[str]) -> dict[str, str]:

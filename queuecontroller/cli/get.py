@@ -11,6 +11,7 @@ import yaml
 
 from queuecontroller.adapters.client import Client
 from queuecontroller.cli.files import complain, printable
+from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (
     Failed,
     add_door,
@@ -27,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="workloads, cq, lq, flavors, nodes, …")
     parser.add_argument("name", metavar="NAME", nargs="?", help="or NAMESPACE/NAME; without: all")
     parser.add_argument("-n", "--namespace", metavar="NS", help="only there (default: all)")
-    parser.add_argument("-q", "--queue", default="", help="workloads of this LocalQueue or CQ")
+    parser.add_argument(
+        "-q", "--queue", default="", metavar="NAME", help="workloads of this LocalQueue or CQ"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
     add_output(parser, "table", "wide")
     add_door(parser)
@@ -44,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _get(options: argparse.Namespace, client: Client) -> int:
     form = options.output or "table"
-    if options.name:
+    if options.queue and kind_of(options.kind) != "Workload":
+        raise Failed(EXIT_USAGE, "--queue is for workloads")
+    if options.name is not None:
         kind, namespace, name = object_of(options)
         if options.watch:
             return _watch(client, kind, namespace, options.queue, form, name)

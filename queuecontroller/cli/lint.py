@@ -5,20 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from queuecontroller.cli.files import Unreadable, complain, printable, read_texts
+from queuecontroller.cli.files import Unreadable, add_manifests, complain, printable, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_USAGE
 from queuecontroller.lint import Finding, Severity, lint
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        required=True,
-        metavar="PATH",
-        help="a manifest, or a folder of them; repeat for several",
-    )
+    add_manifests(parser)
     parser.add_argument(
         "-o", "--output", choices=["table", "json"], default="table", help="default: table"
     )

@@ -4,13 +4,15 @@ A verb is a row of VERBS and a module with `configure(parser)`, which declares i
 `run(options)`, which returns the exit status. `sluice queue VERB …` is this same command.
 
 Exit status: 0 done, 1 the answer is no (refused, not found, a problem found), 2 bad usage or bad
-input, 69 the service does not answer, 130 interrupted.
+input, 69 the service does not answer, 74 the answer could not be written (what was asked for is
+done), 130 interrupted. `serve` has its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from queuecontroller.version import version
 EXIT_NO: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 69
+EXIT_OUTPUT: Final = 74
 EXIT_INTERRUPTED: Final = 130
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
@@ -44,27 +47,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _call(words[0], words[1:])
     parser = _overview()
     parser.parse_args(words)
-    parser.print_help()
+    parser.print_help(sys.stderr)
     return EXIT_USAGE
 
 
 def _call(name: str, words: Sequence[str]) -> int:
     module_name, help_ = VERBS[name]
+    # gRPC's core would write its own lines beside ours; it looks when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _prepare_output()
     module = importlib.import_module(f"queuecontroller.cli.{module_name}")
     parser = argparse.ArgumentParser(prog=f"sluice-queue {name}", description=help_)
     parser.set_defaults(verb=name)
     module.configure(parser)
     options = parser.parse_args(words)
-    # gRPC's core would write its own lines beside ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         status: int = module.run(options)
+        sys.stdout.flush()
         return status
     except BrokenPipeError:  # `sluice-queue get workloads | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        print(f"sluice-queue: {name}: cannot write: {error.strerror}", file=sys.stderr)
+        return EXIT_OUTPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _prepare_output() -> None:
+    if sys.stdout is None:  # closed by the caller, who wants no answer
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a locale without a name's letters
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere when Python ends, and nothing is said of it twice."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -10,22 +10,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from queuecontroller.cli.files import path
 from queuecontroller.config import SECTIONS, ConfigError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML; see docs/queue.md")
+    parser.add_argument("--config", type=path, metavar="FILE", help="TOML; see docs/queue.md")
     parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC (default: 127.0.0.1:9465)")
     parser.add_argument(
         "--metrics-listen",
         metavar="ADDRESS:PORT",
         help='/metrics, /healthz, /readyz (default: 127.0.0.1:9466; "": none)',
     )
-    parser.add_argument("--database", metavar="FILE", help="SQLite file of the queue")
-    parser.add_argument("--tls-certificate", metavar="FILE", help="PEM, the server's")
-    parser.add_argument("--tls-key", metavar="FILE", help="PEM")
+    parser.add_argument("--database", type=path, metavar="FILE", help="SQLite file of the queue")
+    parser.add_argument("--tls-certificate", type=path, metavar="FILE", help="PEM, the server's")
+    parser.add_argument("--tls-key", type=path, metavar="FILE", help="PEM")
     parser.add_argument(
-        "--tls-client-ca", metavar="FILE", help="callers need a certificate of this authority"
+        "--tls-client-ca",
+        type=path,
+        metavar="FILE",
+        help="callers need a certificate of this authority",
     )
     parser.add_argument("--tls-admins", metavar="NAMES", help="who may apply, delete and hold")
     parser.add_argument(
@@ -42,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
 
     overrides, problems = _overrides(options)
     try:
-        settings = root.load_settings(options.config, overrides)
+        file = Path(options.config) if options.config else None
+        settings = root.load_settings(file, overrides)
     except ConfigError as error:
         problems += error.problems
     if problems:

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import yaml
 
-from queuecontroller.adapters.client import Client, Door, Refused, Unreachable
+from queuecontroller.adapters.client import Client, Door, DoorUnusable, Refused, Unreachable
 from queuecontroller.adapters.wire import Wire, find_descriptors
-from queuecontroller.cli.files import Unreadable, read_texts
+from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
 from queuecontroller.manifests.documents import misread_of
 from queuecontroller.manifests.sources import sources_of
@@ -56,12 +56,12 @@ def add_door(parser: argparse.ArgumentParser) -> None:
         help=f"default: $SLUICE_QUEUE_SERVER, then {DEFAULT_ADDRESS}",
     )
     door.add_argument(
-        "--ca", metavar="FILE", help="PEM of the server's authority ($SLUICE_QUEUE_CA)"
+        "--ca", type=path, metavar="FILE", help="PEM of the server's authority ($SLUICE_QUEUE_CA)"
     )
     door.add_argument(
-        "--certificate", metavar="FILE", help="our own, PEM ($SLUICE_QUEUE_CERTIFICATE)"
+        "--certificate", type=path, metavar="FILE", help="our own, PEM ($SLUICE_QUEUE_CERTIFICATE)"
     )
-    door.add_argument("--key", metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
+    door.add_argument("--key", type=path, metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
     door.add_argument(
         "--server-name", metavar="NAME", help="the name its certificate has, if not the address"
     )
@@ -82,6 +82,8 @@ def object_of(options: argparse.Namespace) -> tuple[str, str, str]:
     namespace, slash, name = str(options.name).rpartition("/")
     if slash and options.namespace and namespace != options.namespace:
         raise Failed(EXIT_USAGE, f"{options.name} is not in namespace {options.namespace}")
+    if not name or (slash and not namespace):
+        raise Failed(EXIT_USAGE, f"{options.name!r} is not NAME or NAMESPACE/NAME")
     return kind_of(options.kind), namespace or options.namespace or "default", name
 
 
@@ -105,16 +107,24 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
         key=options.key or environment.get("SLUICE_QUEUE_KEY", ""),
         server_name=options.server_name or "",
     )
+    try:
+        wire = Wire(find_descriptors())
+    except (OSError, ValueError) as error:
+        raise Failed(EXIT_UNREACHABLE, str(error)) from None
     client = None
     try:
-        client = Client(door, Wire(find_descriptors()))
+        client = Client(door, wire)
         yield client
+    except DoorUnusable as error:
+        raise Failed(EXIT_USAGE, str(error)) from None
     except Unreachable as error:
         raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
     except Refused as refused:
         usage = refused.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
         raise Failed(EXIT_USAGE if usage else EXIT_NO, str(refused)) from None
-    except (OSError, ValueError) as error:
+    except UnicodeEncodeError as error:
+        raise Failed(EXIT_USAGE, f"{error.object!r} is not UTF-8") from None
+    except ValueError as error:
         raise Failed(EXIT_UNREACHABLE, str(error)) from None
     finally:
         if client is not None:

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from queuecontroller.cli.files import Unreadable, complain, read_text, read_texts
+from queuecontroller.cli.files import (
+    Unreadable,
+    add_manifests,
+    complain,
+    path,
+    read_text,
+    read_texts,
+)
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.simulate.nodes import NodeNews, split_trace
@@ -23,16 +30,12 @@ SHOWN_POINTS: Final = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    add_manifests(parser)
     parser.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        required=True,
-        metavar="PATH",
-        help="a manifest, or a folder of them; repeat for several",
-    )
-    parser.add_argument(
-        "--trace", metavar="FILE", help="arrivals as JSON lines (docs/queue-manifests.md)"
+        "--trace",
+        type=path,
+        metavar="FILE",
+        help="arrivals as JSON lines (docs/queue-manifests.md)",
     )
     parser.add_argument(
         "--jobs",

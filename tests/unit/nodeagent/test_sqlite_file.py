@@ -60,3 +60,16 @@ def test_without_a_copy_it_says_what_is_left_to_do(tmp_path: Path) -> None:
     closed(path, FIRST, SECOND)
     with pytest.raises(LedgerTooNew, match="move the file away"):
         SqliteFile(path, [FIRST])
+
+
+def test_a_file_without_a_table_of_its_schema_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    filled(path)
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE grants")
+    again = SqliteFile(path, [FIRST])
+    assert again.was_rebuilt
+    assert again.run("SELECT * FROM grants") == []
+    again.close()
+    kept = [one for one in tmp_path.glob("*.corrupt-*") if one.name[-4:] not in ("-wal", "-shm")]
+    assert len(kept) == 1

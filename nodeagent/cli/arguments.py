@@ -1,0 +1,107 @@
+"""What a word on the command line may be: each function takes its text, or raises with what would
+be right (argparse puts the option's name before it)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from nodeagent.core import quantities
+from nodeagent.core.detection import Rule
+from nodeagent.ports import MemoryAsk
+from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm
+
+K = TypeVar("K", bound=StrEnum)
+
+LARGEST_PID: Final = 1 << 22
+"""PID_MAX_LIMIT of 64-bit Linux."""
+LONGEST_S: Final = 365 * 86_400.0
+"""A year. gRPC's deadlines are nanoseconds in 64 bits: what is far beyond is over at once."""
+LARGEST_ROW: Final = (1 << 63) - 1
+"""Of SQLite."""
+MOST_ROUNDS: Final = 10**9
+EVENT_KINDS: Final = tuple(sorted([*Rule, "act", "device", "driver", "gpu"]))
+
+
+def memory(text: str) -> MemoryAsk:
+    try:
+        return quantities.parse_memory(text)
+    except quantities.QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def cores(text: str) -> Ppm:
+    try:
+        return quantities.parse_cores(text)
+    except quantities.QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def priority(text: str) -> int:
+    return _whole(text, -MAX_PRIORITY, MAX_PRIORITY, "a priority")
+
+
+def gpus(text: str) -> int:
+    return _whole(text, 1, MAX_DEVICES, "a number of GPUs")
+
+
+def pid(text: str) -> int:
+    return _whole(text, 1, LARGEST_PID, "a process id")
+
+
+def number(text: str) -> int:
+    return _whole(text, 1, LARGEST_ROW, "a number of `sluice contained`")
+
+
+def rounds(text: str) -> int:
+    return _whole(text, 0, MOST_ROUNDS, "a number of rounds")
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= LONGEST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds, 0 to {LONGEST_S:.0f} (a year)"
+        )
+    return value
+
+
+def path(text: str) -> str:
+    """Empty is a variable of a script that is not set, and never meant."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
+    return text
+
+
+def file(text: str) -> Path:
+    return Path(path(text))
+
+
+def one_of(kind: type[K]) -> Callable[[str], K]:
+    """For `type=` beside `choices=list(kind)`: the message has the words, not Python's names."""
+
+    def choice(text: str) -> K:
+        try:
+            return kind(text)
+        except ValueError:
+            known = ", ".join(kind)
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
+
+    return choice
+
+
+def _whole(text: str, least: int, most: int, what: str) -> int:
+    digits = text.removeprefix("-")
+    # isascii: int() reads digits of every script. The length: int() refuses thousands of them.
+    number = int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
+    if number is None or not least <= number <= most:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {what}, a whole number from {least} to {most}"
+        )
+    return number
