@@ -37,6 +37,7 @@ from nodeagent.adapters.host import host_findings
 from nodeagent.adapters.host_figures import read_host
 from nodeagent.adapters.instance_lock import InstanceLock, Taken
 from nodeagent.adapters.ledger_sqlite import SqliteLedger
+from nodeagent.adapters.library_identity import library_identity
 from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
 from nodeagent.adapters.nvml import ChildNvml
@@ -60,6 +61,7 @@ from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.devices import Devices
+from nodeagent.shell.drivers import Drivers
 from nodeagent.shell.gpus import Gpus, health_event
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
@@ -203,6 +205,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     watch.place_of = lambda grant: place_of(service, grant)
     known = known_libraries(files, environment, library_dir(environment))
     watch.known_libraries = lambda: known() | driver_libraries(keeper)
+    drivers = Drivers(ledger, library_identity)
+    watch.former_libraries = drivers.seen
     service.journal, service.watch = journal, watch
 
     def tell_health(change: HealthChange) -> None:
@@ -265,7 +269,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         checks.append(side.safety.findings)
         counters.append(side.counters)
         takers.append(side.configure)
-    kernel = make_kernel(settings, runtime, files.bpf_object, known, keeper, gpus)
+    kernel = make_kernel(settings, runtime, files.bpf_object, known, drivers, keeper, gpus)
     kernel.operator_uids = service.operator_uids
     service.kernel = kernel
     if settings.ebpf.enabled != "off":
@@ -358,6 +362,7 @@ def make_kernel(
     runtime: Path,
     prebuilt: Path,
     known: Callable[[], frozenset[str]],
+    drivers: Drivers,
     keeper: Keeper,
     gpus: Gpus,
 ) -> KernelDesk:
@@ -381,7 +386,7 @@ def make_kernel(
                 owner=str(runtime),
             )
         )
-    return KernelDesk(watch, keeper, gpus, known, missing)
+    return KernelDesk(watch, keeper, gpus, known, drivers, missing)
 
 
 def make_metrics(

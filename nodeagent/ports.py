@@ -73,6 +73,20 @@ class Processes(Protocol):
         """Has this process the file mapped? None: may not look."""
 
 
+@dataclass(frozen=True, slots=True)
+class LibraryIdentity:
+    """One file for ever, as far as a file system tells: inodes are used again, so there is more to
+    it than a number."""
+
+    device: int
+    inode: int
+    generation: int
+    """FS_IOC_GETVERSION: another one each time the inode is used; 0: this file system has none."""
+    size_bytes: int
+    modified_ns: int
+    uid: int
+
+
 # --- regions ----------------------------------------------------------------------------------
 
 

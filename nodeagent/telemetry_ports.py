@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
+from nodeagent.ports import LibraryIdentity
 from nodeagent.units import Nanoseconds
 
 HISTOGRAM_BUCKETS: Final = 32
@@ -222,9 +223,12 @@ class KernelWatch(Protocol):
         """The processes known to use a GPU (registered, or seen by NVML): their programs,
         libraries and exits are told from now on. Replaces the set given before."""
 
-    def known_libraries(self, paths: Collection[str]) -> None:
+    def known_libraries(
+        self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
+    ) -> None:
         """Driver libraries that processes may have mapped: the host's, those kept for containers,
-        and ours. Replaces the set given before."""
+        and ours; `former`: those it has had, mapped still though their name is another file's now.
+        Replaces the sets given before; the files are looked at anew."""
 
     async def launches(self) -> LaunchReading:
         """Raises KernelWatchUnavailable."""

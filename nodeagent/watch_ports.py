@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from nodeagent.ports import LibraryIdentity
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
@@ -26,24 +28,12 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryIdentity:
-    """One file for ever, as far as a file system tells: inodes are used again, so there is more to
-    it than a number."""
-
-    device: int
-    inode: int
-    generation: int
-    """FS_IOC_GETVERSION: another one each time the inode is used; 0: this file system has none."""
-    size_bytes: int
-    modified_ns: int
-    uid: int
-
-
-@dataclass(frozen=True, slots=True)
 class MappedLibrary:
     device: int
     inode: int
     path: str
+    through: str = ""
+    """A path to the very file, whatever became of its name."""
 
 
 class Inspector(Protocol):
@@ -55,6 +45,9 @@ class Inspector(Protocol):
 
     def file_id(self, path: str) -> tuple[int, int] | None:
         """(device, inode) behind a path, links followed."""
+
+    def identity(self, path: str) -> LibraryIdentity | None:
+        """More of it; None: it is gone, or we may not look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +148,15 @@ class HoldLog(Protocol):
         """Durable when it returns; the answer has its number."""
 
     def drop_hold(self, number: int) -> None: ...
+
+
+class DriverLog(Protocol):
+    """The ledger's list of driver libraries, of this boot: no process outlives one. Both raise
+    LedgerLost."""
+
+    def driver_files(self) -> list[LibraryIdentity]: ...
+    def store_driver_file(self, identity: LibraryIdentity) -> None:
+        """Idempotent. Raises LedgerFull."""
 
 
 class WatchLedger(AuditLog, HoldLog, Protocol):

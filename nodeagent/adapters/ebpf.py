@@ -25,6 +25,7 @@ from nodeagent.adapters.ebpf_link import frame, receive
 from nodeagent.adapters.ebpf_pins import BPFFS, leave
 from nodeagent.adapters.ebpf_watcher import Options
 from nodeagent.core.events import read_plain, write_plain
+from nodeagent.ports import LibraryIdentity
 from nodeagent.telemetry_ports import (
     AuditWindow,
     DeviceOpened,
@@ -84,7 +85,9 @@ class NoKernelWatch:
     def watch_processes(self, pids: Collection[int]) -> None:
         return None
 
-    def known_libraries(self, paths: Collection[str]) -> None:
+    def known_libraries(
+        self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
+    ) -> None:
         return None
 
     async def launches(self) -> LaunchReading:
@@ -114,7 +117,8 @@ class ChildKernelWatch:
         self._lost_before = 0
         self._calls: list[Callable[[KernelEvent], None]] = []
         self._pids: frozenset[int] = frozenset()
-        self._libraries: frozenset[str] = frozenset()
+        self._libraries: dict[str, Any] = {"libraries": [], "former": []}
+        """As it is said to the child."""
         self._wanted_denied: set[str] = set()
         self._to_allow: set[str] = set()
         self._denied: frozenset[str] = frozenset()
@@ -138,9 +142,12 @@ class ChildKernelWatch:
             self._pids = frozenset(pids)
             self._say({"watch": sorted(self._pids)})
 
-    def known_libraries(self, paths: Collection[str]) -> None:
-        self._libraries = frozenset(paths)
-        self._say({"libraries": sorted(self._libraries)})
+    def known_libraries(
+        self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
+    ) -> None:
+        plain = [write_plain(one) for one in former]
+        self._libraries = {"libraries": sorted(paths), "former": plain}
+        self._say(self._libraries)
 
     async def launches(self) -> LaunchReading:
         reading: LaunchReading = read_plain(LaunchReading, await self._ask({"launches": True}))
@@ -307,7 +314,7 @@ class ChildKernelWatch:
     def _repeat(self) -> None:
         """What was asked of the children before."""
         self._say({"watch": sorted(self._pids)})
-        self._say({"libraries": sorted(self._libraries)})
+        self._say(self._libraries)
         for cgroup in sorted(self._wanted_denied):
             self._say({"ask": 0, "deny": cgroup, "on": True})
         for cgroup in sorted(self._to_allow):

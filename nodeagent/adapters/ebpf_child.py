@@ -23,6 +23,7 @@ from nodeagent.adapters.ebpf_link import MOST_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf_loading import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf_watcher import Options, Watcher
 from nodeagent.core.events import read_plain, write_plain
+from nodeagent.ports import LibraryIdentity
 from nodeagent.telemetry_ports import KernelEvent
 
 PR_SET_PDEATHSIG: Final = 1
@@ -105,7 +106,8 @@ class Child:
             if "watch" in message:
                 watcher.watch(message["watch"])
             elif "libraries" in message:
-                watcher.known_libraries(message["libraries"])
+                former = [read_plain(LibraryIdentity, one) for one in message["former"]]
+                watcher.known_libraries(message["libraries"], former)
             else:
                 self._send({"reply": message["ask"], **await self._answer(watcher, message)})
 

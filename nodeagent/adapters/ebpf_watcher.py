@@ -22,7 +22,9 @@ from nodeagent.adapters.ebpf_kernel import Kernel, Ring, close_all
 from nodeagent.adapters.ebpf_libraries import Kind, Libraries, Mapping, distinct, file_id, foreign
 from nodeagent.adapters.ebpf_pins import BPFFS
 from nodeagent.adapters.ebpf_programs import pid_namespace
+from nodeagent.adapters.library_identity import library_identity
 from nodeagent.adapters.pidfd import read_process
+from nodeagent.ports import LibraryIdentity
 from nodeagent.telemetry_ports import (
     Actor,
     AuditWindow,
@@ -109,6 +111,7 @@ class Watcher:
         self._refusals: cgroups.Refusals | None = None
         self._libraries = Libraries()
         self._known: frozenset[FileId] = frozenset()
+        self._former: frozenset[LibraryIdentity] = frozenset()
         self._asked: frozenset[int] = frozenset()
         self._watched: dict[int, _Watched] = {}
         self._shims: dict[FileId, _Shim] = {}
@@ -271,7 +274,10 @@ class Watcher:
             if number is not None:
                 self._kernel.update(self._fds["watched_cgroups"], rec.WORD.pack(number), b"\1")
 
-    def known_libraries(self, paths: Collection[str]) -> None:
+    def known_libraries(
+        self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
+    ) -> None:
+        self._former = frozenset(former)
         found = (file_id(path) for path in paths)
         self._known = frozenset(one for one in found if one is not None)
         self._libraries.forget()
@@ -300,6 +306,8 @@ class Watcher:
             return
         for mapping in foreign(watched.mappings, self._known):
             if (mapping.file,) in watched.told:
+                continue
+            if library_identity(mapping.through) in self._former:
                 continue
             watched.told.add((mapping.file,))
             kind = "driver" if mapping.kind is Kind.DRIVER else "interposer"

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from nodeagent.adapters.sqlite_file import SqliteFile
 from nodeagent.core.events import read_plain, write_plain
-from nodeagent.ports import GrantRecord, GrantState, LedgerLost
+from nodeagent.ports import GrantRecord, GrantState, LedgerLost, LibraryIdentity
 from nodeagent.queue_ports import Done, Fence, Work, WorkKey
-from nodeagent.watch_ports import AuditRow, Hold, LibraryIdentity
+from nodeagent.watch_ports import AuditRow, Hold
 
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""

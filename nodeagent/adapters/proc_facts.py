@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.cgroups import container_path, freezer_path, pod_in, unified_path
+from nodeagent.adapters.library_identity import library_identity
 from nodeagent.adapters.pidfd import LARGEST_PID, read_process
+from nodeagent.ports import LibraryIdentity
 from nodeagent.watch_ports import MappedLibrary, ProcessFacts
 
 MOST_ANCESTORS: Final = 64
@@ -41,7 +43,7 @@ class ProcInspector:
         )
 
     def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
-        found: dict[tuple[int, int], str] = {}
+        found: dict[tuple[int, int], tuple[str, str]] = {}
         try:
             with open(f"/proc/{pid}/maps", "rb") as maps:
                 for line in maps:
@@ -52,10 +54,15 @@ class ProcInspector:
                         continue
                     major, _, minor = fields[3].partition(b":")
                     device = os.makedev(int(major, 16), int(minor, 16))
-                    found[device, int(fields[4])] = fields[5].decode(errors="replace")
+                    path = fields[5].decode(errors="replace")
+                    through = f"/proc/{pid}/map_files/{fields[0].decode(errors='replace')}"
+                    found[device, int(fields[4])] = path, through
         except (OSError, ValueError):
             return ()
-        return tuple(MappedLibrary(*key, path) for key, path in found.items())
+        return tuple(MappedLibrary(*key, *names) for key, names in found.items())
+
+    def identity(self, path: str) -> LibraryIdentity | None:
+        return library_identity(path)
 
     def file_id(self, path: str) -> tuple[int, int] | None:
         try:

@@ -9,7 +9,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
-from nodeagent.ports import Finding, Peer, RefusalKind, Refused, TracedDevice, TraceView
+from nodeagent.ports import (
+    Finding,
+    LibraryIdentity,
+    Peer,
+    RefusalKind,
+    Refused,
+    TracedDevice,
+    TraceView,
+)
+from nodeagent.shell.drivers import Drivers
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.telemetry_ports import (
@@ -38,14 +47,16 @@ class KernelDesk:
         keeper: Keeper,
         gpus: Gpus,
         known: Callable[[], frozenset[str]],
+        drivers: Drivers,
         missing: Callable[[], list[Finding]],
     ) -> None:
         self.watch = watch
         self._keeper = keeper
         self._gpus = gpus
         self._known = known
+        self._drivers = drivers
         self._missing = missing
-        self._libraries: frozenset[str] = frozenset()
+        self._libraries: tuple[frozenset[str], frozenset[LibraryIdentity]] | None = None
         self._events: Counter[str] = Counter()
         self._traces = 0
         self._task: asyncio.Task[None] | None = None
@@ -67,14 +78,21 @@ class KernelDesk:
     async def _look_loop(self) -> None:
         while True:
             self.watch.watch_processes(self._keeper.tenant_pids() | self._seen_by_nvml())
-            libraries = await asyncio.to_thread(self._known) | self._drivers_of_grants()
+            paths, host = await asyncio.to_thread(self._look_at_drivers)
+            self._drivers.remember(host)
+            libraries = paths | self._drivers_of_grants(), host
+            # Also when a driver of the same name is another file now.
             if libraries != self._libraries:
                 self._libraries = libraries
-                self.watch.known_libraries(libraries)
+                self.watch.known_libraries(libraries[0], self._drivers.seen())
             await asyncio.sleep(LOOK_S)
 
     def _seen_by_nvml(self) -> set[int]:
         return {process.pid for gpu in self._gpus.readings.values() for process in gpu.processes}
+
+    def _look_at_drivers(self) -> tuple[frozenset[str], frozenset[LibraryIdentity]]:
+        paths = self._known()
+        return paths, self._drivers.identities(paths)
 
     def _drivers_of_grants(self) -> frozenset[str]:
         """What our library stands before in them; named by whoever asked for the grant."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from nodeagent.core.sightings import (
     Look,
     Subject,
 )
-from nodeagent.ports import Clock, ContainedView, NodeReading, Process
+from nodeagent.ports import Clock, ContainedView, LibraryIdentity, NodeReading, Process
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
@@ -38,7 +38,7 @@ from nodeagent.telemetry_ports import (
     KernelWatch,
 )
 from nodeagent.units import MIB, NS_PER_S, GpuUuid, GrantId
-from nodeagent.watch_ports import Inspector, ProcessFacts
+from nodeagent.watch_ports import Inspector, MappedLibrary, ProcessFacts
 
 MAPS_EVERY_S: Final = 5.0
 """Between two looks at the mapped libraries of one process; each costs about 21 us."""
@@ -69,6 +69,8 @@ class Watch:
         """(namespace, queue) of a grant that came through the queue."""
         self.known_libraries: Callable[[], Iterable[str]] = tuple
         """Paths of driver libraries that processes may have mapped."""
+        self.former_libraries: Callable[[], Collection[LibraryIdentity]] = frozenset
+        """Those this node has had, as of a process that has one from before an update mapped."""
         self.detections: Counter[str] = Counter({str(rule): 0 for rule in Rule})
         self._facts: dict[int, ProcessFacts] = {}
         self._maps: dict[tuple[int, int], tuple[int, tuple[ForeignMapping, ...]]] = {}
@@ -158,7 +160,8 @@ class Watch:
         elif isinstance(event, ForeignLibrary) and event.resembles == "driver":
             # Not a copy of ours: one from before an upgrade is mapped by every older process.
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
-            if subject is not None:
+            # The eBPF child hears of a new driver a moment later than the first program may map it.
+            if subject is not None and (event.file.device, event.file.inode) not in self._known():
                 self._told_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
         elif isinstance(event, AuditWindow):
             for one in event.processes:
@@ -341,19 +344,26 @@ class Watch:
                 continue
             looked += 1
             if known is None:
-                ids = (self._inspector.file_id(path) for path in self.known_libraries())
-                known = {one for one in ids if one is not None}
+                known = self._known()
             self._maps[key] = (
                 now_ns,
                 tuple(
                     ForeignMapping(user.subject, one.path, one.inode)
                     for one in self._inspector.driver_libraries(user.subject.pid)
-                    if (one.device, one.inode) not in known
+                    if (one.device, one.inode) not in known and not self._is_former(one)
                 ),
             )
         self._maps = {key: found for key, found in self._maps.items() if key in live}
         told, self._told_foreign = self._told_foreign, []
         return (*told, *(one for _at, found in self._maps.values() for one in found))
+
+    def _known(self) -> set[tuple[int, int]]:
+        ids = (self._inspector.file_id(path) for path in self.known_libraries())
+        return {one for one in ids if one is not None}
+
+    def _is_former(self, library: MappedLibrary) -> bool:
+        identity = self._inspector.identity(library.through)
+        return identity is not None and identity in self.former_libraries()
 
     # --- what is done -------------------------------------------------------------------------
 

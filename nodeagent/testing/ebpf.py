@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
+from nodeagent.ports import LibraryIdentity
 from nodeagent.telemetry_ports import (
     KernelEvent,
     KernelWatchUnavailable,
@@ -21,6 +22,7 @@ class FakeKernelWatch:
         self.current = WatchStatus(WatchState.OFF)
         self.watched: frozenset[int] = frozenset()
         self.libraries: frozenset[str] = frozenset()
+        self.former: frozenset[LibraryIdentity] = frozenset()
         self.counts: tuple[LaunchCounts, ...] = ()
         self.traced: Counter[int] = Counter()
         self._denied: set[str] = set()
@@ -45,8 +47,10 @@ class FakeKernelWatch:
     def watch_processes(self, pids: Collection[int]) -> None:
         self.watched = frozenset(pids)
 
-    def known_libraries(self, paths: Collection[str]) -> None:
-        self.libraries = frozenset(paths)
+    def known_libraries(
+        self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
+    ) -> None:
+        self.libraries, self.former = frozenset(paths), frozenset(former)
 
     async def launches(self) -> LaunchReading:
         self._check()

@@ -17,6 +17,7 @@ from nodeagent.ports import (
     ContainerRef,
     GrantRecord,
     LedgerFull,
+    LibraryIdentity,
     NodeReading,
     Process,
     ProcessReading,
@@ -49,6 +50,7 @@ class World:
 
     facts: dict[int, ProcessFacts] = field(default_factory=dict)
     libraries: dict[int, tuple[MappedLibrary, ...]] = field(default_factory=dict)
+    identities: dict[str, LibraryIdentity] = field(default_factory=dict)
     done: list[tuple[object, ...]] = field(default_factory=list)
     rows: list[AuditRow] = field(default_factory=list)
     full: bool = False
@@ -133,6 +135,9 @@ class World:
     def file_id(self, path: str) -> tuple[int, int] | None:
         return (1, 1) if path == "/real/libcuda.so.1" else None
 
+    def identity(self, path: str) -> LibraryIdentity | None:
+        return self.identities.get(path)
+
     def find(self, pid: int, starttime_ticks: int) -> Any:
         facts = self.facts.get(pid)
         if facts is None or facts.starttime_ticks != starttime_ticks:
@@ -182,7 +187,10 @@ def bench(act: Callable[[Bench], Any], **settings: Any) -> None:
     async def run() -> None:
         world: Any = World()
         inspector = SimpleNamespace(
-            facts=world.facts_of, driver_libraries=world.driver_libraries, file_id=world.file_id
+            facts=world.facts_of,
+            driver_libraries=world.driver_libraries,
+            file_id=world.file_id,
+            identity=world.identity,
         )
         made = DetectionSettings(**settings)
         journal = Journal(world, made.repeat_s)
@@ -464,6 +472,32 @@ def test_a_foreign_library_comes_from_proc_or_from_the_kernel_watch() -> None:
         told = [event for event in it.journal.after(0) if event.kind == "foreign_libcuda"]
         assert [(event.pid, "renamed" in event.evidence) for event in told] == [(7, False)]
         assert it.watch.detections["foreign_libcuda"] == 2, "one program, told once, counted twice"
+
+    bench(act)
+
+
+OLD = LibraryIdentity(1, 2, 3, 1 << 20, 10**18, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({}, False)]
+    + [
+        ({name: getattr(OLD, name) + 1}, True)
+        for name in ("device", "inode", "generation", "size_bytes", "modified_ns", "uid")
+    ],
+)
+def test_the_nodes_own_driver_from_before_an_update_is_no_foreign_one(
+    changes: dict[str, int], told: bool
+) -> None:
+    async def act(it: Bench) -> None:
+        it.world.add(7)
+        library = MappedLibrary(1, 2, "/real/libcuda.so.1 (deleted)", "/proc/7/map_files/1-2")
+        it.world.libraries[7] = (library,)
+        it.world.identities["/proc/7/map_files/1-2"] = replace(OLD, **changes)
+        it.watch.former_libraries = lambda: {OLD}
+        await it.looks(on_gpu(7), 1)
+        assert ("foreign_libcuda" in it.kinds()) is told
 
     bench(act)
 
