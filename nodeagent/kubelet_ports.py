@@ -74,6 +74,8 @@ class CheckpointEntry:
     device_ids: frozenset[str]
     nonce: Nonce | None
     """Out of the answer the kubelet keeps; None: the answer was another plugin's."""
+    driver: str = ""
+    """Out of the same answer, see Allocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,15 @@ class PodIdentity:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name else f"pod {self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A container with our answer, as the kubelet's checkpoint has it."""
+
+    nonce: Nonce
+    container: str
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +181,9 @@ class Allocation:
     pod: PodIdentity | None = None
     container: str = ""
     grant: GrantId | None = None
+    driver: str = ""
+    """The driver's generation that the answer names beside the nonce; empty: it names none, as
+    the answers of earlier releases, and the grant's own file has everything."""
 
 
 class AllocationLedger(Protocol):

@@ -146,6 +146,7 @@ def make_kubelet(
         cdi,
         limit_sources(config, queue),
         mounter.mounts_of,
+        mounter.files,
         fatal,
         decided=queue.decided_gpus if queue is not None else Counter,
         bound=bound,

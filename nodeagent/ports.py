@@ -8,6 +8,7 @@ Adapters give these, `nodeagent.testing` gives fakes that behave, the core sees 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Protocol
@@ -877,6 +878,20 @@ class DriverLibrary:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenFiles:
+    """What of ours every container is given, whichever grant it runs in. Paths are the host's."""
+
+    preload_path: str
+    """Our library for /etc/ld.so.preload."""
+    hook_path: str = ""
+    """Our program that a runtime starts while it makes the container: it adds our line to the
+    image's own /etc/ld.so.preload. Empty: there is none, `preload_list_path` replaces the file."""
+    preload_list_path: str = ""
+    """A file with that one line."""
+    libraries: tuple[DriverLibrary, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GrantMounts:
     """What one container must be given so that it runs inside its grant. Paths are the host's
     unless they say otherwise; nothing here is a limit, limits are in the region alone."""
@@ -895,14 +910,7 @@ class GrantMounts:
     socket_path: str
     container_dir: str
     """Where the container sees `region_dir`: /run/sluice/grant, the interposer's fixed place."""
-    preload_path: str
-    """Our library for /etc/ld.so.preload, on the host."""
-    hook_path: str = ""
-    """Our program that a runtime starts while it makes the container: it adds our line to the
-    image's own /etc/ld.so.preload. Empty: there is none, `preload_list_path` replaces the file."""
-    preload_list_path: str = ""
-    """A file with that one line."""
-    libraries: tuple[DriverLibrary, ...] = ()
+    files: GivenFiles
     counted_gpus: tuple[GpuUuid, ...] = ()
     """Those that Allocate was asked for; the grant may be on others."""
     pod_uid: str = ""
@@ -932,7 +940,7 @@ class ContainerAnswer:
     the container, so nothing in it may depend on which pod it is."""
 
     cdi_devices: tuple[str, ...] = ()
-    """sluice.dev/grant=<nonce>."""
+    """sluice.dev/driver=<generation>, where there is one, and sluice.dev/grant=<nonce>."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[ContainerMount, ...] = ()
@@ -940,18 +948,29 @@ class ContainerAnswer:
 
 
 class CdiPort(Protocol):
-    """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, used once."""
+    """The runtime's way to a grant. A nonce is 32 lower-case hexadecimal digits, used once; so is
+    a driver's generation, which names what all containers have in common."""
 
     fixes_gpus: bool
     """The answer to Allocate decides the GPUs: a grant on others cannot be written."""
+    driver: str
+    """The generation to name in new answers; empty: there is none, a grant's own file has all."""
 
-    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
+    def renew_driver(self, files: GivenFiles) -> None:
+        """Writes what is installed now for all containers and sets `driver`; under a new name
+        where it differs from before. Raises OSError, or ValueError where nothing can be shared
+        and `driver` is empty."""
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
         """By the configured strategy; `gpus` are those of the device ids, a hint. No I/O."""
 
-    def write(self, nonce: str, edits: GrantMounts) -> float:
-        """Durable when it returns, and visible to the runtime after that many seconds; 0.0: it was
-        there already, word for word, for long enough. Raises OSError, or ValueError for what
-        cannot be written."""
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
+        """What the answer with this nonce and this driver names. Durable when it returns, and
+        visible to the runtime after that many seconds; 0.0: it was there already, word for word,
+        for long enough. Raises OSError, or ValueError for what cannot be written."""
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        """Removes every other generation but the one in `driver`."""
 
     def remove(self, nonce: str) -> None:
         """Idempotent."""

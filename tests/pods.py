@@ -56,12 +56,12 @@ class Kubelet:
         assert "error" not in answer, answer
         return str(answer["uid"])
 
-    def cdi_device(self, uid: str, container: str = "main") -> str:
-        """Starts the container; the one CDI device the runtime is given."""
+    def cdi_devices(self, uid: str, container: str = "main") -> list[str]:
+        """Starts the container; the CDI devices the runtime is given, the grant's own last."""
         answer = self.do("start_container", uid=uid, container=container)
         assert "error" not in answer, answer
-        (device,) = answer["answer"]["cdi_devices"]
-        return str(device)
+        devices: list[str] = answer["answer"]["cdi_devices"]
+        return devices
 
     def stop(self) -> None:
         self.process.kill()
@@ -73,13 +73,6 @@ class PodNode:
     node: Node
     kubelet: Kubelet
     cdi_dir: Path
-
-    def document(self, device: str) -> dict[str, Any]:
-        """What the runtime reads about a device of ours."""
-        nonce = device.rpartition("=")[2]
-        (path,) = self.cdi_dir.glob(f"*{nonce}*.json")
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
 
 
 @contextlib.contextmanager
@@ -102,6 +95,7 @@ def pod_node(
                 for name in ("libcuda.so.1", "libnvidia-ml.so.1")
             }
             write_installed(cdi_dir, installed_spec(uuids, libraries))
+            until("what all share is written", lambda: list(cdi_dir.glob("sluice.dev-driver_*")))
             until("the kubelet has the devices", lambda: len(kubelet.healthy()) >= devices)
             yield PodNode(node, kubelet, cdi_dir)
     finally:

@@ -1,10 +1,15 @@
-"""Grants as the container runtime reads them: one CDI file for each, or for runtimes without CDI
-one directory of links.
+"""Grants as the container runtime reads them: one CDI file for each beside one for all of them, or
+for runtimes without CDI one directory of links.
 
 The runtime's library is told of changes by inotify, and only of some: a file renamed within the
 directory is seen, one renamed into it from elsewhere or linked there never is. So a file is
 written beside its place, synced and renamed, and has a few milliseconds before anybody is told.
 Names are never used twice, so that what a slow cache still has cannot be another container's.
+
+The runtime reads every file again after each change, so what containers have in common is in one
+file, named after what was installed when it was first written (a generation). An answer of
+Allocate keeps its names for ever, through upgrades of the driver and of Sluice: what they stand
+for is looked at whenever a container starts, and that start waits for what had to be written.
 """
 
 from __future__ import annotations
@@ -18,21 +23,26 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nodeagent.adapters.cdi_installed import DIRECTORIES, SUFFIXES, InstalledSpecs
 from nodeagent.core import cdi
-from nodeagent.core.cdi_base import edits_of
+from nodeagent.core.cdi_base import BaseSpec, Edits, common_edits, edits_of
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import CdiPort, ContainerAnswer, Finding, GrantMounts
+from nodeagent.ports import CdiPort, ContainerAnswer, Finding, GivenFiles, GrantMounts
 from nodeagent.units import GpuUuid
 
 OURS: Final = cdi.KIND.replace("/", "-") + "_"
 """How our files' names begin: the library's convention for what lives as long as a container."""
 STRATEGIES: Final = ("cdi-cri", "cdi-annotations", "envvar")
+OUR_DRIVERS: Final = cdi.DRIVER_KIND.replace("/", "-") + "_"
 _FILE: Final = re.compile(re.escape(OURS) + r"([0-9a-f]{32})\.json")
-_TEMPORARY: Final = re.compile(r"\." + re.escape(OURS) + r"[0-9a-f]{32}\.[0-9a-f]{16}\.tmp")
+_DRIVER_FILE: Final = re.compile(re.escape(OUR_DRIVERS) + r"([0-9a-f]{32})\.json")
+_TEMPORARY: Final = re.compile(
+    rf"\.(?:{re.escape(OURS)}|{re.escape(OUR_DRIVERS)})[0-9a-f]{{32}}\.[0-9a-f]{{16}}\.tmp"
+)
 TOPIC: Final = "cdi"
 _NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -60,7 +70,7 @@ class CdiFiles:
 
     def __init__(
         self,
-        answer: Callable[[str], ContainerAnswer],
+        answer: Callable[[str, str], ContainerAnswer],
         indexes: Indexes,
         directories: Sequence[Path] = DIRECTORIES,
     ) -> None:
@@ -68,22 +78,59 @@ class CdiFiles:
         self._indexes = indexes
         self.directories = tuple(directories)
         self._directory = directories[-1]
-        self._installed = InstalledSpecs(directories, OURS)
+        self._installed = InstalledSpecs(directories, (OURS, OUR_DRIVERS))
         self._lock = threading.Lock()
+        self.driver = ""
 
-    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
-        return self._answer(nonce)
+    def renew_driver(self, files: GivenFiles) -> None:
+        specs, broken = self._installed.read()
+        try:
+            common, version = self._common(specs, (), broken)
+            edits = cdi.driver_edits(common, files)
+        except ValueError:
+            self.driver = ""
+            raise
+        generation = cdi.generation_of(edits, version)
+        document = cdi.driver_document(generation, version, edits)
+        with self._lock, _opened(self._directory) as directory:
+            _put(directory, _driver_file_name(generation), document)
+        self.driver = generation
 
-    def write(self, nonce: str, edits: GrantMounts) -> float:
-        name = _file_name(nonce)
+    def _common(
+        self, specs: Sequence[BaseSpec], gpus: Sequence[GpuUuid], broken: Sequence[str]
+    ) -> tuple[Edits, tuple[int, int, int]]:
+        indexes = self._indexes()
+        return common_edits(specs, (*indexes, *gpus), indexes, broken)
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
+        return self._answer(nonce, driver)
+
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
+        """The driver's generation is brought to what is installed now, whatever its name says: its
+        libraries have gone with the old driver. Whichever of its contents a container is given,
+        ours lies over the driver's library in it."""
+        documents: dict[str, Mapping[str, Any]] = {}
+        own = _file_name(nonce)
         specs, broken = self._installed.read()
         base, version = edits_of(specs, edits.gpus, self._indexes(), broken)
-        text = json.dumps(cdi.document(nonce, base, version, edits), separators=(",", ":"))
+        if driver:
+            common, needs = self._common(specs, edits.gpus, broken)
+            documents[_driver_file_name(driver)] = cdi.driver_document(
+                driver, needs, cdi.driver_edits(common, edits.files)
+            )
+            documents[own] = cdi.own_document(nonce, base, common, version, edits)
+        else:
+            documents[own] = cdi.document(nonce, base, version, edits)
         with self._lock, _opened(self._directory) as directory:
-            age_s = _age_of_same(directory, name, text.encode())
-            if age_s is None:
-                _replace(directory, name, text.encode())
-            return max(0.0, cdi.settles_s(self._bytes()) - (age_s or 0.0))
+            ages = [_put(directory, name, one) for name, one in documents.items()]
+            return max(0.0, cdi.settles_s(self._bytes()) - min(ages))
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        with self._lock, _opened(self._directory) as directory:
+            for name in os.listdir(directory):
+                found = _DRIVER_FILE.fullmatch(name)
+                if found is not None and found[1] not in drivers and found[1] != self.driver:
+                    _unlink(directory, name)
 
     def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
         specs, broken = self._installed.read()
@@ -94,6 +141,11 @@ class CdiFiles:
         except (OSError, ValueError) as error:
             what, _, remedy = str(error).rpartition(": ")
             return Finding(TOPIC, "missing", f"no container can be given a GPU: {what}", remedy)
+        try:
+            self._common(specs, gpus, broken)
+        except ValueError as error:
+            what, _, remedy = str(error).rpartition(": ")
+            return Finding(TOPIC, "warning", f"starts wait longer than they need: {what}", remedy)
         sources = ", ".join(spec.source for spec in specs)
         if broken:
             return Finding(
@@ -130,15 +182,22 @@ class RegionLinks:
     """Strategy envvar: NONCE/ with links to what the container's mounts name."""
 
     fixes_gpus = True
+    driver = ""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.Lock()
 
-    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
+    def renew_driver(self, files: GivenFiles) -> None:
+        """NVIDIA's runtime brings the driver."""
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        """There are none."""
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
         return cdi.by_environment(nonce, gpus, str(self._directory))
 
-    def write(self, nonce: str, edits: GrantMounts) -> float:
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
         """No cache stands between."""
         wanted = cdi.links(nonce, edits)
         for target in wanted.values():
@@ -181,6 +240,10 @@ def _file_name(nonce: str) -> str:
     return f"{OURS}{cdi.check_nonce(nonce)}.json"
 
 
+def _driver_file_name(generation: str) -> str:
+    return f"{OUR_DRIVERS}{cdi.check_nonce(generation)}.json"
+
+
 # --- one directory, by its descriptor: names below it are single components, links are not
 # followed, so nobody who could write elsewhere can lead us there
 
@@ -214,6 +277,15 @@ def _check_owner(directory: int, path: str) -> None:
             f"{path} may be written by others than root (mode {stat.S_IMODE(seen.st_mode):o}, owner"
             f" {seen.st_uid}): chown root and chmod go-w it, the runtime does as root what is there"
         )
+
+
+def _put(directory: int, name: str, document: Mapping[str, Any]) -> float:
+    """How long it has been there, in s; 0 when it had to be written."""
+    data = json.dumps(document, separators=(",", ":")).encode()
+    age_s = _age_of_same(directory, name, data)
+    if age_s is None:
+        _replace(directory, name, data)
+    return age_s or 0.0
 
 
 def _age_of_same(directory: int, name: str, data: bytes) -> float | None:

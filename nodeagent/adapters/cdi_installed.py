@@ -29,7 +29,7 @@ class InstalledSpecs:
     """Reads each file once for each version of it: parsing one in Python takes longer than all
     the rest of writing a grant's file."""
 
-    def __init__(self, directories: Sequence[Path], ours: str) -> None:
+    def __init__(self, directories: Sequence[Path], ours: tuple[str, ...]) -> None:
         """`ours` begins the names of the files that we wrote ourselves."""
         self._directories = tuple(directories)
         self._ours = ours
@@ -53,7 +53,7 @@ class InstalledSpecs:
         return [
             directory / name
             for name in names
-            if name.endswith(SUFFIXES) and not name.startswith((self._ours, "."))
+            if name.endswith(SUFFIXES) and not name.startswith((*self._ours, "."))
         ]
 
     def _look(self, path: Path) -> tuple[_Mark, BaseSpec | None, str] | None:

@@ -13,7 +13,7 @@ from nodeagent.adapters.injection import GRANT_DIR, Cover, covers, find_driver
 from nodeagent.adapters.library_store import libraries
 from nodeagent.core.kubelet_choice import hinted_gpus
 from nodeagent.native import NativeFiles
-from nodeagent.ports import DriverLibrary, GrantMounts, GrantRecord
+from nodeagent.ports import DriverLibrary, GivenFiles, GrantMounts, GrantRecord
 
 
 class GrantMounter:
@@ -36,7 +36,6 @@ class GrantMounter:
 
     def mounts_of(self, record: GrantRecord, region_dir: str, container: str) -> GrantMounts:
         """Raises OSError when the driver is not where it is said to be."""
-        files, found = self._installed()
         ref = record.container
         return GrantMounts(
             grant=record.grant,
@@ -46,10 +45,7 @@ class GrantMounter:
             usage_path=f"{region_dir}/{c.USAGE_FILE}",
             socket_path=f"{region_dir}/{c.SOCKET_FILE}",
             container_dir=str(GRANT_DIR),
-            preload_path=str(files.preload_library),
-            hook_path=_if_there(files.container_hook),
-            preload_list_path=_if_there(files.preload_list),
-            libraries=found,
+            files=self.files(),
             counted_gpus=hinted_gpus(ref.device_ids) if ref else (),
             pod_uid=ref.pod_uid if ref else "",
             namespace=ref.namespace if ref else "",
@@ -57,7 +53,8 @@ class GrantMounter:
             container=container,
         )
 
-    def _installed(self) -> tuple[NativeFiles, tuple[DriverLibrary, ...]]:
+    def files(self) -> GivenFiles:
+        """Raises OSError, as `mounts_of`."""
         with self._lock:
             version = self._driver_version()
             if self._known is None or self._known[0] != version:
@@ -65,7 +62,13 @@ class GrantMounter:
                 files = libraries(self._files, {DRIVER: driver, NVML: nvml}, self._library_root)
                 found = tuple(map(_library, covers(self._environment, driver, nvml, files)))
                 self._known = (version, files, found)
-            return self._known[1:]
+            _, files, found = self._known
+        return GivenFiles(
+            preload_path=str(files.preload_library),
+            hook_path=_if_there(files.container_hook),
+            preload_list_path=_if_there(files.preload_list),
+            libraries=found,
+        )
 
 
 def _library(cover: Cover) -> DriverLibrary:

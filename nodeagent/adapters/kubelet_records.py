@@ -18,7 +18,13 @@ from typing import Any, Final
 
 import grpc
 
-from nodeagent.adapters.kubelet_wire import POD_RESOURCES, PODS, KubeletWire
+from nodeagent.adapters.kubelet_wire import (
+    POD_RESOURCES,
+    PODS,
+    KubeletWire,
+    driver_of,
+    nonce_of,
+)
 from nodeagent.kubelet_ports import (
     Checkpoint,
     CheckpointEntry,
@@ -124,13 +130,15 @@ def read_checkpoint(document: Any, resources: AbstractSet[str], wire: KubeletWir
     for entry in data.get("PodDeviceEntries") or ():
         if entry["ResourceName"] not in resources:
             continue
+        answer = wire.read_answer_bytes(_answer(entry.get("AllocResp")))
         entries.append(
             CheckpointEntry(
                 pod_uid=PodUid(_text(entry["PodUID"])),
                 container=_text(entry["ContainerName"]),
                 resource=_text(entry["ResourceName"]),
                 device_ids=_device_ids(entry["DeviceIDs"]),
-                nonce=wire.nonce_in(_answer(entry.get("AllocResp"))),
+                nonce=nonce_of(answer),
+                driver=driver_of(answer),
             )
         )
     known = data.get("RegisteredDevices") or {}

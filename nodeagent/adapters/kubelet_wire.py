@@ -25,6 +25,7 @@ POD_RESOURCES: Final = "v1.PodResourcesLister"
 PODS: Final = "v1alpha1.Pods"
 
 _CDI_NAME: Final = re.compile(r"sluice\.dev/grant=([0-9a-f]{32})")
+_DRIVER_NAME: Final = re.compile(r"sluice\.dev/driver=([0-9a-f]{32})(?![0-9A-Za-z_.:-])")
 _BINDING: Final = re.compile(r"/([0-9a-f]{32})(?:/|$)")
 """Strategy envvar mounts a directory named by the nonce."""
 
@@ -113,13 +114,13 @@ class KubeletWire(Descriptors):
             ),
         )
 
-    def nonce_in(self, answer: bytes) -> Nonce | None:
-        """Of the answer that the kubelet keeps; None: the answer was not one of ours."""
+    def read_answer_bytes(self, answer: bytes) -> ContainerAnswer:
+        """What the kubelet keeps; empty where it is not an answer at all."""
         try:
             message = self.plugin("ContainerAllocateResponse").FromString(answer)
         except Exception:  # protobuf's DecodeError is not a stable name
-            return None
-        return nonce_of(self.read_answer(message))
+            return ContainerAnswer()
+        return self.read_answer(message)
 
     # --- PodResources and Pods ----------------------------------------------------------------
 
@@ -163,8 +164,17 @@ def _amounts(quantities: Mapping[str, Any]) -> dict[str, str]:
     return {name: quantity.string for name, quantity in quantities.items()}
 
 
+def driver_of(answer: ContainerAnswer) -> str:
+    """The driver's generation that the runtime is told beside the nonce; empty: none."""
+    for text in (*answer.cdi_devices, *answer.annotations.values()):
+        found = _DRIVER_NAME.search(text)
+        if found is not None:
+            return found[1]
+    return ""
+
+
 def nonce_of(answer: ContainerAnswer) -> Nonce | None:
-    """By whichever strategy it was given."""
+    """By whichever strategy it was given; None: not one of ours."""
     for text in (*answer.cdi_devices, *answer.annotations.values()):
         found = _CDI_NAME.search(text)
         if found is not None:

@@ -1,5 +1,9 @@
-"""The CDI specification of one grant, as a value: the installed driver's edits for its GPUs, with
-our libraries in the place of the driver's and the grant's region.
+"""The CDI specifications of grants, as values: the installed driver's edits for a grant's GPUs,
+with our libraries in the place of the driver's and the grant's region.
+
+There are two for each container: what all containers of the node have alike, under the name of the
+driver's generation, and what is the grant's own, under its nonce. Answers to Allocate that name no
+generation have both in the second.
 
 What a driver needs in a container (nodes, libraries, hooks) is known to `nvidia-ctk cdi generate`
 and changes with every release, so it is copied from the `nvidia.com/gpu` specification of this
@@ -11,17 +15,20 @@ region. Source: the Container Device Interface specification 0.5.0 and later.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nodeagent.core.cdi_base import KIND as BASE_KIND
-from nodeagent.core.cdi_base import LISTS, Edits, dotted
+from nodeagent.core.cdi_base import LISTS, Edits, beyond, dotted
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import ContainerAnswer, ContainerMount, DriverLibrary, GrantMounts
+from nodeagent.ports import ContainerAnswer, ContainerMount, DriverLibrary, GivenFiles, GrantMounts
 from nodeagent.units import GpuUuid
 
 KIND: Final = "sluice.dev/grant"
+DRIVER_KIND: Final = "sluice.dev/driver"
 ANNOTATED_VERSION: Final = (0, 6, 0)
 """First version whose devices may carry annotations; older readers refuse the file for them."""
 LIBRARY_PATH: Final = "/run/sluice/lib/libsluice.so"
@@ -56,6 +63,13 @@ def check_nonce(nonce: str) -> str:
     return nonce
 
 
+def generation_of(edits: Edits, version: tuple[int, int, int]) -> str:
+    """The name under which edits are given to containers that come from now on: others have
+    another. An older name may come to stand for them too, when its own are no longer installed."""
+    text = json.dumps([dotted(version), edits], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def settles_s(directory_bytes: int) -> float:
     """Until the runtime can be asked for a file that was renamed just now, in s."""
     return SETTLES_S + directory_bytes * SETTLES_S_PER_BYTE
@@ -66,18 +80,98 @@ def device_name(nonce: str) -> str:
     return f"{KIND}={check_nonce(nonce)}"
 
 
+def driver_name(generation: str) -> str:
+    return f"{DRIVER_KIND}={check_nonce(generation)}"
+
+
+def device_names(nonce: str, driver: str) -> tuple[str, ...]:
+    """Of one container, in the order in which their edits are to be made: the grant's own last."""
+    return (*((driver_name(driver),) if driver else ()), device_name(nonce))
+
+
 # --- our specification ----------------------------------------------------------------------------
+
+
+def driver_edits(base: Edits, files: GivenFiles) -> Edits:
+    """The driver's edits with our libraries in the place of its own. Complete in itself: whatever
+    GPU is given beside it, our library is over the driver's. Raises ValueError when the driver's
+    edits have no libcuda: then a container would have a GPU and no limits."""
+    real: dict[str, list[str]] = {}
+    mounts = _covered(base, files.libraries, real)
+    if not any(name.startswith(DRIVER_STEM) for name in real):
+        raise ValueError(
+            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice knows of"
+            " (looked for: "
+            + (", ".join(one.host_path for one in files.libraries) or "none was found")
+            + "), so a container would have the GPU without limits: is it of another driver"
+            " version? generate it again with nvidia-ctk cdi generate"
+        )
+    mounts += _real_ones(files.libraries, real)
+    mounts.append(_bind(files.preload_path, LIBRARY_PATH))
+    hooks = _allowed(base)
+    if files.hook_path:
+        hooks.append(
+            {
+                "hookName": "createContainer",
+                "path": files.hook_path,
+                "args": [posixpath.basename(files.hook_path), "preload", LIBRARY_PATH],
+            }
+        )
+    elif files.preload_list_path:
+        mounts.append(_bind(files.preload_list_path, PRELOAD_FILE))
+    else:
+        raise ValueError("neither the container hook nor ld.so.preload is among our files")
+    return {**base, "mounts": mounts, "hooks": hooks}
+
+
+def driver_document(generation: str, version: tuple[int, int, int], edits: Edits) -> dict[str, Any]:
+    """The specification with one device, the generation."""
+    check_nonce(generation)
+    return _specification(DRIVER_KIND, version, {"name": generation}, edits)
 
 
 def document(
     nonce: str, base: Edits, version: tuple[int, int, int], grant: GrantMounts
 ) -> dict[str, Any]:
-    """The specification with one device, the nonce. Raises ValueError when the driver's edits
-    have no libcuda: then a container would have a GPU and no limits."""
+    """The specification with one device, the nonce, that has everything. Raises ValueError as
+    `driver_edits`."""
+    device = _device(nonce, version, grant)
+    edits = driver_edits(base, grant.files)
+    whole = {**edits, "mounts": [*edits["mounts"], *_region(grant)]}
+    return _specification(KIND, version, device, whole)
+
+
+def own_document(
+    nonce: str, base: Edits, common: Edits, version: tuple[int, int, int], grant: GrantMounts
+) -> dict[str, Any]:
+    """The specification with one device, the nonce, for a container that is given the driver's
+    generation made of `common` as well: both together make what `document` makes of `base`. Our
+    hook then runs before those of single GPUs, which make links below /dev/dri."""
+    rest = beyond(base, common)
+    real: dict[str, list[str]] = {}
+    mounts = _covered(rest, grant.files.libraries, real)
+    if real:  # a driver's library that only this GPU is given
+        known: dict[str, list[str]] = {}
+        _covered(common, grant.files.libraries, known)
+        everywhere = {name: known.get(name, []) + found for name, found in real.items()}
+        mounts += _real_ones(grant.files.libraries, everywhere)
+    edits = {**rest, "mounts": [*mounts, *_region(grant)], "hooks": _allowed(rest)}
+    return _specification(KIND, version, _device(nonce, version, grant), edits)
+
+
+def _specification(
+    kind: str, version: tuple[int, int, int], device: Mapping[str, Any], edits: Edits
+) -> dict[str, Any]:
+    given = {key: list(value) if key in LISTS else value for key, value in edits.items() if value}
+    return {
+        "cdiVersion": dotted(version),
+        "kind": kind,
+        "devices": [{**device, "containerEdits": given}],
+    }
+
+
+def _device(nonce: str, version: tuple[int, int, int], grant: GrantMounts) -> dict[str, Any]:
     check_nonce(nonce)
-    edits = {key: list(value) if key in LISTS else value for key, value in base.items()}
-    edits["mounts"] = _mounts(list(base.get("mounts") or ()), grant)
-    edits["hooks"] = _hooks(list(base.get("hooks") or ()), grant)
     device: dict[str, Any] = {"name": nonce}
     if version >= ANNOTATED_VERSION:
         device["annotations"] = {
@@ -90,43 +184,43 @@ def document(
             )
             if value
         }
-    device["containerEdits"] = {key: value for key, value in edits.items() if value}
-    return {"cdiVersion": dotted(version), "kind": KIND, "devices": [device]}
+    return device
 
 
-def _mounts(base: list[Mapping[str, Any]], grant: GrantMounts) -> list[Mapping[str, Any]]:
+def _covered(
+    base: Edits, libraries: Sequence[DriverLibrary], real: dict[str, list[str]]
+) -> list[Mapping[str, Any]]:
+    """The driver's mounts with ours for its libraries; `real` is told their own host paths."""
     mounts: list[Mapping[str, Any]] = []
-    real: dict[str, list[str]] = {}
-    for mount in base:
-        library = _library_of(mount, grant.libraries)
+    for mount in base.get("mounts") or ():
+        library = _library_of(mount, libraries)
         if library is None:
             mounts.append(mount)
-            mounts += _inside(mount, grant.libraries, real)
+            mounts += _inside(mount, libraries, real)
         else:
             real.setdefault(library.name, []).append(mount["hostPath"])
             mounts.append({**mount, "hostPath": library.shim_path})
-    if not any(name.startswith(DRIVER_STEM) for name in real):
-        raise ValueError(
-            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice knows of"
-            " (looked for: "
-            + (", ".join(one.host_path for one in grant.libraries) or "none was found")
-            + "), so a container would have the GPU without limits: is it of another driver"
-            " version? generate it again with nvidia-ctk cdi generate"
-        )
-    for library in grant.libraries:
-        if library.name in real:
-            mounts.append(_bind(_kept(library, real[library.name]), library.kept_path))
-    mounts.append(_bind(grant.preload_path, LIBRARY_PATH))
-    if not grant.hook_path:
-        if not grant.preload_list_path:
-            raise ValueError("neither the container hook nor ld.so.preload is among our files")
-        mounts.append(_bind(grant.preload_list_path, PRELOAD_FILE))
+    return mounts
+
+
+def _real_ones(
+    libraries: Sequence[DriverLibrary], real: Mapping[str, Sequence[str]]
+) -> list[Mapping[str, Any]]:
+    return [
+        _bind(_kept(library, real[library.name]), library.kept_path)
+        for library in libraries
+        if library.name in real
+    ]
+
+
+def _region(grant: GrantMounts) -> list[Mapping[str, Any]]:
     # Read-only as a whole, the usage page alone is the tenant's: a container's root must not
     # touch what the daemon keeps beside it. A socket is connected to through a read-only mount.
     usage = posixpath.join(grant.container_dir, posixpath.basename(grant.usage_path))
-    mounts.append(_bind(grant.region_dir, grant.container_dir, _REGION_RO))
-    mounts.append(_bind(grant.usage_path, usage, _REGION_RW))
-    return mounts
+    return [
+        _bind(grant.region_dir, grant.container_dir, _REGION_RO),
+        _bind(grant.usage_path, usage, _REGION_RW),
+    ]
 
 
 def _library_of(
@@ -165,17 +259,9 @@ def _kept(library: DriverLibrary, mounted: Sequence[str]) -> str:
     return (wide or list(mounted))[0]
 
 
-def _hooks(base: list[Mapping[str, Any]], grant: GrantMounts) -> list[Mapping[str, Any]]:
-    hooks = [hook for hook in base if COMPAT_HOOK not in (hook.get("args") or ())]
-    if grant.hook_path:
-        hooks.append(
-            {
-                "hookName": "createContainer",
-                "path": grant.hook_path,
-                "args": [posixpath.basename(grant.hook_path), "preload", LIBRARY_PATH],
-            }
-        )
-    return hooks
+def _allowed(base: Edits) -> list[Mapping[str, Any]]:
+    """The driver's hooks."""
+    return [hook for hook in base.get("hooks") or () if COMPAT_HOOK not in (hook.get("args") or ())]
 
 
 def _bind(
@@ -196,14 +282,15 @@ def _named(name: str, stem: str) -> bool:
 # --- what Allocate answers ------------------------------------------------------------------------
 
 
-def by_cri(nonce: str) -> ContainerAnswer:
-    """Strategy cdi-cri: the kubelet passes the name on in a field of its own (1.29 and later)."""
-    return ContainerAnswer(cdi_devices=(device_name(nonce),))
+def by_cri(nonce: str, driver: str) -> ContainerAnswer:
+    """Strategy cdi-cri: the kubelet passes names on in a field of its own (1.29 and later)."""
+    return ContainerAnswer(cdi_devices=device_names(nonce, driver))
 
 
-def by_annotation(nonce: str) -> ContainerAnswer:
-    """Strategy cdi-annotations: the same name as an annotation, for older kubelets."""
-    return ContainerAnswer(annotations={f"cdi.k8s.io/sluice_{nonce}": device_name(nonce)})
+def by_annotation(nonce: str, driver: str) -> ContainerAnswer:
+    """Strategy cdi-annotations: the same names in one annotation, for older kubelets."""
+    names = ",".join(device_names(nonce, driver))
+    return ContainerAnswer(annotations={f"cdi.k8s.io/sluice_{nonce}": names})
 
 
 def by_environment(nonce: str, gpus: Sequence[GpuUuid], links_dir: str) -> ContainerAnswer:
@@ -237,7 +324,12 @@ def links(nonce: str, grant: GrantMounts) -> dict[str, str]:
             f" given {', '.join(grant.counted_gpus) or 'none'} when it was admitted; strategy"
             " cdi-cri can follow"
         )
-    if not grant.preload_list_path:
+    if not grant.files.preload_list_path:
         raise ValueError("ld.so.preload is not among our files: install the package again")
-    found = (grant.preload_path, grant.preload_list_path, grant.region_dir, grant.usage_path)
+    found = (
+        grant.files.preload_path,
+        grant.files.preload_list_path,
+        grant.region_dir,
+        grant.usage_path,
+    )
     return dict(zip(LINKED, found, strict=True))

@@ -126,20 +126,11 @@ def edits_of(
     """The edits for these GPUs together and the version they need. Later specifications go first,
     as in the runtime. `indexes` helps where devices are named by index only; `broken` says which
     files could not be read. Raises ValueError where one of the GPUs is not found."""
-    if not specs:
-        raise ValueError(
-            f"no CDI specification of kind {KIND} is installed"
-            + "".join(f" ({one})" for one in broken)
-            + f": install the NVIDIA container toolkit and run `{GENERATE}`"
-        )
+    _check_any(specs, broken)
     parts: list[Edits] = []
     version = OLDEST_VERSION
     for gpu in gpus:
-        names = [str(gpu)] + ([str(indexes[gpu])] if gpu in indexes else [])
-        found = next(
-            ((spec, name) for name in names for spec in reversed(specs) if name in spec.devices),
-            None,
-        )
+        found = _device_of(specs, gpu, indexes)
         if found is None:
             raise ValueError(
                 f"{gpu} is not in {', '.join(spec.source for spec in specs)}"
@@ -150,6 +141,58 @@ def edits_of(
         parts += [part for part in (spec.edits, spec.devices[name]) if part not in parts]
         version = max(version, spec.version)
     return _joined(parts), version
+
+
+def common_edits(
+    specs: Sequence[BaseSpec],
+    gpus: Sequence[GpuUuid],
+    indexes: Mapping[GpuUuid, int],
+    broken: Sequence[str] = (),
+) -> tuple[Edits, tuple[int, int, int]]:
+    """The edits that each of these GPUs has because its specification has them for all its
+    devices, and the version they need. GPUs that are in no specification do not count. Raises
+    ValueError where two specifications differ in that."""
+    _check_any(specs, broken)
+    used = [found[0] for gpu in gpus if (found := _device_of(specs, gpu, indexes))] or [specs[-1]]
+    first = used[0]
+    for other in used:
+        if other.edits != first.edits:
+            raise ValueError(
+                f"{first.source} and {other.source} have different containerEdits for the GPUs of"
+                " this node: remove the one that is out of date"
+            )
+    version = max(OLDEST_VERSION, *(spec.version for spec in used))
+    return _joined([first.edits]), version
+
+
+def beyond(edits: Edits, common: Edits) -> Edits:
+    """What `edits` has and `common` has not, in order."""
+    return {
+        key: [entry for entry in value if entry not in common.get(key, ())]
+        if key in LISTS
+        else value
+        for key, value in edits.items()
+        if value != common.get(key)
+    }
+
+
+def _check_any(specs: Sequence[BaseSpec], broken: Sequence[str]) -> None:
+    if not specs:
+        raise ValueError(
+            f"no CDI specification of kind {KIND} is installed"
+            + "".join(f" ({one})" for one in broken)
+            + f": install the NVIDIA container toolkit and run `{GENERATE}`"
+        )
+
+
+def _device_of(
+    specs: Sequence[BaseSpec], gpu: GpuUuid, indexes: Mapping[GpuUuid, int]
+) -> tuple[BaseSpec, str] | None:
+    """Its specification and its name there; the last one that has it."""
+    names = [str(gpu)] + ([str(indexes[gpu])] if gpu in indexes else [])
+    return next(
+        ((spec, name) for name in names for spec in reversed(specs) if name in spec.devices), None
+    )
 
 
 def _joined(parts: Sequence[Edits]) -> Edits:

@@ -17,6 +17,7 @@ from typing import Any
 from nodeagent.kubelet_ports import (
     Allocation,
     AllocationState,
+    Claim,
     ContainerLimits,
     Listing,
     Nonce,
@@ -75,7 +76,7 @@ class StartAsked:
     resource: str
     device_ids: frozenset[str]
     pod: PodIdentity
-    containers: tuple[tuple[Nonce, str], ...]
+    containers: tuple[Claim, ...]
     limits: ContainerLimits | None
     """None: the pod has its grant already, so nobody was asked."""
     grant: GrantId
@@ -155,6 +156,7 @@ class WriteCdi:
     nonce: Nonce
     grant: GrantId
     container: str
+    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,13 @@ class KeepCdi:
     """Remove every file but these."""
 
     nonces: frozenset[Nonce]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepDrivers:
+    """Remove every generation of the driver's part but these and the newest."""
+
+    drivers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +192,15 @@ class RefuseStart:
 
 
 Instruction = (
-    Commit | MakeGrant | EndGrant | WriteCdi | RemoveCdi | KeepCdi | AnswerStart | RefuseStart
+    Commit
+    | MakeGrant
+    | EndGrant
+    | WriteCdi
+    | RemoveCdi
+    | KeepCdi
+    | KeepDrivers
+    | AnswerStart
+    | RefuseStart
 )
 
 
@@ -229,6 +246,11 @@ class AllocationBook:
     def bound(self) -> list[Allocation]:
         return [row for row in self.rows.values() if row.state is AllocationState.BOUND]
 
+    def _keep_drivers(self) -> KeepDrivers:
+        """Those that a living answer names. One that only the kubelet's checkpoint still knows is
+        written again when its container starts."""
+        return KeepDrivers(frozenset(row.driver for row in self.rows.values() if row.driver))
+
     # --- answers ------------------------------------------------------------------------------
 
     def _intended(self, event: Intended) -> list[Instruction]:
@@ -269,7 +291,7 @@ class AllocationBook:
             return [*out, RefuseStart(event.call, "its grant has just ended")]
         ref = ContainerRef(
             pod_uid=event.pod.uid,
-            container="+".join(dict.fromkeys(name for _, name in event.containers)),
+            container="+".join(dict.fromkeys(one.container for one in event.containers)),
             device_ids=tuple(sorted(event.device_ids)),
             namespace=event.pod.namespace,
             pod=event.pod.name,
@@ -279,8 +301,8 @@ class AllocationBook:
 
     def _contradiction(self, event: StartAsked) -> str:
         """What the kubelet says against what we remember; empty when they agree."""
-        for nonce, _ in event.containers:
-            row = self.rows.get(nonce)
+        for claim in event.containers:
+            nonce, row = claim.nonce, self.rows.get(claim.nonce)
             if row is None:
                 continue
             if row.device_ids != event.device_ids or row.resource != event.resource:
@@ -292,11 +314,16 @@ class AllocationBook:
         return ""
 
     def _adopt(self, event: StartAsked) -> None:
-        for nonce, _ in event.containers:
-            if nonce not in self.rows:
+        for claim in event.containers:
+            if claim.nonce not in self.rows:
                 self.adopted_total += 1
-                self.rows[nonce] = Allocation(
-                    nonce, event.resource, event.device_ids, self._rules.boot_id, event.at_unix_s
+                self.rows[claim.nonce] = Allocation(
+                    claim.nonce,
+                    event.resource,
+                    event.device_ids,
+                    self._rules.boot_id,
+                    event.at_unix_s,
+                    driver=claim.driver,
                 )
 
     def _grant_made(self, event: GrantMade) -> list[Instruction]:
@@ -313,23 +340,27 @@ class AllocationBook:
 
     def _bind(self, event: StartAsked, grant: GrantId) -> list[Instruction]:
         changed = []
-        for nonce, container in event.containers:
-            row = self.rows[nonce]
+        for claim in event.containers:
+            row = self.rows[claim.nonce]
             pod = event.pod if event.pod.name or row.pod is None else row.pod
             bound = replace(
                 row,
                 state=NEXT.get((row.state, Signal.STARTED), row.state),
                 pod=pod,
-                container=container,
+                container=claim.container,
                 grant=grant,
                 boot_id=self._rules.boot_id,
+                driver=claim.driver,  # the runtime is told what the checkpoint has
             )
             if bound != row:
-                self.rows[nonce] = bound
+                self.rows[claim.nonce] = bound
                 changed.append(bound)
         self._missed.pop(grant, None)
         commit = [Commit(tuple(changed))] if changed else []
-        writes = [WriteCdi(nonce, grant, name) for nonce, name in event.containers]
+        writes = [
+            WriteCdi(claim.nonce, grant, claim.container, claim.driver)
+            for claim in event.containers
+        ]
         return [*commit, *writes, AnswerStart(event.call)]
 
     # --- the end ------------------------------------------------------------------------------
@@ -375,7 +406,8 @@ class AllocationBook:
                 orphans.append(replace(row, state=NEXT[row.state, Signal.GONE]))
                 del self.rows[nonce]
                 self._missed.pop(nonce, None)
-        return [*out, Commit(tuple(orphans))] if orphans else out
+        commit = [Commit(tuple(orphans))] if orphans else []
+        return [*out, *commit, self._keep_drivers()]
 
     def _twice(self, key: str, gone: bool, now_ns: int, apart_ns: int) -> bool:
         if not gone:
@@ -395,10 +427,10 @@ class AllocationBook:
                 changed.append(row)
             self.rows[row.nonce] = row
             if row.state is AllocationState.BOUND and row.grant is not None:
-                out.append(WriteCdi(row.nonce, row.grant, row.container))
+                out.append(WriteCdi(row.nonce, row.grant, row.container, row.driver))
         kept = frozenset(row.nonce for row in self.bound())
         commit = [Commit(tuple(changed))] if changed else []
-        return [*commit, KeepCdi(kept), *out]
+        return [*commit, KeepCdi(kept), self._keep_drivers(), *out]
 
 
 def _lives(ref: ContainerRef, seen: Looked) -> bool:

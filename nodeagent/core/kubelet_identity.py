@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from nodeagent.kubelet_ports import (
     Checkpoint,
     CheckpointEntry,
+    Claim,
     Listing,
     Never,
-    Nonce,
     NotYet,
     PodIdentity,
     PodUid,
@@ -29,8 +29,8 @@ class Holder:
     init containers that had them before it."""
 
     pod: PodIdentity
-    containers: tuple[tuple[Nonce, str], ...]
-    """Nonce and name of each; one at least."""
+    containers: tuple[Claim, ...]
+    """One at least."""
 
 
 def identify(
@@ -56,7 +56,11 @@ def identify(
     name = _cross_check(uids[0], wanted, checkpoint.entries, listings)
     return Holder(
         PodIdentity(uids[0], *name),
-        tuple(sorted((entry.nonce, entry.container) for entry in holders if entry.nonce)),
+        tuple(
+            Claim(entry.nonce, entry.container, entry.driver)
+            for entry in sorted(holders, key=lambda one: one.nonce or "")
+            if entry.nonce is not None
+        ),
     )
 
 

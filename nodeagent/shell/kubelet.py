@@ -9,6 +9,7 @@ instructions are carried out before the next, so what is durable and what is don
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -48,6 +49,7 @@ from nodeagent.ports import (
     Clock,
     ContainerAnswer,
     ContainerRef,
+    GivenFiles,
     GrantMounts,
     GrantRecord,
     GrantState,
@@ -158,12 +160,14 @@ class KubeletDesk:
         cdi: CdiPort,
         sources: Sequence[LimitsSource],
         mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+        files_of: Callable[[], GivenFiles],
         fatal: Callable[[BaseException], None],
         decided: Callable[[], Counter[GpuUuid]] = Counter,
         bound: Callable[[str, ContainerRef, GrantId], None] = lambda workload, of, grant: None,
     ) -> None:
         """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
-        region and the container's name; `decided` says how many pods that have not come yet will
+        region and the container's name; `files_of` is what all containers are given of ours, and
+        may raise OSError; `decided` says how many pods that have not come yet will
         be on each GPU; `bound` is told of the grants of queued workloads."""
         self.figures = KubeletFigures()
         self.book = kb.AllocationBook(
@@ -186,6 +190,7 @@ class KubeletDesk:
         self.sources = sources
         """May be replaced while the daemon runs."""
         self._mounts_of = mounts_of
+        self._files_of = files_of
         self._fatal = fatal
         self._decided = decided
         self._bound = bound
@@ -200,6 +205,8 @@ class KubeletDesk:
         self.on_shelf: list[Callable[[Shelf], None]] = []
         """Called with every shelf that is put up."""
         self._problem = ""
+        self._unshared = ""
+        """Why containers' CDI files have nothing in common; empty: they have."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._effects: Mapping[type[Any], Callable[[Any], Awaitable[Sequence[kb.Event]]]] = {
             kb.Commit: self._commit,
@@ -208,6 +215,7 @@ class KubeletDesk:
             kb.WriteCdi: self._write_cdi,
             kb.RemoveCdi: self._remove_cdi,
             kb.KeepCdi: self._keep_cdi,
+            kb.KeepDrivers: self._keep_drivers,
             kb.AnswerStart: self._answer_start,
             kb.RefuseStart: self._refuse_start,
         }
@@ -224,6 +232,7 @@ class KubeletDesk:
             for grant, held in self._keeper.book.grants.items()
             if held.record.container is not None and held.record.state is GrantState.ACTIVE
         )
+        await self._renew_driver()  # before anybody is answered: the runtime has read it by then
         await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
         self._spawn(self._reconcile_loop())
 
@@ -316,6 +325,7 @@ class KubeletDesk:
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
         known = {one.gpu: one.slots for one in self.shelves[resource].shown}
+        driver = self._cdi.driver  # once: the row and the answer have to agree
         rows = []
         for ids in requests:
             self._check(ids, known)
@@ -326,6 +336,7 @@ class KubeletDesk:
                     frozenset(ids),
                     self._boot_id,
                     self._clock.unix_s(),
+                    driver=driver,
                 )
             )
         try:
@@ -342,7 +353,7 @@ class KubeletDesk:
         self.book.handle(kb.Intended(tuple(rows)))
         self.figures.allocations += len(rows)
         return [
-            self._cdi.answer(row.nonce, hinted_gpus(ids))
+            self._cdi.answer(row.nonce, hinted_gpus(ids), row.driver)
             for row, ids in zip(rows, requests, strict=True)
         ]
 
@@ -411,7 +422,7 @@ class KubeletDesk:
         if any(parse_slot(one).gpu.startswith("MIG-") for one in device_ids):
             return default_limits(gpus, DefaultLimits(alone=True))
         parts = []
-        for _, container in holder.containers:
+        for container in [one.container for one in holder.containers]:
             try:
                 requests = await self._pods.requests(holder.pod.uid, container)
             except KubeletAway as error:
@@ -514,7 +525,7 @@ class KubeletDesk:
         mounts = await asyncio.to_thread(
             self._mounts_of, held.record, opened.region.directory, do.container
         )
-        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts)
+        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts, do.driver)
         self._settles_s = max(self._settles_s, settles_s)
         return ()
 
@@ -527,6 +538,26 @@ class KubeletDesk:
             if name not in do.nonces:
                 await asyncio.to_thread(self._cdi.remove, name)
         return ()
+
+    async def _keep_drivers(self, do: kb.KeepDrivers) -> Sequence[kb.Event]:
+        with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
+            await asyncio.to_thread(self._cdi.keep_drivers, do.drivers)
+        return ()
+
+    async def _renew_driver(self) -> None:
+        """What all containers have in common, as it is installed now; a start looks for itself."""
+        before, why = self._cdi.driver, ""
+        try:
+            files = await asyncio.to_thread(self._files_of)
+            async with self._turn:
+                await asyncio.to_thread(self._cdi.renew_driver, files)
+        except (OSError, ValueError) as error:
+            why = str(error)
+        if why and why != self._unshared:
+            log.warning("kubelet: containers' CDI files have nothing in common: %s", why)
+        self._unshared = why
+        if self._cdi.driver not in ("", before):
+            log.info("kubelet: new containers are given driver %s", self._cdi.driver)
 
     async def _answer_start(self, do: kb.AnswerStart) -> Sequence[kb.Event]:
         answer = self._starts.get(do.call)
@@ -556,8 +587,9 @@ class KubeletDesk:
             await self.reconcile()
 
     async def reconcile(self) -> None:
-        """One look at what the kubelet and the cgroups still have. What cannot be read says
-        nothing."""
+        """One look at what is installed and what the kubelet and the cgroups still have. What
+        cannot be read says nothing."""
+        await self._renew_driver()
         try:
             async with asyncio.timeout(RECORDS_DEADLINE_S):
                 checkpoint = await asyncio.to_thread(self._records.checkpoint)

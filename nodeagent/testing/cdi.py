@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.core.cdi import device_names
 from nodeagent.core.events import write_plain
 from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import ContainerAnswer, Finding, GrantMounts
+from nodeagent.ports import ContainerAnswer, Finding, GivenFiles, GrantMounts
 from nodeagent.units import GpuUuid
 
 SETTLES_S: Final = 0.025
@@ -22,17 +25,42 @@ class FakeCdi:
         self._directory = directory
         self.fails = ""
         """What writing raises, as an OSError."""
-        directory.mkdir(parents=True, exist_ok=True)
+        self.installed = "driver 570"
+        """What all containers have in common now; empty: nothing."""
+        self.driver = ""
+        self._drivers = directory / "drivers"
+        self._drivers.mkdir(parents=True, exist_ok=True)
 
-    def answer(self, nonce: str, gpus: Sequence[GpuUuid]) -> ContainerAnswer:
-        return ContainerAnswer(cdi_devices=(f"sluice.dev/grant={nonce}",))
+    def renew_driver(self, files: GivenFiles) -> None:
+        if not self.installed:
+            self.driver = ""
+            raise ValueError("two drivers are installed")
+        self.driver = hashlib.sha256(self.installed.encode()).hexdigest()[:32]
+        self._write_driver(self.driver)
 
-    def write(self, nonce: str, edits: GrantMounts) -> float:
+    def _write_driver(self, generation: str) -> None:
+        (self._drivers / generation).write_text(self.installed, encoding="utf-8")
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        for path in self._drivers.iterdir():
+            if path.name not in drivers and path.name != self.driver:
+                path.unlink()
+
+    def drivers(self) -> dict[str, str]:
+        """What is written for all containers, by generation."""
+        return {path.name: path.read_text(encoding="utf-8") for path in self._drivers.iterdir()}
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
+        return ContainerAnswer(cdi_devices=device_names(nonce, driver))
+
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
         if self.fails:
             raise OSError(self.fails)
         if not NONCE.fullmatch(nonce):
             raise ValueError(f"{nonce!r} is not a nonce")
-        text = json.dumps(write_plain(edits))
+        if driver:
+            self._write_driver(driver)
+        text = json.dumps({**write_plain(edits), "driver": driver})
         path = self._directory / nonce
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return 0.0
@@ -43,7 +71,7 @@ class FakeCdi:
         (self._directory / nonce).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self._directory.iterdir())
+        return sorted(path.name for path in self._directory.iterdir() if path.is_file())
 
     def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
         level = "missing" if self.fails else "ok"

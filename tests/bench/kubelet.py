@@ -20,11 +20,13 @@ from nodeagent.testing.kubelet import Container, FakeKubelet, Pod
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.bench.entries import Entry, entry, quantile
 from tests.demo.__main__ import workplace
-from tests.node import Node, running
+from tests.node import Node, running, until
 from tests.places import SIM
 
 RESOURCE = "nvidia.com/gpu"
 GPUS, SLOTS, MANY_SLOTS, GRANTS = 8, 100, 200, 80
+OTHER_LIBRARIES = [f"/usr/lib64/libnvidia-{number}.so.570.86.15" for number in range(38)]
+"""With libcuda and NVML the driver has some forty, and the runtime reads of each."""
 SHAPE = (Container("main", limits={"nvidia.com/gpumem": "512", "nvidia.com/gpucores": "1"}),)
 
 
@@ -108,8 +110,12 @@ def install(node: Node, directory: Path) -> None:
     uuids = [str(gpu["uuid"]) for gpu in node.info()["gpus"]]
     libraries = {
         f"/usr/lib64/{name}": str(SIM / name) for name in ("libcuda.so.1", "libnvidia-ml.so.1")
-    }
+    } | {path: path for path in OTHER_LIBRARIES}
     write_installed(directory / "cdi", installed_spec(uuids, libraries))
+    until(
+        "what all containers share is written",
+        lambda: list((directory / "cdi").glob("sluice.dev-driver_*")),
+    )
 
 
 def rss_mib(pid: int) -> float:

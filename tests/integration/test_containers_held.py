@@ -179,7 +179,7 @@ def test_who_goes_around_the_interposer_is_held_with_its_container_and_nobody_el
 ) -> None:
     pod, other = (node.kubelet.admit(name, gpumem=4000, gpucores=30) for name in ("a", "b"))
     for one in (pod, other):
-        node.kubelet.cdi_device(one)
+        node.kubelet.cdi_devices(one)
     with pods(hierarchy, its=f"{pod}/c1", beside=f"{pod}/c2", other=f"{other}/c1") as place:
         accomplice = place["its"].run("cat", below="inner")
         neighbours = [place["beside"].run("cat"), place["other"].run("cat")]

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -33,11 +33,13 @@ def place() -> Iterator[PodNode]:
 
 
 def container(
-    place: PodNode, device: str, *command: str, env: dict[str, str] | None = None
+    place: PodNode, devices: Sequence[str], *command: str, env: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """What the runtime starts when the kubelet hands it this device."""
+    """What the runtime starts when the kubelet hands it these devices."""
     gpu = place.node.directory / "gpu"
-    flags = ["--cdi-dir", str(place.cdi_dir), "--device", device]
+    flags = ["--cdi-dir", str(place.cdi_dir)]
+    for device in devices:
+        flags += ["--device", device]
     for shared in (f"{gpu}:{gpu}", f"{TENANT}:{TENANT}:ro"):
         flags += ["--volume", shared]
     simulated = {"SLUICE_SIM_DIR": str(gpu), "SLUICE_SIM_GPUS": place.node.gpus}
@@ -72,9 +74,9 @@ def test_two_pods_share_a_gpu_as_they_asked(place: PodNode) -> None:
     jobs = {}
     for name, cores in wanted.items():
         uid = place.kubelet.admit(name, gpumem=8192, gpucores=cores)
-        device = place.kubelet.cdi_device(uid)
+        devices = place.kubelet.cdi_devices(uid)
         work = ("--kernel-ns", MS, "--warm", "2", "--seconds", "5", "--start-ns", start)
-        jobs[name] = container(place, device, str(TENANT), *work)
+        jobs[name] = container(place, devices, str(TENANT), *work)
     grants = {name: place.node.grant(f"default/{name}/main") for name in wanted}
     gpus = {grant["devices"][0]["gpu"] for grant in grants.values() if grant}
     assert len(gpus) == 1, "packed onto one GPU"
@@ -86,14 +88,14 @@ def test_two_pods_share_a_gpu_as_they_asked(place: PodNode) -> None:
 
 def test_a_pod_cannot_have_more_memory_than_it_asked_for(place: PodNode) -> None:
     uid = place.kubelet.admit("greedy", gpumem=2048, gpucores=50)
-    device = place.kubelet.cdi_device(uid)
+    devices = place.kubelet.cdi_devices(uid)
     grant = place.node.grant("default/greedy/main")
     assert grant is not None
     uuid = grant["devices"][0]["gpu"]
     before = used_bytes(place, uuid)
     job = container(
         place,
-        device,
+        devices,
         str(TENANT),
         "--launches",
         "5",
@@ -115,7 +117,7 @@ def test_a_pod_cannot_have_more_memory_than_it_asked_for(place: PodNode) -> None
 
 
 def test_without_the_file_of_its_grant_a_container_does_not_start(place: PodNode) -> None:
-    job = container(place, "sluice.dev/grant=" + "0" * 32, "/bin/true")
+    job = container(place, ["sluice.dev/grant=" + "0" * 32], "/bin/true")
     _, err = job.communicate(timeout=30)
     assert job.returncode == 125
     assert "sluice.dev/grant=" in err
@@ -123,18 +125,18 @@ def test_without_the_file_of_its_grant_a_container_does_not_start(place: PodNode
 
 def test_clearing_the_environment_changes_nothing(place: PodNode) -> None:
     uid = place.kubelet.admit("sly", gpumem=1024)
-    device = place.kubelet.cdi_device(uid)
+    devices = place.kubelet.cdi_devices(uid)
     keep = [f"SLUICE_SIM_DIR={place.node.directory / 'gpu'}", f"SLUICE_SIM_GPUS={place.node.gpus}"]
     job = container(
-        place, device, "env", "-i", *keep, str(TENANT), "--launches", "1", "--alloc", str(2 * GIB)
+        place, devices, "env", "-i", *keep, str(TENANT), "--launches", "1", "--alloc", str(2 * GIB)
     )
     assert result(job)["alloc_result"] == 2
 
 
 def test_everything_is_given_back_when_the_pod_is_gone(place: PodNode) -> None:
     uid = place.kubelet.admit("short", gpumem=1024)
-    device = place.kubelet.cdi_device(uid)
-    assert result(container(place, device, str(TENANT), "--launches", "1"))
+    devices = place.kubelet.cdi_devices(uid)
+    assert result(container(place, devices, str(TENANT), "--launches", "1"))
     assert place.node.grant("default/short/main")
     place.kubelet.do("end", uid=uid)
     until("the grant is gone", lambda: place.node.grant("default/short/main") is None)
@@ -146,10 +148,10 @@ def test_pods_run_on_and_restart_while_the_daemon_and_the_kubelet_come_and_go(
     place: PodNode,
 ) -> None:
     uid = place.kubelet.admit("steady", gpumem=1024, gpucores=40)
-    device = place.kubelet.cdi_device(uid)
+    devices = place.kubelet.cdi_devices(uid)
     grant = place.node.grant("default/steady/main")
     assert grant is not None
-    job = container(place, device, str(TENANT), "--kernel-ns", MS, "--seconds", "6", "--warm", "2")
+    job = container(place, devices, str(TENANT), "--kernel-ns", MS, "--seconds", "6", "--warm", "2")
     until(
         "it is registered",
         lambda: (place.node.grant("default/steady/main") or {}).get("processes") == 1,
@@ -158,7 +160,7 @@ def test_pods_run_on_and_restart_while_the_daemon_and_the_kubelet_come_and_go(
     place.node.start()
     place.kubelet.do("restart")
     until("the devices are back", lambda: len(place.kubelet.healthy()) == 20)
-    assert place.kubelet.cdi_device(uid) == device
+    assert place.kubelet.cdi_devices(uid) == devices
     again = place.node.grant("default/steady/main")
     assert again is not None
     assert again["grant"] == grant["grant"]
@@ -187,7 +189,7 @@ def test_a_mig_instance_is_a_containers_own() -> None:
         ) as place,
     ):
         uid = place.kubelet.admit("small")
-        device = place.kubelet.cdi_device(uid)
+        devices = place.kubelet.cdi_devices(uid)
         grant = place.node.grant("default/small/main")
         assert grant is not None
         uuid = grant["devices"][0]["gpu"]
@@ -196,7 +198,14 @@ def test_a_mig_instance_is_a_containers_own() -> None:
         visible = {"CUDA_VISIBLE_DEVICES": uuid}
         found = result(
             container(
-                place, device, str(TENANT), "--launches", "1", "--alloc", str(20 * GIB), env=visible
+                place,
+                devices,
+                str(TENANT),
+                "--launches",
+                "1",
+                "--alloc",
+                str(20 * GIB),
+                env=visible,
             )
         )
         assert found["total_bytes"] == grant["devices"][0]["memory_limit_bytes"] == 9984 << 20
@@ -204,7 +213,7 @@ def test_a_mig_instance_is_a_containers_own() -> None:
         free = result(
             container(
                 place,
-                device,
+                devices,
                 str(TENANT),
                 "--kernel-ns",
                 MS,

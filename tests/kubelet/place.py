@@ -27,7 +27,7 @@ from nodeagent.core.kubelet_offers import OfferRules
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.kubelet_ports import Allocation, LimitsSource
 from nodeagent.kubelet_serving import PluginServers
-from nodeagent.ports import ContainerAnswer, GrantMounts, GrantRecord, NodeReading
+from nodeagent.ports import ContainerAnswer, GivenFiles, GrantMounts, GrantRecord, NodeReading
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.kubelet import DeskSettings, KubeletDesk
@@ -39,6 +39,7 @@ from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import NS_PER_S, Nanoseconds
 
 RESOURCE = "nvidia.com/gpu"
+FILES = GivenFiles("/preload")
 BOOT = "11111111-2222-3333-4444-555555555555"
 
 
@@ -126,6 +127,7 @@ class Daemon:
             place.cdi,
             place.sources,
             mounts,
+            lambda: FILES,
             fatal=self.fatal,
         )
         self.desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
@@ -182,7 +184,7 @@ def mounts(record: GrantRecord, region: str, container: str) -> GrantMounts:
         usage_path=f"{region}/usage.shm",
         socket_path=f"{region}/register.sock",
         container_dir="/run/sluice/grant",
-        preload_path="/preload",
+        files=FILES,
         pod_uid=record.container.pod_uid,
         container=container,
     )

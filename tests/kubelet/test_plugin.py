@@ -269,6 +269,65 @@ async def test_a_lost_ledger_of_allocations_is_rebuilt_from_the_checkpoint(place
     assert [row.grant for row in daemon.rows()] == [first["grant"]]
 
 
+@with_place()
+async def test_an_answer_names_the_driver_it_was_given_with_for_as_long_as_it_lives(
+    place: Place,
+) -> None:
+    first, second = (Pod(name, (Container("main"),)) for name in ("first", "second"))
+    before = (await place.run(first))["driver"]
+    assert place.cdi.drivers() == {before: "driver 570"}
+    place.cdi.installed = "driver 575"
+    assert place.daemon is not None
+    await place.daemon.look()
+    after = (await place.run(second))["driver"]
+    assert after != before
+    assert place.cdi.drivers() == {before: "driver 570", after: "driver 575"}, "nobody started"
+    for restart in (place.restart_daemon, place.restart_kubelet):
+        await restart()
+        again = place.cdi_of(await place.kubelet.start_container(first.uid, "main"))
+        assert again["driver"] == before
+        assert place.cdi.drivers() == {before: "driver 575", after: "driver 575"}, (
+            "the name stays, what it stands for is what is installed"
+        )
+    place.kubelet.end(first.uid)
+    for _ in range(2):
+        await place.daemon.look()
+    assert place.cdi.drivers() == {after: "driver 575"}
+
+
+@with_place()
+async def test_answers_of_an_earlier_release_go_on_working(place: Place) -> None:
+    """They name the grant alone, and so do rows of the ledger and the kubelet's checkpoint."""
+    place.cdi.installed = ""
+    assert place.daemon is not None
+    await place.daemon.look()
+    pod = Pod("old", (Container("main"),))
+    await place.kubelet.admit(pod, RESOURCE)
+    assert [row.driver for row in place.daemon.rows()] == [""]
+    place.cdi.installed = "driver 570"
+    daemon = await place.restart_daemon()
+    assert daemon.desk._cdi.driver
+    answer = await place.kubelet.start_container(pod.uid, "main")
+    assert len(answer.cdi_devices) == 1
+    assert place.cdi_of(answer)["driver"] == "", "all of it is in the grant's own file"
+
+
+@with_place()
+async def test_a_row_that_was_lost_has_its_driver_from_the_checkpoint(place: Place) -> None:
+    pod = Pod("trainer", (Container("main"),))
+    first = await place.run(pod)
+    assert place.daemon is not None
+    await place.daemon.close()
+    (place.directory / "allocations.sqlite").write_bytes(b"not a database" * 100)
+    place.cdi.installed = "driver 575"
+    daemon = await place.start_daemon()
+    assert first["driver"] not in place.cdi.drivers()
+    again = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
+    assert again["driver"] == first["driver"]
+    assert place.cdi.drivers()[first["driver"]] == "driver 575"
+    assert [row.driver for row in daemon.rows()] == [first["driver"]]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_while_allocating_the_pod_fails_and_nothing_is_left(after: bool) -> None:
     @with_place()

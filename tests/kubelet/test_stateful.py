@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nodeagent import native
+from nodeagent.adapters.kubelet_wire import driver_of
 from nodeagent.kubelet_ports import (
     AllocationState,
     ContainerLimits,
@@ -22,7 +23,7 @@ from nodeagent.kubelet_ports import (
     NotYet,
     PodIdentity,
 )
-from nodeagent.ports import GrantAsk, MemoryAsk
+from nodeagent.ports import ContainerAnswer, GrantAsk, MemoryAsk
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from tests.kubelet.place import RESOURCE, Crashed, Place
@@ -132,6 +133,20 @@ class Machine(RuleBasedStateMachine):
                 assert re.search("no decision|free|slots taken|no more GPUs", str(answer)), answer
             else:
                 self._started(key, self.place.cdi_of(answer))
+                self._given(answer)
+
+    def _given(self, answer: ContainerAnswer) -> None:
+        """What the runtime finds under each name is what is installed."""
+        cdi, named = self.place.cdi, driver_of(answer)
+        assert self.place.cdi_of(answer)["driver"] == named
+        assert not named or cdi.drivers()[named] == cdi.installed
+
+    @rule(release=st.sampled_from(["", "driver 570", "driver 575", "driver 580"]))
+    def another_driver(self, release: str) -> None:
+        """Empty: the specifications of the GPUs have nothing in common. What is named already has
+        to go on, so it is never taken away then."""
+        if release or not any(row.driver for row in self.place.daemon.rows()):  # type: ignore[union-attr]
+            self.place.cdi.installed = release
 
     def _started(self, key: tuple[str, str], cdi: dict[str, object]) -> None:
         uid, container = key
@@ -277,11 +292,13 @@ class Machine(RuleBasedStateMachine):
         left = daemon.keeper.book.grants
         rows = [row for row in daemon.rows() if row.state is not AllocationState.RELEASED]
         names = self.place.cdi.names()
+        drivers = set(self.place.cdi.drivers()) - {self.place.cdi.driver}
         await daemon.close()
         await self.place.kubelet.stop()
         assert left == {}
         assert rows == []
         assert names == []
+        assert drivers == set(), "generations that nobody names"
 
 
 @pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")

@@ -17,7 +17,8 @@ from nodeagent.adapters.cdi_files import CdiFiles
 from nodeagent.core import cdi
 from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
-from tests.cdi import CUDA, GPU_A, GPU_B, LIBRARIES, NONCE, grant
+from nodeagent.units import GpuUuid
+from tests.cdi import CUDA, FILES, GPU_A, GPU_B, LIBRARIES, NONCE, grant
 from tests.node import until
 from tests.peers.peer import Peer, build
 
@@ -65,15 +66,21 @@ def peer(program: Path, directories: tuple[Path, Path]) -> Iterator[Peer]:
 
 @pytest.fixture
 def files(directories: tuple[Path, Path]) -> CdiFiles:
-    return CdiFiles(cdi.by_cri, dict, directories)
+    made = CdiFiles(cdi.by_cri, dict, directories)
+    made.renew_driver(FILES)
+    return made
 
 
 def name_of(nonce: str) -> str:
     return cdi.device_name(nonce)
 
 
-def awaited(peer: Peer, nonce: str) -> dict[str, Any]:
-    answer = peer.ask("await", names=[name_of(nonce)], deadline_s=10)
+def names_of(files: CdiFiles, nonce: str) -> list[str]:
+    return list(cdi.device_names(nonce, files.driver))
+
+
+def awaited(peer: Peer, files: CdiFiles, nonce: str) -> dict[str, Any]:
+    answer = peer.ask("await", names=names_of(files, nonce), deadline_s=10)
     assert "error" not in answer, answer
     return answer
 
@@ -89,20 +96,24 @@ def test_the_library_accepts_what_we_write(
     write_installed(
         directories[0], installed_spec([GPU_A], LIBRARIES, version=base, hook="/bin/true")
     )
-    files.write(NONCE, grant(hook_path=hook))
-    path = next(directories[1].iterdir())
-    assert peer.ask("validate", path=str(path)) == {}
-    awaited(peer, NONCE)
+    made = grant(hook_path=hook)
+    files.renew_driver(made.files)
+    files.write(NONCE, made, files.driver)
+    files.write(NONCE[::-1], made, "")
+    awaited(peer, files, NONCE)
+    awaited(peer, files, NONCE[::-1])
     listed = peer.ask("devices")
-    assert name_of(NONCE) in listed["devices"]
-    assert str(path) not in listed.get("errors", {})
+    assert set(names_of(files, NONCE)) <= set(listed["devices"])
+    for path in directories[1].iterdir():
+        assert peer.ask("validate", path=str(path)) == {}
+        assert str(path) not in listed.get("errors", {})
 
 
 def test_a_container_is_given_what_was_meant(peer: Peer, files: CdiFiles, version: str) -> None:
-    files.write(NONCE, grant(gpus=(GPU_A, GPU_B)))
-    awaited(peer, NONCE)
+    files.write(NONCE, grant(gpus=(GPU_A, GPU_B)), files.driver)
+    awaited(peer, files, NONCE)
     spec = peer.ask(
-        "inject", names=[name_of(NONCE)], env=["NVIDIA_VISIBLE_DEVICES=all", "PATH=/bin"]
+        "inject", names=names_of(files, NONCE), env=["NVIDIA_VISIBLE_DEVICES=all", "PATH=/bin"]
     )["spec"]
     environment = spec["process"]["env"]
     assert "NVIDIA_VISIBLE_DEVICES=void" in environment
@@ -120,20 +131,42 @@ def test_a_container_is_given_what_was_meant(peer: Peer, files: CdiFiles, versio
     assert hooks == ["create-symlinks", "update-ldcache", "preload"]
 
 
-def test_the_annotation_is_read_as_our_name(peer: Peer) -> None:
-    annotations = dict(cdi.by_annotation(NONCE).annotations)
+@pytest.mark.parametrize("gpus", [(GPU_A,), (GPU_A, GPU_B)], ids=["one GPU", "two"])
+@pytest.mark.parametrize("hook", ["", "/opt/sluice/hook/sluice-container-hook"])
+def test_the_two_files_give_what_one_gave_to_the_last_word(
+    peer: Peer,
+    files: CdiFiles,
+    directories: tuple[Path, Path],
+    gpus: tuple[GpuUuid, ...],
+    hook: str,
+) -> None:
+    write_installed(directories[0], installed_spec([GPU_A, GPU_B], DRIVER, hook="/bin/true"))
+    made = grant(gpus=gpus, hook_path=hook)
+    files.renew_driver(made.files)
+    alone = NONCE[::-1]
+    files.write(alone, made, "")
+    files.write(NONCE, made, files.driver)
+    one = peer.ask("await", names=[name_of(alone)], deadline_s=10)["spec"]
+    two = awaited(peer, files, NONCE)["spec"]
+    assert two == one
+    assert len(one["mounts"]) > len(DRIVER)
+
+
+def test_the_annotation_is_read_as_our_names_in_their_order(peer: Peer) -> None:
+    driver = "d" * 32
+    annotations = dict(cdi.by_annotation(NONCE, driver).annotations)
     found = peer.ask("named", annotations=annotations | {"other": "x"})
-    assert found == {"devices": [name_of(NONCE)]}
+    assert found == {"devices": [cdi.driver_name(driver), name_of(NONCE)]}
 
 
 def test_our_runtime_to_test_with_gives_a_container_the_same(
     peer: Peer, files: CdiFiles, directories: tuple[Path, Path]
 ) -> None:
-    files.write(NONCE, grant(gpus=(GPU_A, GPU_B)))
-    awaited(peer, NONCE)
-    spec = peer.ask("inject", names=[name_of(NONCE)])["spec"]
+    files.write(NONCE, grant(gpus=(GPU_A, GPU_B)), files.driver)
+    awaited(peer, files, NONCE)
+    spec = peer.ask("inject", names=names_of(files, NONCE))["spec"]
     cache = CdiCache(directories)
-    edits = cache.inject([name_of(NONCE)])
+    edits = cache.inject(names_of(files, NONCE))
     cache.close()
     theirs = sorted((m["destination"], m["source"], tuple(m["options"])) for m in spec["mounts"])
     ours = sorted((m["containerPath"], m["hostPath"], tuple(m["options"])) for m in edits["mounts"])
@@ -159,8 +192,8 @@ def test_a_file_that_the_library_leaves_out_is_left_out_by_ours(
     peer: Peer, files: CdiFiles, directories: tuple[Path, Path], version: str, text: str
 ) -> None:
     (directories[1] / "broken.json").write_text(text)
-    files.write(NONCE, grant())
-    awaited(peer, NONCE)
+    files.write(NONCE, grant(), files.driver)
+    awaited(peer, files, NONCE)
     cache = CdiCache(directories)
     theirs = peer.ask("devices")
     assert cache.names() == sorted(theirs["devices"])
@@ -178,17 +211,17 @@ def test_every_file_is_there_when_the_start_is_answered(
     """200 containers beside others: written, waited as long as the writer says, asked once. Counted are the tries in
     which the library got the processor when it wanted it: no rule helps on a machine that does not run it."""
     for number in range(FEW):
-        files.write(f"{number:032x}", grant())
-    awaited(peer, f"{FEW - 1:032x}")
+        files.write(f"{number:032x}", grant(), files.driver)
+    awaited(peer, files, f"{FEW - 1:032x}")
     fair = missed = tries = 0
     end = time.monotonic() + DEADLINE_S
     while fair < RENAMES and time.monotonic() < end:
         nonce = f"{1:016x}{tries:016x}"
         before_s = starved_s(peer)
-        settles_s = files.write(nonce, grant())
+        settles_s = files.write(nonce, grant(), files.driver)
         assert settles_s > 0
         time.sleep(settles_s)
-        there = "error" not in peer.ask("inject", names=[name_of(nonce)])
+        there = "error" not in peer.ask("inject", names=names_of(files, nonce))
         tries += 1
         if starved_s(peer) - before_s < settles_s / 2:
             fair += 1
@@ -198,6 +231,30 @@ def test_every_file_is_there_when_the_start_is_answered(
     if fair < FEWEST:
         pytest.skip(f"the library got its processor in {fair} of {tries} tries only")
     assert missed == 0
+
+
+def test_a_generation_that_is_brought_up_to_date_is_so_when_the_start_is_answered(
+    peer: Peer, files: CdiFiles, directories: tuple[Path, Path]
+) -> None:
+    """A container starts again after the driver was upgraded, under the names it has."""
+    driver = files.driver
+    files.write(NONCE, grant(), driver)
+    awaited(peer, files, NONCE)
+    fair = 0
+    end = time.monotonic() + DEADLINE_S
+    while fair < FEWEST and time.monotonic() < end:
+        library = f"/usr/lib64/libcuda.so.{time.monotonic_ns()}"
+        write_installed(directories[0], installed_spec([GPU_A, GPU_B], {library: CUDA}))
+        before_s = starved_s(peer)
+        settles_s = files.write(NONCE, grant(), driver)
+        assert settles_s > 0
+        time.sleep(settles_s)
+        spec = peer.ask("inject", names=names_of(files, NONCE))["spec"]
+        if starved_s(peer) - before_s < settles_s / 2:
+            fair += 1
+            assert library in {one["destination"] for one in spec["mounts"]}
+    if fair < FEWEST:
+        pytest.skip(f"the library got its processor in {fair} tries only")
 
 
 def starved_s(peer: Peer) -> float:
@@ -220,16 +277,17 @@ def test_the_wait_has_room_for_two_readings_by_the_library(
     """By its processor time, which a busy machine hardly lengthens; the directory of a busy node, with the driver's some
     forty libraries in each file."""
     write_installed(files.directories[0], installed_spec([GPU_A, GPU_B], DRIVER, hook="/bin/true"))
+    files.renew_driver(FILES)
     for number in range(MANY):
-        files.write(f"{number:032x}", grant())
-    awaited(peer, f"{MANY - 1:032x}")
+        files.write(f"{number:032x}", grant(), files.driver)
+    awaited(peer, files, f"{MANY - 1:032x}")
     took = []
     before_s = processor_s(peer)
     settles_s = 0.0
     for number in range(READINGS):
         nonce = f"{1:016x}{number:016x}"
-        settles_s = files.write(nonce, grant())
-        took.append(awaited(peer, nonce)["seconds"])
+        settles_s = files.write(nonce, grant(), files.driver)
+        took.append(awaited(peer, files, nonce)["seconds"])
     each_s = (processor_s(peer) - before_s) / READINGS
     print(
         f"{version}: one reading {each_s * 1e3:.0f} ms of processor time, visible after p50"
@@ -242,19 +300,19 @@ def test_the_wait_has_room_for_two_readings_by_the_library(
 def test_what_is_renamed_in_from_elsewhere_is_why_we_write_beside(
     peer: Peer, files: CdiFiles, directories: tuple[Path, Path], tmp_path: Path, version: str
 ) -> None:
-    files.write(NONCE, grant())
-    awaited(peer, NONCE)
-    path = next(directories[1].iterdir())
+    files.write(NONCE, grant(), files.driver)
+    awaited(peer, files, NONCE)
+    (path,) = directories[1].glob(f"*{NONCE}*")
     foreign = NONCE[::-1]
     (tmp_path / "elsewhere").write_text(path.read_text().replace(NONCE, foreign))
     cache = CdiCache(directories, watch=True)
     os.rename(tmp_path / "elsewhere", directories[1] / path.name.replace(NONCE, foreign))
-    theirs = "error" not in peer.ask("await", names=[name_of(foreign)], deadline_s=0.3)
+    theirs = "error" not in peer.ask("await", names=names_of(files, foreign), deadline_s=0.3)
     assert theirs is (version == NOW), "noticed since 1.1.1, never before"
     with pytest.raises(Unresolvable):
-        cache.inject([name_of(foreign)])  # ours keeps the blind spot of the runtimes in use
-    files.write(f"{1:032x}", grant())
-    awaited(peer, foreign)  # found by the way, with the next change that is noticed
+        cache.inject(names_of(files, foreign))  # ours keeps the blind spot of the runtimes in use
+    files.write(f"{1:032x}", grant(), files.driver)
+    awaited(peer, files, foreign)  # found by the way, with the next change that is noticed
     until("ours finds it too", lambda: name_of(foreign) in cache.names())
     cache.close()
 
@@ -262,13 +320,13 @@ def test_what_is_renamed_in_from_elsewhere_is_why_we_write_beside(
 def test_a_removed_file_is_gone_for_both(
     peer: Peer, files: CdiFiles, directories: tuple[Path, Path]
 ) -> None:
-    files.write(NONCE, grant())
-    awaited(peer, NONCE)
+    files.write(NONCE, grant(), files.driver)
+    awaited(peer, files, NONCE)
     cache = CdiCache(directories, watch=True)
     files.remove(NONCE)
     until(
         "the library lets go", lambda: name_of(NONCE) not in peer.ask("devices").get("devices", [])
     )
     until("ours does", lambda: name_of(NONCE) not in cache.names())
-    assert "error" in peer.ask("inject", names=[name_of(NONCE)])
+    assert "error" in peer.ask("inject", names=names_of(files, NONCE))
     cache.close()

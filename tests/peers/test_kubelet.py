@@ -44,8 +44,8 @@ class Refused(Exception):
 
 class Kubelet(Protocol):
     def admit(self, uid: str, name: str, app: dict[str, int], init: dict[str, int]) -> None: ...
-    def run(self, uid: str, container: str) -> str:
-        """The CDI device the runtime is given."""
+    def run(self, uid: str, container: str) -> list[str]:
+        """The CDI devices the runtime is given, in their order."""
 
     def devices(self, uid: str, container: str) -> list[str]: ...
     def healthy(self) -> int: ...
@@ -86,9 +86,8 @@ class Real:
         ]
         self._ask("admit", uid=uid, namespace="default", name=name, app=asks[0], init=asks[1])
 
-    def run(self, uid: str, container: str) -> str:
-        (device,) = self._ask("run", uid=uid, container=container)["cdi"]
-        return str(device)
+    def run(self, uid: str, container: str) -> list[str]:
+        return list(self._ask("run", uid=uid, container=container)["cdi"])
 
     def devices(self, uid: str, container: str) -> list[str]:
         return sorted(self._ask("run", uid=uid, container=container)["held"][RESOURCE])
@@ -131,10 +130,10 @@ class Ours:
         pod = {"name": name, "uid": uid, "containers": containers}
         self._ids[uid] = self._ask("admit", pod=pod)["device_ids"]
 
-    def run(self, uid: str, container: str) -> str:
-        answer = self._ask("start_container", uid=uid, container=container)["answer"]
-        (device,) = answer["cdi_devices"]
-        return str(device)
+    def run(self, uid: str, container: str) -> list[str]:
+        return list(
+            self._ask("start_container", uid=uid, container=container)["answer"]["cdi_devices"]
+        )
 
     def devices(self, uid: str, container: str) -> list[str]:
         return sorted(self._ids[uid][container])
@@ -176,6 +175,7 @@ reconcile_s = 0.3
     def start(self) -> None:
         self.node.start()
         self.install()
+        until("what all share is written", lambda: list(self.cdi_dir.glob("sluice.dev-driver*")))
         until("the devices are known", lambda: self.kubelet.healthy() == GPUS * SLOTS)
 
     def install(self) -> None:
@@ -192,16 +192,24 @@ reconcile_s = 0.3
 
     def document(self, device: str) -> dict[str, Any]:
         """What the runtime reads about it."""
-        (path,) = self.cdi_dir.glob(f"*{device.rpartition('=')[2]}.json")
+        kind, _, name = device.partition("=")
+        (path,) = self.cdi_dir.glob(f"{kind.replace('/', '-')}_{name}.json")
         (found,) = json.loads(path.read_text())["devices"]
         return dict(found)
+
+    def run(self, uid: str, container: str = "main") -> str:
+        """Starts the container; the device of its grant, which the runtime is given last."""
+        *before, device = self.kubelet.run(uid, container)
+        assert [one.partition("=")[0] for one in before] in ([], ["sluice.dev/driver"])
+        assert device.startswith("sluice.dev/grant=")
+        return device
 
     def end_all(self) -> None:
         for uid in self.pods:
             self.kubelet.remove(uid)
         self.pods = []
         until("the grants are over", lambda: not self.node.grants())
-        until("their files are gone", lambda: not list(self.cdi_dir.glob("sluice*")))
+        until("their files are gone", lambda: not list(self.cdi_dir.glob("sluice.dev-grant*")))
 
 
 @pytest.fixture(scope="module", params=[Real, Ours], ids=["kubernetes", "ours"])
@@ -224,7 +232,7 @@ def tidy(cluster: Cluster) -> Iterator[None]:
 
 def test_every_container_gets_its_own_grant_whichever_starts_first(cluster: Cluster) -> None:
     pods = {f"same-{number}": cluster.admit(f"same-{number}") for number in range(8)}
-    devices = {name: cluster.kubelet.run(pods[name], "main") for name in reversed(pods)}
+    devices = {name: cluster.run(pods[name], "main") for name in reversed(pods)}
     assert len(set(devices.values())) == len(pods)
     for name, device in devices.items():
         notes = cluster.document(device)["annotations"]
@@ -235,19 +243,33 @@ def test_every_container_gets_its_own_grant_whichever_starts_first(cluster: Clus
         assert notes["sluice.dev/grant"] == grant["grant"]
 
 
+def test_the_driver_is_named_before_the_grant_and_is_the_same_for_all(cluster: Cluster) -> None:
+    until(
+        "the daemon has seen what is installed",
+        lambda: len(cluster.kubelet.run(cluster.admit("first"), "main")) == 2,
+    )
+    answers = [cluster.kubelet.run(cluster.admit(f"next-{one}"), "main") for one in range(2)]
+    assert len({driver for driver, _ in answers}) == 1
+    assert len({grant for _, grant in answers}) == 2
+    shared, own = (cluster.document(one)["containerEdits"] for one in answers[0])
+    assert "/dev/nvidiactl" in str(shared)
+    assert "/dev/nvidia0" not in str(shared)
+    assert {one["path"] for one in own["deviceNodes"]} <= {"/dev/nvidia0", "/dev/nvidia1"}
+
+
 def test_a_container_that_starts_again_is_in_the_same_grant(cluster: Cluster) -> None:
     uid = cluster.admit("again")
-    first = cluster.kubelet.run(uid, "main")
+    first = cluster.run(uid, "main")
     document = cluster.document(first)
-    assert cluster.kubelet.run(uid, "main") == first
+    assert cluster.run(uid, "main") == first
     assert cluster.document(first) == document
     assert len(cluster.node.grants()) == 1
 
 
 def test_an_init_container_hands_its_devices_on(cluster: Cluster) -> None:
     uid = cluster.admit("with-init", {"main": 1}, setup=1)
-    setup = cluster.kubelet.run(uid, "setup")
-    main = cluster.kubelet.run(uid, "main")
+    setup = cluster.run(uid, "setup")
+    main = cluster.run(uid, "main")
     assert cluster.kubelet.devices(uid, "setup") == cluster.kubelet.devices(uid, "main")
     assert setup != main
     assert len(cluster.node.grants()) == 1, "one after the other, so one grant"
@@ -259,14 +281,14 @@ def test_an_init_container_hands_its_devices_on(cluster: Cluster) -> None:
 
 def test_containers_side_by_side_have_grants_of_their_own(cluster: Cluster) -> None:
     uid = cluster.admit("two", {"left": 1, "right": 1})
-    devices = [cluster.kubelet.run(uid, name) for name in ("left", "right")]
+    devices = [cluster.run(uid, name) for name in ("left", "right")]
     grants = {cluster.document(one)["annotations"]["sluice.dev/grant"] for one in devices}
     assert len(grants) == 2
 
 
 def test_two_gpus_are_two_different_ones(cluster: Cluster) -> None:
     uid = cluster.admit("wide", {"main": 2})
-    device = cluster.kubelet.run(uid, "main")
+    device = cluster.run(uid, "main")
     paths = [one["path"] for one in cluster.document(device)["containerEdits"]["deviceNodes"]]
     assert {"/dev/nvidia0", "/dev/nvidia1"} <= set(paths)
     gpus = {one.partition("::")[0] for one in cluster.kubelet.devices(uid, "main")}
@@ -282,7 +304,7 @@ def test_what_is_more_than_there_is_is_not_admitted(cluster: Cluster) -> None:
 def test_devices_come_back_and_are_given_again(cluster: Cluster) -> None:
     for turn in range(2):
         pods = [cluster.admit(f"full-{turn}-{number}") for number in range(GPUS * SLOTS)]
-        devices = {cluster.kubelet.run(uid, "main") for uid in pods}
+        devices = {cluster.run(uid, "main") for uid in pods}
         assert len(devices) == GPUS * SLOTS
         assert len(cluster.node.grants()) == GPUS * SLOTS
         cluster.end_all()
@@ -292,40 +314,40 @@ def test_a_start_that_cannot_be_says_why_and_succeeds_later(cluster: Cluster) ->
     uid = cluster.admit("early")
     (cluster.cdi_dir / "nvidia.yaml").unlink()
     with pytest.raises(Refused, match="nvidia-ctk cdi generate"):
-        cluster.kubelet.run(uid, "main")
+        cluster.run(uid, "main")
     cluster.install()
-    assert cluster.document(cluster.kubelet.run(uid, "main"))
+    assert cluster.document(cluster.run(uid, "main"))
 
 
 def test_the_kubelet_restarts_and_everything_is_as_it_was(cluster: Cluster) -> None:
     uid = cluster.admit("steady")
-    device = cluster.kubelet.run(uid, "main")
+    device = cluster.run(uid, "main")
     for turn in range(5):
         cluster.kubelet.restart()
         until("the devices are back", lambda: cluster.kubelet.healthy() == GPUS * SLOTS)
-        assert cluster.kubelet.run(uid, "main") == device
+        assert cluster.run(uid, "main") == device
         other = cluster.admit(f"new-{turn}")
-        assert cluster.kubelet.run(other, "main") != device
+        assert cluster.run(other, "main") != device
     assert len(cluster.node.grants()) == 6
 
 
 def test_the_daemon_is_killed_and_everything_is_as_it_was(cluster: Cluster) -> None:
     uid, waiting = cluster.admit("steady"), cluster.admit("waiting")
-    device = cluster.kubelet.run(uid, "main")
+    device = cluster.run(uid, "main")
     cluster.node.kill_daemon()
     until("the kubelet has noticed", lambda: cluster.kubelet.healthy() == 0)
     with pytest.raises(Refused):
-        cluster.kubelet.run(waiting, "main")
+        cluster.run(waiting, "main")
     cluster.node.start()
     until("the devices are back", lambda: cluster.kubelet.healthy() == GPUS * SLOTS)
-    assert cluster.kubelet.run(uid, "main") == device
-    assert cluster.document(cluster.kubelet.run(waiting, "main"))
+    assert cluster.run(uid, "main") == device
+    assert cluster.document(cluster.run(waiting, "main"))
     assert len(cluster.node.grants()) == 2
 
 
 def test_the_checkpoint_has_the_form_that_the_daemon_reads(cluster: Cluster) -> None:
     uid = cluster.admit("written")
-    device = cluster.kubelet.run(uid, "main")
+    device = cluster.run(uid, "main")
     body = checkpoint(cluster)
     assert set(body) == {"Data", "Checksum"}
     assert set(body["Data"]) == {"PodDeviceEntries", "RegisteredDevices"}

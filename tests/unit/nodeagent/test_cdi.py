@@ -250,8 +250,12 @@ def test_any_document_is_read_or_refused_with_the_files_name(document: Any) -> N
 def test_what_is_no_nonce_never_becomes_a_name(nonce: str) -> None:
     for call in (
         lambda: cdi.device_name(nonce),
-        lambda: cdi.by_cri(nonce),
-        lambda: cdi.by_annotation(nonce),
+        lambda: cdi.driver_name(nonce),
+        lambda: cdi.by_cri(NONCE, nonce or "-"),
+        lambda: cdi.driver_document(nonce, (0, 5, 0), {}),
+        lambda: cdi.own_document(nonce, {}, {}, (0, 5, 0), grant()),
+        lambda: cdi.by_cri(nonce, ""),
+        lambda: cdi.by_annotation(nonce, ""),
         lambda: cdi.by_environment(nonce, [GPU_A], "/run/sluice/links"),
         lambda: cdi.document(nonce, {}, (0, 5, 0), grant()),
         lambda: cdi.links(nonce, grant()),
@@ -260,10 +264,12 @@ def test_what_is_no_nonce_never_becomes_a_name(nonce: str) -> None:
             call()
 
 
-def test_cri_and_annotation_say_the_same_name() -> None:
-    assert cdi.by_cri(NONCE).cdi_devices == (f"sluice.dev/grant={NONCE}",)
-    ((key, value),) = cdi.by_annotation(NONCE).annotations.items()
-    assert value == f"sluice.dev/grant={NONCE}"
+@pytest.mark.parametrize("driver", ["", "d" * 32])
+def test_cri_and_annotation_say_the_same_names_the_grants_own_last(driver: str) -> None:
+    names = [f"sluice.dev/driver={driver}"] * bool(driver) + [f"sluice.dev/grant={NONCE}"]
+    assert list(cdi.by_cri(NONCE, driver).cdi_devices) == names
+    ((key, value),) = cdi.by_annotation(NONCE, driver).annotations.items()
+    assert value.split(",") == names
     prefix, _, name = key.partition("/")
     assert prefix == "cdi.k8s.io"
     assert len(name) <= 63, "Kubernetes' bound for the name of an annotation"
