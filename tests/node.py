@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nodeagent.adapters.ebpf_pins import BPFFS, pins_of
+from tests.leftovers import clear
+from tests.measure import ahead
 from tests.places import BUILD, REPO, SHIM, SIM, SLUICE, TENANT
 
 T = TypeVar("T")
@@ -28,8 +28,9 @@ class NodeError(Exception):
     """The node did not do what a scene needed; the text says what."""
 
 
-def until(what: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
-    """The first true answer of `probe`. Polls a condition; never assumes how long one takes."""
+def until(what: str, probe: Callable[[], T | None], deadline_s: float = 60.0) -> T:
+    """The first true answer of `probe`. Polls a condition; never assumes how long one takes: the deadline is for a
+    condition that never comes, and costs nothing where it comes."""
     end = time.monotonic() + deadline_s
     last: BaseException | None = None
     while time.monotonic() < end:
@@ -51,6 +52,14 @@ class Tenant:
 
     name: str
     process: subprocess.Popen[str]
+
+    def report(self) -> float:
+        """The share in its next report (`--report`)."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise NodeError(f"{self.name}: exit {self.process.wait()} and no more reports")
+        return float(json.loads(line)["share_ratio"])
 
     def result(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """The last JSON object the tenant program printed."""
@@ -175,8 +184,9 @@ class Node:
         *command: str | Path,
         flags: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
+        measured: bool = False,
     ) -> Tenant:
-        """Start a command in a grant: `flags` are those of `sluice run`."""
+        """Start a command in a grant: `flags` are those of `sluice run`; `measured` for its GPU time."""
         tenant = Tenant(
             name,
             subprocess.Popen(
@@ -188,10 +198,14 @@ class Node:
             ),
         )
         self.tenants.append(tenant)
+        if measured:
+            ahead(tenant.process.pid)
         return tenant
 
-    def run_tenant(self, name: str, *arguments: str, flags: tuple[str, ...]) -> Tenant:
-        return self.run(name, TENANT, *arguments, flags=flags)
+    def run_tenant(
+        self, name: str, *arguments: str, flags: tuple[str, ...], measured: bool = False
+    ) -> Tenant:
+        return self.run(name, TENANT, *arguments, flags=flags, measured=measured)
 
     def run_bare(self, name: str, *arguments: str) -> Tenant:
         """The same program straight on the driver: what a machine without us gives."""
@@ -213,8 +227,7 @@ class Node:
             if tenant.process.poll() is None:
                 tenant.kill()
         self.stop_daemon()
-        # Of a daemon that was killed, or holds somebody still.
-        shutil.rmtree(BPFFS / pins_of(self.directory / "run"), ignore_errors=True)
+        clear(self.directory)
 
     def stop_daemon(self) -> None:
         """In order."""

@@ -1,6 +1,7 @@
 """The simulated GPU's time: what runs when, and that events, synchronising and counters tell one story.
 
-Durations are on the device's own exact timeline, so the margins here are for the host only.
+Durations are on the device's own exact timeline, so the margins here are for the host only, and what is over because
+the host was busy is measured again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.abi.clients import Card, Cuda, CudaError, card
+from tests.abi.clients import Card, Client, Cuda, CudaError, card
+from tests.measure import TRIES, ahead, shares
 
 MS = 1_000_000
 NOT_READY = 600
@@ -23,6 +25,13 @@ NOT_READY = 600
 def gpu(tmp_path: Path) -> Iterator[Card]:
     with card(tmp_path / "sim") as it:
         yield it
+
+
+def punctual(gpu: Card) -> Client:
+    """A client that gets a CPU when it wants one, as far as we may say so."""
+    client = gpu.client()
+    ahead(client.pid)
+    return client
 
 
 def timed(cuda: Cuda, launches: list[int]) -> list[float]:
@@ -40,23 +49,32 @@ def timed(cuda: Cuda, launches: list[int]) -> list[float]:
 
 
 def test_a_lone_context_has_the_gpu_to_itself(gpu: Card) -> None:
-    got = gpu.client().call(timed, [5 * MS, 20 * MS, MS, 100])
-    # the first may have waited for the host to submit it
-    assert got[1:] == pytest.approx([20.0, 1.0, 0.0001], abs=1e-4)
-    assert got[0] == pytest.approx(5.0, abs=1)
+    client = punctual(gpu)
+    # The first waits until the host has submitted it, and holds the others back until they are.
+    for ms in (50, 500, 5000):
+        got = client.call(timed, [ms * MS, 20 * MS, MS, 100])
+        assert got[0] >= ms
+        if got[0] < 1.2 * ms and got[1:] == pytest.approx([20.0, 1.0, 0.0001], abs=1e-4):
+            return
+    pytest.fail(f"milliseconds of the last try: {got}")
 
 
 def test_synchronise_returns_when_the_work_is_over_and_not_before(gpu: Card) -> None:
-    before, after, took = gpu.client().call(sync_story)
-    assert (before, after) == (NOT_READY, 0)
-    assert 0.050 <= took < 0.5
+    client = punctual(gpu)
+    took = []
+    for _ in range(TRIES):
+        before, after, seconds = client.call(sync_story)
+        assert (before, after) == (NOT_READY, 0)
+        took.append(seconds)
+    assert min(took) >= 0.2
+    assert min(took) < 0.5
 
 
 def sync_story(cuda: Cuda) -> tuple[int, int, float]:
     cuda.context()
     kernel, stream = cuda.kernel(), cuda.stream()
     began = time.monotonic()
-    cuda.launch(kernel, stream, 50 * MS)
+    cuda.launch(kernel, stream, 200 * MS)
     submitted = cuda.try_("cuStreamQuery", stream)
     cuda.cuStreamSynchronize(stream)
     took = time.monotonic() - began
@@ -77,20 +95,30 @@ def keep_busy(cuda: Cuda, start: float, count: int, ns: int) -> tuple[float, flo
 
 
 def test_two_contexts_share_the_time_evenly_in_slices(gpu: Card) -> None:
-    start = time.monotonic() + 1
-    first, second = gpu.client(), gpu.client()
-    jobs = [first.submit(keep_busy, start, 300, MS), second.submit(keep_busy, start, 30, 10 * MS)]
-    for wall, own in (job.result(60) for job in jobs):
-        # long or short kernels alike: half of the GPU each
-        assert own / wall == pytest.approx(0.5, abs=0.06)
+    first, second = punctual(gpu), punctual(gpu)
+
+    def measure() -> list[float]:
+        start = time.monotonic() + 0.5
+        jobs = [
+            first.submit(keep_busy, start, 300, MS),
+            second.submit(keep_busy, start, 30, 10 * MS),
+        ]
+        return [own / wall for wall, own in (job.result(60) for job in jobs)]
+
+    # Long or short kernels alike: half of the GPU each.
+    shares(measure, [0.5, 0.5], 0.06, capped=False)
 
 
 def test_a_context_that_is_alone_again_has_everything(gpu: Card) -> None:
-    start = time.monotonic() + 1
-    first, second = gpu.client(), gpu.client()
-    short, long = first.submit(keep_busy, start, 100, MS), second.submit(keep_busy, start, 300, MS)
-    assert short.result(60)[0] == pytest.approx(0.2, abs=0.05)
-    assert long.result(60)[0] == pytest.approx(0.4, abs=0.05)
+    first, second = punctual(gpu), punctual(gpu)
+
+    def measure() -> list[float]:
+        start = time.monotonic() + 0.5
+        jobs = [first.submit(keep_busy, start, 100, MS), second.submit(keep_busy, start, 300, MS)]
+        return [own / wall for wall, own in (job.result(60) for job in jobs)]
+
+    # 0.1 of 0.2 s together, and then 0.2 s alone: 0.3 of 0.4 s.
+    shares(measure, [0.5, 0.75], 0.09, capped=False)
 
 
 def run_for_ever(cuda: Cuda) -> int:
@@ -101,14 +129,16 @@ def run_for_ever(cuda: Cuda) -> int:
 
 
 def test_the_work_of_a_killed_process_ends_with_it(gpu: Card) -> None:
-    endless, other = gpu.client(), gpu.client()
+    endless, other = gpu.client(), punctual(gpu)
     assert endless.call(run_for_ever) == NOT_READY
-    wall, own = other.call(keep_busy, 0.0, 50, MS)
-    assert own / wall == pytest.approx(0.5, abs=0.08)
+
+    def measure() -> list[float]:
+        wall, own = other.call(keep_busy, 0.0, 100, MS)
+        return [own / wall]
+
+    shares(measure, [0.5], 0.08)
     endless.kill()
-    time.sleep(0.05)
-    wall, own = other.call(keep_busy, 0.0, 100, MS)
-    assert own / wall > 0.9
+    shares(measure, [1.0], 0.1)
 
 
 def hold(cuda: Cuda, size: int) -> tuple[int, int]:
@@ -145,7 +175,10 @@ def three_streams(cuda: Cuda) -> float:
 
 
 def test_streams_of_one_context_run_one_after_another(gpu: Card) -> None:
-    assert gpu.client().call(three_streams) == pytest.approx(0.09, abs=0.03)
+    client = punctual(gpu)
+    took = [client.call(three_streams) for _ in range(TRIES)]
+    assert min(took) >= 0.09
+    assert min(took) < 0.12
 
 
 def per_thread_and_legacy(cuda: Cuda) -> tuple[int, int, int]:
@@ -170,15 +203,18 @@ def long_queue(cuda: Cuda) -> float:
     kernel, stream = cuda.kernel(), cuda.stream()
     before, after = cuda.event(), cuda.event()
     cuda.cuEventRecord(before, stream)
-    for _ in range(5000):
-        cuda.launch(kernel, stream, 20_000)
+    for _ in range(4000):
+        cuda.launch(kernel, stream, 100_000)
     cuda.cuEventRecord(after, stream)
     cuda.cuStreamSynchronize(stream)
     return cuda.elapsed_ms(before, after)
 
 
 def test_a_full_queue_holds_the_launching_thread(gpu: Card) -> None:
-    assert gpu.client().call(long_queue) == pytest.approx(100, rel=0.2)
+    client = punctual(gpu)
+    took_ms = [client.call(long_queue) for _ in range(TRIES)]
+    assert min(took_ms) >= 400
+    assert min(took_ms) < 480
 
 
 def other_kernel(cuda: Cuda, grid: int) -> float:
