@@ -73,6 +73,8 @@ class Containment:
         # From 0: a rise from nothing is none to Prometheus.
         self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
         self._tasks: set[asyncio.Task[None]] = set()
+        self._owed: dict[int, tuple[Act, str]] = {}
+        """Undone as soon as the ledger has room again; by the act's number."""
         self._denied_by: dict[int, int | None] = {}
         """By act: the eBPF child that was told of it."""
 
@@ -92,6 +94,8 @@ class Containment:
             log.error(
                 "%s of %s is not done, it could not be written down: %s", name, subject, error
             )
+            if act.undo and hold is not None:
+                self._owed[hold.number] = (act, because)
             return False
         try:
             outcome = self._do(act, hold)
@@ -118,7 +122,11 @@ class Containment:
         return True
 
     def sweep(self) -> None:
-        """What was held and has ended is held no more."""
+        """What was held and has ended is held no more, and what could not be taken back is tried
+        again."""
+        owed, self._owed = self._owed, {}
+        for act, because in owed.values():
+            self.carry_out(act, because)
         for hold in self.holds.all():
             if not self.holds.target(hold).same:
                 log.info("%s of %s: it is gone", hold.step, hold.holder)
@@ -131,7 +139,7 @@ class Containment:
         status = kernel.status()
         if status.state is not WatchState.RUNNING or hold.cgroup in kernel.denied():
             return
-        if self._denied_by.get(hold.number) != status.pid:
+        if self._denied_by.get(hold.number, -1) != status.pid:
             self._denied_by[hold.number] = status.pid
             self._tell_kernel(kernel, hold.cgroup, denied=True)
 

@@ -159,6 +159,9 @@ class World:
 
     def apply(self, event: Any) -> None:
         self.done.append((type(event).__name__, event.grant, event.paused))
+        self.grants[event.grant].record = replace(
+            self.grants[event.grant].record, paused=event.paused
+        )
 
     def signal(self, grant: GrantId, number: int) -> int:
         self.done.append(("signal all", grant, int(number)))
@@ -185,27 +188,34 @@ class Bench:
 
 def bench(act: Callable[[Bench], Any], **settings: Any) -> None:
     async def run() -> None:
-        world: Any = World()
-        inspector = SimpleNamespace(
-            facts=world.facts_of,
-            driver_libraries=world.driver_libraries,
-            file_id=world.file_id,
-            identity=world.identity,
-        )
-        made = DetectionSettings(**settings)
-        journal = Journal(world, made.repeat_s)
-        containment = Containment(world, world, world, world, world, journal, world)
-        watch = Watch(made, world, inspector, containment, journal, world)
-        watch.known_libraries = lambda: ["/real/libcuda.so.1"]
-        kernel = FakeKernelWatch()
-        await kernel.start()
-        watch.attach(kernel)
+        it = daemon(World(), **settings)
+        await it.kernel.start()
         try:
-            await act(Bench(world, watch, journal, kernel))
+            await act(it)
         finally:
-            watch.close()
+            it.watch.close()
 
     asyncio.run(run())
+
+
+def daemon(world: Any, ebpf: bool = True, **settings: Any) -> Bench:
+    """Another one over the same world is what comes after the first was killed. Its eBPF child is
+    not started."""
+    inspector = SimpleNamespace(
+        facts=world.facts_of,
+        driver_libraries=world.driver_libraries,
+        file_id=world.file_id,
+        identity=world.identity,
+    )
+    made = DetectionSettings(**settings)
+    journal = Journal(world, made.repeat_s)
+    containment = Containment(world, world, world, world, world, journal, world)
+    watch = Watch(made, world, inspector, containment, journal, world)
+    watch.known_libraries = lambda: ["/real/libcuda.so.1"]
+    kernel = FakeKernelWatch()
+    if ebpf:
+        watch.attach(kernel)
+    return Bench(world, watch, journal, kernel)
 
 
 def on_gpu(*pids: int) -> NodeReading:
