@@ -83,15 +83,7 @@ EXIT_UNAVAILABLE: Final = 69
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="sluice serve", description="Run the node's daemon.")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists);"
-        " `sluice config check` reads it without serving",
-    )
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     environment = dict(os.environ)
 
     def read() -> Loaded:
@@ -122,6 +114,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error,
         )
         return EXIT_LEDGER_LOST
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sluice serve", description="Run the node's daemon.")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists);"
+        " `sluice config check` reads it without serving",
+    )
+    return parser
 
 
 class Unavailable(Exception):

@@ -248,9 +248,10 @@ Socket of the daemon to talk to.
 .B SLUICE_DRIVER
 Path of the real libcuda.so.1, where the loader does not find it.
 .SH EXIT STATUS
-0 done, 1 the daemon says no, 2 wrong usage, 69 no daemon answers.
+0 done, 1 the daemon says no, 2 wrong usage, 69 no daemon answers, 74 the answer could not be written.
 .B sluice run
-has the status of the command, or 125 when it could not be started.
+has the status of the command, or 125 when it could not be started, 126 when it cannot be
+executed, 127 when it was not found.
 .SH SEE ALSO
 .BR sluice\\-queue (1),
 .I /usr/share/doc/sluice\\-nodeagent
@@ -280,7 +281,8 @@ Address and port of the controller.
 .BR SLUICE_QUEUE_CA ", " SLUICE_QUEUE_CERTIFICATE ", " SLUICE_QUEUE_KEY
 PEM files for TLS.
 .SH EXIT STATUS
-0 done, 1 the answer is no, 2 wrong usage or input, 69 the service does not answer.
+0 done, 1 the answer is no, 2 wrong usage or input, 69 the service does not answer, 74 the answer
+could not be written.
 .SH SEE ALSO
 .BR sluice (1)
 """,

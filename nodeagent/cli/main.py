@@ -21,6 +21,7 @@ from nodeagent.core.quantities import CORES_FORM, MEMORY_FORMS
 from nodeagent.ports import MemoryAsk
 from nodeagent.units import Injection, Ppm, SharePolicy
 
+GRANT_FORM = "id, beginning of an id, or name"
 PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -110,7 +111,8 @@ def make_parser() -> argparse.ArgumentParser:
                 "--socket",
                 type=read.path,
                 metavar="PATH",
-                help="the daemon's socket (default: $SLUICE_SOCKET, then /run/sluice/sluice.sock)",
+                help="the daemon's socket (default: $SLUICE_SOCKET, then this user's own daemon,"
+                " then /run/sluice/sluice.sock)",
             )
         if name != "run":
             sub.add_argument("--json", action="store_true", help="print JSON")
@@ -196,7 +198,12 @@ def make_parser() -> argparse.ArgumentParser:
         " root); environment: LD_LIBRARY_PATH and LD_PRELOAD; auto: mount where possible (default)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
-    run.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND …")
+    run.add_argument(
+        "argv",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND …",
+        help="what to run, with its own options",
+    )
 
     command("ps", "show", "List grants.")
     top = command("top", "show", "Watch GPUs and grants.")
@@ -273,17 +280,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
 
     resize = command("resize", "change", "Change the limits of a running grant.")
-    resize.add_argument("grant", metavar="GRANT", help="id, beginning of an id, or name")
+    resize.add_argument("grant", metavar="GRANT", help=GRANT_FORM)
     resize.add_argument("--gpumem", type=read.memory, metavar="SIZE", help="GPU memory on each GPU")
     resize.add_argument("--cores", type=read.cores, metavar="PERCENT", help=CORES_FORM)
-    resize.add_argument("--policy", type=read.one_of(SharePolicy), choices=list(SharePolicy))
+    resize.add_argument(
+        "--policy",
+        type=read.one_of(SharePolicy),
+        choices=list(SharePolicy),
+        help="as for `sluice run`",
+    )
     resize.add_argument("--priority", type=read.priority, metavar="N", help=PRIORITY_FORM)
     for name, help_ in (
         ("pause", "Hold a grant's launches; its memory stays."),
         ("resume", "Let a paused grant go on."),
         ("release", "End a grant when its registered processes are gone; let no new one in."),
     ):
-        command(name, "change", help_).add_argument("grant", metavar="GRANT")
+        command(name, "change", help_).add_argument("grant", metavar="GRANT", help=GRANT_FORM)
 
     selftest = command(
         "selftest", "selftest", "Try the known ways around a part of us, and say what held."

@@ -16,9 +16,9 @@ from tests.golden import check
 from tests.places import REPO
 
 
-def made(page: str) -> str:
+def made(page: str, script: str = "reference.py") -> str:
     return subprocess.run(
-        [sys.executable, REPO / "packaging" / "reference.py", page],
+        [sys.executable, REPO / "packaging" / script, *([page] if page else [])],
         check=True,
         capture_output=True,
         text=True,
@@ -28,6 +28,10 @@ def made(page: str) -> str:
 
 def test_the_page_of_settings_says_what_the_code_does() -> None:
     check(REPO / "docs" / "configuration.md", made("configuration.md"))
+
+
+def test_the_page_of_commands_says_what_the_parsers_take() -> None:
+    check(REPO / "docs" / "commands.md", made("", "commands.py"))
 
 
 @pytest.mark.parametrize(
