@@ -17,6 +17,7 @@ class Descriptors:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, or ValueError for a file that is no descriptor set."""
+        self._path = path
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
         except Exception as error:  # protobuf's DecodeError is not a stable name
@@ -29,9 +30,15 @@ class Descriptors:
         self._classes: dict[str, Any] = {}
 
     def message_class(self, full_name: str) -> Any:
-        """The class of `package.Message`."""
+        """The class of `package.Message`. Raises ValueError for a file of another version."""
         if full_name not in self._classes:
-            descriptor = self._pool.FindMessageTypeByName(full_name)
+            try:
+                descriptor = self._pool.FindMessageTypeByName(full_name)
+            except KeyError:
+                raise ValueError(
+                    f"{self._path} is of another version, it has no {full_name}: build or install"
+                    " sluice again"
+                ) from None
             if hasattr(message_factory, "GetMessageClass"):
                 made = message_factory.GetMessageClass(descriptor)
             else:  # before protobuf 4.22

@@ -17,7 +17,7 @@ from typing import Any
 
 from nodeagent.core import events as ev
 from nodeagent.core.placement import GpuCapacity, Load, Placed, load_of, obstacle, place
-from nodeagent.core.quantities import memory_on
+from nodeagent.core.quantities import format_bytes, format_share, memory_on
 from nodeagent.ports import (
     DeviceLimits,
     GrantRecord,
@@ -355,7 +355,12 @@ class GrantBook:
                     replace(gpu, healthy=True, slots=MAX_SLOTS), load, bytes_, share, policy
                 )
                 if why is not None:
-                    raise Refused(RefusalKind.EXHAUSTED, f"GPU {gpu.index} ({gpu.name}): {why}")
+                    wanted = f"{format_bytes(bytes_)} and {format_share(share)} ({policy})"
+                    raise Refused(
+                        RefusalKind.EXHAUSTED,
+                        f"{wanted} do not fit on GPU {gpu.index} ({gpu.name}) beside the other"
+                        f" grants: {why}",
+                    )
             devices.append(replace(device, memory_bytes=bytes_, share_ppm=share))
         priority = record.priority if ask.priority is None else ask.priority
         return replace(record, policy=policy, devices=tuple(devices), priority=priority)

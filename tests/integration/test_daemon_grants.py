@@ -122,6 +122,12 @@ def test_a_share_that_does_not_fit_is_refused_with_what_is_free(node: Daemon) ->
     assert "20Gi of 80Gi free" in done.stderr
     done = node.sluice("run", "--gpumem", "10Gi", "--cores", "40", "--", "true")
     assert "30% of its time free" in done.stderr
+    small = node.run("--gpumem", "1Gi", "--cores", "30", "--name", "small")
+    done = node.sluice("resize", "small", "--cores", "50")
+    assert done.returncode == 1
+    assert "1Gi and 50% (hard) do not fit on GPU " in done.stderr
+    assert "beside the other grants: 30% of its time free" in done.stderr
+    small.kill()
     tenant.kill()
 
 
