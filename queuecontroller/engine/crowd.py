@@ -8,7 +8,7 @@ Nobody is collected or sorted: whoever looks at a node asks for those who stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final
 
 from .cluster_queue import ClusterQueueState
@@ -84,8 +84,8 @@ class Crowd:
     def frs(self) -> frozenset[Fr]:
         return self._context.frs
 
-    def standing(self, key: WorkloadKey) -> Ranked | None:
-        """Its rank among all who hold quota; None: it holds none."""
+    def standing(self, key: Hashable) -> Ranked | None:
+        """Its rank among all who hold quota; None: it holds none, or is no workload."""
         return self._context.cache.holders.at(key)
 
     def turn(self, ranked: Ranked) -> Turn | None:

@@ -9,7 +9,7 @@ by UID.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import merge
 from operator import itemgetter
 
@@ -38,7 +38,7 @@ class Holders:
 
     def __init__(self) -> None:
         self._lists: dict[QuotaNode, dict[Fr, list[Ranked]]] = {}
-        self._all: dict[WorkloadKey, Ranked] = {}
+        self._all: dict[Hashable, Ranked] = {}
         self.listener: Callable[[WorkloadKey], None] | None = None
         """Told of everyone who comes, goes, or moves in the order."""
 
@@ -75,7 +75,7 @@ class Holders:
             if self.listener is not None:
                 self.listener(info.key)
 
-    def at(self, key: WorkloadKey) -> Ranked | None:
+    def at(self, key: Hashable) -> Ranked | None:
         return self._all.get(key)
 
     def up_to(self, queue: QuotaNode, frs: Iterable[Fr], priority: int) -> list[WorkloadInfo]:

@@ -64,6 +64,16 @@ class Room(Protocol):
         ones first, before the first of which there surely is none. Changes nothing; to be used up
         before anything changes."""
 
+    def indispensable(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+    ) -> Collection[WorkloadKey]:
+        """Of `who`, with whom and `gone` out of the way there is room, and without whom there is
+        none: those who surely cannot be spared. Rather too few than too many. Changes nothing."""
+
     def moved(self, key: WorkloadKey) -> None:
         """It got or lost its quota, or its place in the order of those who have some."""
 

@@ -12,7 +12,7 @@ who stand where the workload would go and cannot be spared.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 
 from .assignment import Assignment, Mode
@@ -83,11 +83,22 @@ class _Question:
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
         if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
             chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
+        needed = self._indispensable(first, chosen)
         for one in reversed(chosen[:]):
+            if one.info.key in needed:
+                continue
             rest = [other for other in chosen if other is not one]
             if self._quota_fits(rest) and not self.look(rest).refusal:
                 chosen = rest
         return chosen
+
+    def _indispensable(
+        self, first: Sequence[Target], chosen: Sequence[Target]
+    ) -> Collection[WorkloadKey]:
+        """Not among those who go for the quota, without whom there may be room as well."""
+        gone = self._gone | {one.info.key for one in first}
+        others = [one.info.key for one in chosen if one.info.key not in gone]
+        return self._room.indispensable(self._info, self._assignment, gone, others)
 
     def _shortest_run(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         """The fewest in the order of preemption with whom gone there is room, without those who

@@ -160,7 +160,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
     named = request.gpu_uuids or request.use_uuids
     if named and all(stock.node_of(uuid) is None for uuid in named):
         return NoPlace(f"GPU {', '.join(named)} is on no node that is connected")
-    for room in _rooms(stock, pod):
+    for room in rooms_for(stock, pod):
         shares = _on_node(room, pod, domain, why)
         if shares is not None:
             return Chosen(pod.pod, room.name, shares)
@@ -178,7 +178,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
     return NoPlace(f"{request.describe()} for pod {pod.pod or 'main'}: {why.text()}")
 
 
-def _rooms(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
+def rooms_for(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
     """Nodes that may do, in the order of its policy."""
     request = pod.request
     if pod.node:

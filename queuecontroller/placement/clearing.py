@@ -1,103 +1,35 @@
 """Where room could be made, the soonest first: the search behind preemption for room.
 
 Those who may go have turns. For each node it can be said how many turns have to pass until it takes
-a pod; the smallest such turn is where the search ends, and only those on that node matter. What
-each node holds is kept in order of rank with running totals of memory and time, renewed only for
-nodes that changed. Two bisections in the totals give a turn before which the node cannot do;
-exactly looked at are those nodes alone whose bound comes before everything found, so a question
-costs a few steps for each node and the workloads of a few nodes, however many workloads there are.
+a pod; the smallest such turn is where the search ends, and only those on that node matter. Totals
+(`stands`) give a turn before which a node cannot do, roughly and then GPU by GPU; exactly looked at
+(`ground`) are those nodes alone whose bound comes before everything found. So a question costs a
+step for each node and the workloads of a few nodes, however many workloads there are.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
-from typing import NamedTuple
+from typing import Final
 
 from queuecontroller.engine.crowd import AT_ONCE, Crowd, Turn
-from queuecontroller.engine.holders import Rank
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.room import Opening
 from queuecontroller.engine.workload_info import WorkloadInfo
-from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.choose import PodToPlace, Topology, unfit
 from queuecontroller.placement.ground import Ground
-from queuecontroller.placement.request import GpuRequest
 from queuecontroller.placement.shelves import Pool
+from queuecontroller.placement.stands import NEVER, Shape, Stand, Standing, Stands
 from queuecontroller.placement.stock import NodeRoom, Share, Stock
 
-
-class Standing(NamedTuple):
-    """Somebody with quota on a node, and what he holds there."""
-
-    rank: Rank
-    info: WorkloadInfo
-    shares: list[Share]
-
-
-@dataclass(slots=True)
-class _Stand:
-    """All of them on one node, by rank."""
-
-    version: int
-    """The node's, when it was made."""
-    all: list[Standing]
-    queues: frozenset[str]
-    bytes_until: list[int]
-    """Memory that they hold together, up to each."""
-    ppm_until: list[int]
-    free_bytes: list[int]
-    """On each GPU that gives shares, the most first."""
-    free_ppm: list[int]
-
-
-class Stands:
-    """Of all nodes; kept between questions."""
-
-    def __init__(self, stock: Stock) -> None:
-        self._stock = stock
-        self._of: dict[str, _Stand] = {}
-
-    def moved(self, key: WorkloadKey) -> None:
-        """It got or lost its quota, or its rank changed."""
-        for held in self._stock.holdings(key):
-            self._of.pop(held.node, None)
-
-    def at(self, room: NodeRoom, crowd: Crowd) -> _Stand:
-        found = self._of.get(room.name)
-        if found is None or found.version != room.version:
-            found = self._of[room.name] = self._look(room, crowd)
-        return found
-
-    def _look(self, room: NodeRoom, crowd: Crowd) -> _Stand:
-        everyone = []
-        for owner, shares in self._stock.shares_at(room.name).items():
-            ranked = crowd.standing(WorkloadKey(owner)) if isinstance(owner, str) else None
-            if ranked is not None:
-                everyone.append(Standing(*ranked, shares))
-        everyone.sort(key=_by_rank)
-        gpus = [
-            gpu
-            for gpu in room.gpus.values()
-            if gpu.gpu.health in TAKES_WORK and not gpu.gpu.mig_enabled
-        ]
-        return _Stand(
-            room.version,
-            everyone,
-            frozenset(one.info.cluster_queue for one in everyone),
-            list(accumulate(sum(s.memory_bytes for s in one.shares) for one in everyone)),
-            list(accumulate(sum(s.share_ppm for s in one.shares) for one in everyone)),
-            sorted((max(0, gpu.memory_bytes) for gpu in gpus), reverse=True),
-            sorted((max(0, gpu.share_ppm) for gpu in gpus), reverse=True),
-        )
-
-
-def _by_rank(one: Standing) -> Rank:
-    return one.rank
+_FOUND: Final = 0
+_EXACTLY: Final = 1
+"""A bound: to be looked at exactly next."""
+_ROUGHLY: Final = 2
+"""A bound: to be looked at more closely next."""
 
 
 @dataclass(slots=True)
@@ -117,10 +49,10 @@ class Search:
     """Nodes that were gone through one by one."""
     _kinds: list[PodToPlace] = field(init=False)
     _counts: list[int] = field(init=False)
-    _left: dict[str, list[tuple[list[Share], bool]]] = field(init=False)
+    _left: dict[str, list[tuple[tuple[Share, ...], bool]]] = field(init=False)
     """What those who have left held, by node."""
-    _queue: list[tuple[Turn, bool, str, int, int, int]] = field(default_factory=list)
-    """Turn, whether that is only a bound, node, kind, pods of it; where it is none: how many queues
+    _queue: list[tuple[Turn, int, str, int, int, int]] = field(default_factory=list)
+    """Turn, what is known of it, node, kind, pods of it, and where it is found: how many queues
     were known then to borrow no more."""
     _lines: dict[str, list[tuple[Turn, Standing]]] = field(default_factory=dict)
     """By node: who may be made to go there, in order."""
@@ -135,7 +67,7 @@ class Search:
         for owner in self.gone:
             time_only = self.time_only(owner)
             for held in self.stock.holdings(owner):
-                self._left.setdefault(held.node, []).append((list(held.shares), time_only))
+                self._left.setdefault(held.node, []).append((held.shares, time_only))
 
     def openings(self) -> Iterator[Opening]:
         """Sooner ones first, in growing steps: before the first there surely is no room, with the
@@ -190,18 +122,33 @@ class Search:
     # -- the soonest first ------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        """A bound for every node and kind: the one part of a search that goes through all nodes."""
+        queue, left, crowd, at = self._queue, self._left, self.crowd, self.stands.at
         for kind, pod in enumerate(self._kinds):
             request = pod.request
-            least: dict[Pool, int | None] = {}
+            count, share_ppm = request.count, request.share_ppm if request.hard else 0
+            exactly = bool(pod.again or request.mig) or not crowd.by_rank
+            shapes: dict[Pool, Shape | None] = {}
             for room in self._rooms(pod):
-                turn: Turn | None = AT_ONCE
-                if not (pod.again or request.mig or room.name in self._left):
-                    if room.pool not in least:
-                        least[room.pool] = request.least_bytes(room.pool)
-                    turn = self._no_sooner(room, request, least[room.pool])
+                name = room.name
+                if exactly or name in left:
+                    queue.append((AT_ONCE, _EXACTLY, name, kind, 1, 0))
+                    continue
+                if room.pool not in shapes:
+                    least = request.least_bytes(room.pool)
+                    shapes[room.pool] = None if least is None else (count, least, share_ppm)
+                shape = shapes[room.pool]
+                if shape is None:
+                    continue
+                stand = at(room, crowd)
+                if stand.queues <= crowd.queues:
+                    place = stand.roughly(shape)
+                else:
+                    place = stand.roughly_of(shape, crowd.queues)
+                turn = self._turn(stand, place)
                 if turn is not None:
-                    self._queue.append((turn, True, room.name, kind, 1, 0))
-        heapify(self._queue)
+                    queue.append((turn, _ROUGHLY, name, kind, 1, 0))
+        heapify(queue)
 
     def _rooms(self, pod: PodToPlace) -> Iterable[NodeRoom]:
         nodes = self.stock.nodes
@@ -213,65 +160,48 @@ class Search:
             return {room.name: room for room in rooms if room is not None}.values()
         return nodes.values()
 
-    def _no_sooner(self, room: NodeRoom, request: GpuRequest, least: int | None) -> Turn | None:
-        """The turn before which the node surely cannot take one; None: it never can."""
-        if least is None:
-            return None
-        stand = self.stands.at(room, self.crowd)
-        need = _missing(stand.free_bytes, request.count, least)
-        need_ppm = _missing(stand.free_ppm, request.count, request.share_ppm if request.hard else 0)
-        if need is None or need_ppm is None:
-            return None
-        if (need <= 0 and need_ppm <= 0) or not self.crowd.by_rank:
+    def _tightly(self, node: str, pod: PodToPlace) -> Turn | None:
+        """A turn before which the node surely cannot take one, GPU by GPU; None: it never can."""
+        stand = self.stands.at(self.stock.nodes[node], self.crowd)
+        return self._turn(stand, stand.tightly(pod.request))
+
+    def _turn(self, stand: Stand, place: int) -> Turn | None:
+        if place < 0:
             return AT_ONCE
-        if stand.queues <= self.crowd.queues:
-            at = max(bisect_left(stand.bytes_until, need), bisect_left(stand.ppm_until, need_ppm))
-            if at == len(stand.all):
-                return None
-            rank = stand.all[at].rank
-        else:
-            found = self._reached(stand, need, need_ppm)
-            if found is None:
-                return None
-            rank = found
+        if place == NEVER:
+            return None
+        rank = stand.all[place].rank
         if rank[0] and rank[1] >= self.crowd.below:
             return None
         return self.crowd.no_sooner_than(rank)
-
-    def _reached(self, stand: _Stand, need: int, need_ppm: int) -> Rank | None:
-        """The same where not everybody's queue is one that gives."""
-        queues = self.crowd.queues
-        for rank, info, shares in stand.all:
-            if info.cluster_queue in queues:
-                for share in shares:
-                    need -= share.memory_bytes
-                    need_ppm -= share.share_ppm
-                if need <= 0 and need_ppm <= 0:
-                    return rank
-        return None
 
     def _events(self) -> Iterator[tuple[Turn, str, int]]:
         """(Turn, node, kind): one pod more of the kind could be on the node, taken by itself."""
         queue = self._queue
         while queue:
-            turn, is_bound, node, kind, pods, ended = heappop(queue)
-            if is_bound:
-                if pods == 1 and self._is_unfit(node, kind):
-                    continue
-                self._push(node, kind, pods)
+            turn, how, node, kind, pods, ended = heappop(queue)
+            if how == _ROUGHLY:
+                if not self._is_unfit(node, kind):
+                    closer = self._tightly(node, self._kinds[kind])
+                    if closer is not None:
+                        heappush(queue, (max(turn, closer), _EXACTLY, node, kind, pods, 0))
+                continue
+            if how == _EXACTLY:
+                if pods > 1 or not self._is_unfit(node, kind):
+                    self._push(node, kind, pods)
                 continue
             self.crowd.look_until(turn, self._makes_room)
             if self.crowd.ended != ended:
                 self._push(node, kind, pods)  # some who were counted on may not go
                 continue
             if pods < self._counts[kind]:
-                heappush(queue, (turn, True, node, kind, pods + 1, 0))
+                heappush(queue, (turn, _EXACTLY, node, kind, pods + 1, 0))
             yield turn, node, kind
 
     def _push(self, node: str, kind: int, pods: int) -> None:
         turn = self._when(node, self._kinds[kind], pods)
         if turn is not None:
-            heappush(self._queue, (turn, False, node, kind, pods, self.crowd.ended))
+            heappush(self._queue, (turn, _FOUND, node, kind, pods, self.crowd.ended))
 
     def _is_unfit(self, node: str, kind: int) -> bool:
         return unfit(self.stock.nodes[node], self._kinds[kind], None) is not None
@@ -321,14 +251,6 @@ class Search:
             if helps:
                 return True
         return False
-
-
-def _missing(free: Sequence[int], count: int, each: int) -> int | None:
-    """How much has to become free at least until so many have so much each; `free` has the most
-    first. None: they are fewer."""
-    if len(free) < count:
-        return None
-    return sum(each - one for one in free[:count] if one < each)
 
 
 def _by_first(one: tuple[Turn, Standing]) -> Turn:

@@ -30,18 +30,20 @@ class _Gpu:
         self.spans: list[Span] | None = None
         """Those that are taken; None: as in the stock."""
 
-    def leave(self, share: Share, time_only: bool) -> None:
-        self.share_ppm += share.share_ppm
-        self.alone -= share.alone
+    def free(self, share: Share, sign: int, time_only: bool) -> None:
+        self.share_ppm += sign * share.share_ppm
+        self.alone -= sign * share.alone
         if time_only:
             return
-        self.memory_bytes += share.memory_bytes
-        self.slots += 1
-        self.holders -= 1
+        self.memory_bytes += sign * share.memory_bytes
+        self.slots += sign
+        self.holders -= sign
         if share.span is not None:
             if self.spans is None:
                 self.spans = list(self.room.spans)
-            if share.span in self.spans:
+            if sign < 0:
+                self.spans.append(share.span)
+            elif share.span in self.spans:
                 self.spans.remove(share.span)
 
 
@@ -56,17 +58,31 @@ class Ground:
 
     def leave(self, shares: Iterable[Share], time_only: bool) -> bool:
         """Whether that may have made room."""
-        touched = False
+        return self._free(shares, 1, time_only)
+
+    def come_back(self, shares: Iterable[Share], time_only: bool) -> None:
+        """Undoes `leave`."""
+        self._free(shares, -1, time_only)
+
+    def _free(self, shares: Iterable[Share], sign: int, time_only: bool) -> bool:
+        more = False
         for share in shares:
             gpu = self._gpus.get(share.uuid)
             if gpu is not None:
-                gpu.leave(share, time_only)
-                touched |= self._takes(share.uuid)
-        return touched
+                gpu.free(share, sign, time_only)
+                more |= self._takes(share.uuid)
+        return more
 
     def takes(self, pods: int) -> bool:
         """Whether so many of them could be there together."""
         return self._count(pods)
+
+    def most(self, pods: int) -> int:
+        """How many of so many could be."""
+        found = 0
+        while found < pods and self._count(found + 1):
+            found += 1
+        return found
 
 
 _Count = Callable[[int], bool]

@@ -17,7 +17,9 @@ from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.engine.room import Opening, Verdict
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
-from queuecontroller.placement.clearing import Search, Stands
+from queuecontroller.placement.clearing import Search
+from queuecontroller.placement.sparing import indispensable
+from queuecontroller.placement.stands import Stands
 from queuecontroller.placement.stock import Stock
 
 
@@ -92,6 +94,28 @@ class StockRoom:
         self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd
     ) -> Iterator[Opening]:
         wish = self._wishes.wish(info.workload, _given(assignment))
+        resting, time_only = self._at_most(info)
+        gone = {info.key, *crowd.gone, *resting}
+        search = Search(self.stock, self._stands, crowd, wish.pods, wish.topology, gone, time_only)
+        return search.openings()
+
+    def indispensable(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+    ) -> Collection[WorkloadKey]:
+        wish = self._wishes.wish(info.workload, _given(assignment))
+        resting, time_only = self._at_most(info)
+        left = {info.key, *gone, *resting}
+        return indispensable(self.stock, wish.pods, left, who, time_only)
+
+    def _at_most(
+        self, info: WorkloadInfo
+    ) -> tuple[set[WorkloadKey], Callable[[WorkloadKey], bool]]:
+        """What may be taken for its sake beside those who leave: paused workloads, and who else
+        would keep memory and slots."""
         key, priority = info.key, info.priority
         resting = set(self._wishes.resting(priority)) - {key}
 
@@ -99,9 +123,7 @@ class StockRoom:
             stays = one != key and one not in resting and self._wishes.pauses(one)
             return stays and not self._wishes.yields(one, priority)
 
-        gone = {key, *crowd.gone, *resting}
-        search = Search(self.stock, self._stands, crowd, wish.pods, wish.topology, gone, time_only)
-        return search.openings()
+        return resting, time_only
 
     def moved(self, key: WorkloadKey) -> None:
         self._stands.moved(key)

@@ -216,12 +216,13 @@ class Stock:
     def holdings(self, owner: Hashable) -> list[Holding]:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 
-    def shares_at(self, node: str) -> dict[Hashable, list[Share]]:
+    def shares_at(self, node: str) -> dict[Hashable, tuple[Share, ...]]:
         """By owner, what is held on the node."""
-        found: dict[Hashable, list[Share]] = {}
+        found: dict[Hashable, tuple[Share, ...]] = {}
         for key in self._of_node.get(node, ()):
-            held = self._held[key]
-            found.setdefault(held.owner, []).extend(held.shares)
+            owner, _, shares = self._held[key]
+            before = found.get(owner)
+            found[owner] = shares if before is None else before + shares
         return found
 
     def owners_on(self, owners: Collection[Owner], uuids: Collection[str]) -> set[Owner]:
