@@ -8,7 +8,7 @@ Nobody is collected or sorted: whoever looks at a node asks for those who stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final
 
 from .cluster_queue import ClusterQueueState
@@ -71,14 +71,19 @@ class Crowd:
         finally:
             for info in removed:
                 context.put_back(info)
-        self.queues = frozenset(self._lenders)
-        """ClusterQueues whose workloads may be among them."""
-        if within is not PreemptionPolicy.NEVER:
-            self.queues |= {own.name}
         self.below = context.info.priority + (within is not PreemptionPolicy.LOWER_PRIORITY)
         """Nobody of this priority or a higher one is among them."""
         if self._lenders and reclaim is PreemptionPolicy.ANY:
             self.below = _ANY_PRIORITY
+        nodes = list(self._lenders.values())
+        if within is not PreemptionPolicy.NEVER:
+            nodes.append(own)
+        self.queues = frozenset(node.name for node in nodes if self._has_some(node))
+        """ClusterQueues whose workloads may be among them."""
+
+    def _has_some(self, node: QuotaNode) -> bool:
+        lowest = self._context.cache.holders.lowest(node, self._context.frs)
+        return lowest is not None and lowest < self.below
 
     @property
     def frs(self) -> frozenset[Fr]:
@@ -128,42 +133,52 @@ class Crowd:
         """How many queues are known to borrow no more."""
         return len(self._cuts)
 
-    def ranked(self, node: QuotaNode) -> Sequence[Ranked]:
-        found = self._context.cache.holders.of(node, self._context.frs)
+    def ranked(self, node: QuotaNode) -> Iterator[Ranked]:
+        """Everybody in the queue, in the order they would go."""
+        cache, frs = self._context.cache, self._context.frs
         if self.by_rank:
-            return found
-        return sorted(found, key=lambda one: (one[0][0], -self._context.cache.has_used(one[1])))
+            return cache.holders.one_by_one(node, frs)
+        return iter(
+            sorted(
+                cache.holders.of(node, frs), key=lambda one: (one[0][0], -cache.has_used(one[1]))
+            )
+        )
 
 
 class _Borrower:
     """A queue with quota of its own that borrows: its workloads in the order they would go, as far
     as looked at."""
 
-    __slots__ = ("_at", "_crowd", "_over", "_ranked")
+    __slots__ = ("_crowd", "_next", "_over", "_ranked")
 
     def __init__(self, crowd: Crowd, node: QuotaNode) -> None:
         self._crowd = crowd
         self._ranked = crowd.ranked(node)
-        self._at = 0
+        self._next: tuple[Turn, WorkloadInfo] | None = None
+        """Looked at, and not due yet."""
         self._over = {fr: node.used(fr) - node.cell(fr).quota for fr in crowd.frs}
         """What it uses beyond its own, with those gone who were looked at."""
 
     def cut(self, until: Turn, helps: Callable[[WorkloadKey], bool]) -> Turn | None:
         """The turn from which on it has given back all that it borrowed; None: later than that."""
-        ranked, over = self._ranked, self._over
-        while self._at < len(ranked):
-            one = ranked[self._at]
-            turn = self._crowd.turn(one)
-            if turn is None:
-                self._at += 1
-                continue
+        over = self._over
+        while (coming := self._next or self._look_on()) is not None:
+            self._next = coming
+            turn, info = coming
             if turn > until:
                 return None
-            if helps(one[1].key):
+            if helps(info.key):
                 if all(amount <= 0 for amount in over.values()):
                     return turn
-                for fr, amount in one[1].usage.items():
+                for fr, amount in info.usage.items():
                     if fr in over:
                         over[fr] -= amount
-            self._at += 1
+            self._next = None
+        return None
+
+    def _look_on(self) -> tuple[Turn, WorkloadInfo] | None:
+        for one in self._ranked:
+            turn = self._crowd.turn(one)
+            if turn is not None:
+                return turn, one[1]
         return None

@@ -24,12 +24,14 @@ from .model import CheckState, PreemptionPolicy, WorkloadKey
 from .partial_admission import search_counts
 from .preemption import Preemptor
 from .quota_tree import Fr, QuotaNode
-from .room import Room
+from .room import PutOff, Room
 from .room_preemption import RoomSearch, gone_with
 from .settings import EngineSettings
 from .workload_info import PODS_READY, LastAssignment, Memo, Target, WorkloadInfo
 
 _Usages = dict[QuotaNode, dict[Fr, int]]
+
+_PUT_OFF = "Nodes were searched for other workloads; it is the turn of this one in the next cycle"
 
 Judgement = tuple[Assignment, Sequence[Target]]
 
@@ -43,7 +45,8 @@ class Cycle:
         self._now_ns = now_ns
         self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
         self._room = room
-        self._search = RoomSearch(cache, room, now_ns) if room is not None else None
+        steps = settings.room_steps_per_cycle
+        self._search = RoomSearch(cache, room, now_ns, steps) if room is not None else None
         self._preempted: dict[QuotaNode, dict[WorkloadKey, WorkloadInfo]] = {}
         """By root."""
         self._gone: dict[QuotaNode, _Usages] = {}
@@ -70,7 +73,14 @@ class Cycle:
         # Both only grow, so that their sum tells any change of either.
         generation = root.generation + (self._room.generation if self._room else 0)
         if memo is None or memo.generation != generation:
-            assignment, targets = self._judge(queue, info)
+            try:
+                assignment, targets = self._judge(queue, info)
+            except PutOff as stop:
+                info.memo, info.put_off = None, info.put_off + 1
+                entry = Entry(info, queue, stop.assignment or Assignment(), ())
+                entry.put_off = True
+                return entry
+            info.put_off = 0
             memo = Memo(generation, assignment, targets)
             info.memo = None if resumes else memo
         assignment = memo.assignment
@@ -98,6 +108,8 @@ class Cycle:
 
     def _judge(self, queue: ClusterQueueState, info: WorkloadInfo) -> Judgement:
         self._preemptor.forget()
+        if self._search is not None:
+            self._search.begin(info)
         assigner = FlavorAssigner(queue, self._preemptor, self._settings)
 
         def judge(counts: Sequence[int] | None = None) -> Judgement:
@@ -135,6 +147,10 @@ class Cycle:
 
     def _serve(self, entry: Entry) -> None:
         mode = entry.assignment.mode
+        if entry.put_off:
+            entry.misfit(PendingReason.PENDING_EVALUATION, _PUT_OFF, shape_is_to_blame=False)
+            self._reserve(entry.queue.node, self._worth_reserving(entry))
+            return
         if mode is Mode.NO_FIT:
             entry.misfit(
                 entry.assignment.pending_reason,
@@ -268,8 +284,15 @@ class Cycle:
             return False
         self._lift(self._gone[entry.queue.node.root])
         self._cache.set_apart = taken
-        assignment, targets = self._judge(entry.queue, entry.info)
-        self._cache.set_apart = {}
+        try:
+            assignment, targets = self._judge(entry.queue, entry.info)
+        except PutOff:
+            entry.info.memo = None
+            entry.skip("Workload has overlapping preemption targets with another workload")
+            self._count_skipped(entry)
+            return False
+        finally:
+            self._cache.set_apart = {}
         entry.assignment, entry.targets = assignment, targets
         entry.info.memo = None
         if targets:

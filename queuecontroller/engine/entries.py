@@ -32,6 +32,7 @@ class Entry:
         "info",
         "message",
         "next_pass",
+        "put_off",
         "queue",
         "reason",
         "requeue_at_once",
@@ -60,6 +61,8 @@ class Entry:
         """Whether only the flavors after the last tried one were looked at."""
         self.next_pass: LastAssignment | None = None
         """Where the next pass through the flavors begins, if it has to follow at once."""
+        self.put_off = False
+        """Whether the cycle had no time to search room for it."""
         self.shape_is_to_blame = True
         """Whether everyone of the workload's shape would have ended like it."""
 

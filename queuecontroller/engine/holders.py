@@ -8,8 +8,8 @@ by UID.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 
@@ -78,15 +78,14 @@ class Holders:
     def at(self, key: Hashable) -> Ranked | None:
         return self._all.get(key)
 
-    def up_to(self, queue: QuotaNode, frs: Iterable[Fr], priority: int) -> list[WorkloadInfo]:
-        """Those of them whose priority is no higher."""
-        ranked = self.of(queue, frs)
-        split = bisect_left(ranked, True, key=lambda entry: entry[0][0])
+    def lowest(self, queue: QuotaNode, frs: Iterable[Fr]) -> int | None:
+        """The lowest priority of those in the queue who hold any of these; None: nobody does."""
+        lists = self._lists.get(queue, {})
         found = []
-        for begin, end in ((0, split), (split, len(ranked))):
-            last = bisect_right(ranked, priority, begin, end, key=lambda entry: entry[0][1])
-            found += [info for _, info in ranked[begin:last]]
-        return found
+        for ranked in (lists[fr] for fr in frs if lists.get(fr)):
+            split = bisect_left(ranked, True, key=lambda entry: entry[0][0])
+            found += [ranked[at][0][1] for at in (0, split) if at < len(ranked)]
+        return min(found, default=None)
 
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
         """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
@@ -94,9 +93,18 @@ class Holders:
         if not lists:
             return ()
         found = [lists[fr] for fr in frs if fr in lists]
-        if len(found) == 1:
-            return found[0]
-        once: dict[str, Ranked] = {}
-        for entry in merge(*found, key=_by_rank):
-            once.setdefault(entry[1].key, entry)
-        return list(once.values())
+        return found[0] if len(found) == 1 else list(_merged(found))
+
+    def one_by_one(self, queue: QuotaNode, frs: Iterable[Fr]) -> Iterator[Ranked]:
+        """The same for those who look at the first only."""
+        lists = self._lists.get(queue, {})
+        return _merged([lists[fr] for fr in frs if fr in lists])
+
+
+def _merged(lists: Sequence[Sequence[Ranked]]) -> Iterator[Ranked]:
+    """Everybody once: ranks are unique."""
+    last: Rank | None = None
+    for entry in merge(*lists, key=_by_rank):
+        if entry[0] != last:
+            last = entry[0]
+            yield entry

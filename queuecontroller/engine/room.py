@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from .assignment import Assignment
 from .crowd import Crowd, Turn
@@ -38,6 +38,48 @@ class Opening:
     """Of them those who stand where the workload could be, in order."""
 
 
+_LEAST_STEPS: Final = 500
+"""Every search that is begun takes so many, so that it gets on."""
+_FOR_EVER: Final = 1 << 62
+
+
+class PutOff(Exception):
+    """The cycle has searched as much as it may; the next one goes on."""
+
+    def __init__(self, assignment: Assignment | None = None) -> None:
+        super().__init__()
+        self.assignment = assignment
+        """What there is quota for."""
+
+
+@dataclass(slots=True)
+class Effort:
+    """What a cycle spends on searches, in steps: one is what a bound for one node takes, a few
+    microseconds."""
+
+    limit: int
+    spent: int = 0
+    _goes_until: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.spent >= self.limit
+
+    def begin(self, *, may_stop: bool) -> None:
+        """A search begins. Whether it may be given up in the middle: what it has found out about
+        nodes is kept, but it has to end some day."""
+        least = self.spent + _LEAST_STEPS
+        self._goes_until = max(self.limit, least) if may_stop else _FOR_EVER
+
+    def take(self, steps: int) -> None:
+        self.spent += steps
+
+    def pause(self) -> None:
+        """Called where a search may be given up. Raises PutOff."""
+        if self.spent >= self._goes_until:
+            raise PutOff
+
+
 class Room(Protocol):
     @property
     def generation(self) -> int:
@@ -58,11 +100,11 @@ class Room(Protocol):
         itself keeps already counts as free. Changes nothing."""
 
     def openings(
-        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd
+        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd, effort: Effort
     ) -> Iterator[Opening]:
         """Until which turns those who may be made to go have to go, for there to be room: sooner
         ones first, before the first of which there surely is none. Changes nothing; to be used up
-        before anything changes."""
+        before anything changes. Raises PutOff where the effort may be stopped."""
 
     def indispensable(
         self,

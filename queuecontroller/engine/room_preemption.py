@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from operator import itemgetter
+from typing import Final
 
 from .assignment import Assignment, Mode
 from .cache import Cache
@@ -21,17 +22,30 @@ from .cluster_queue import ClusterQueueState
 from .crowd import Crowd, Turn
 from .model import WorkloadKey
 from .preemption import PreemptionContext
-from .room import Room, Verdict
+from .room import Effort, PutOff, Room, Verdict
 from .workload_info import Target, WorkloadInfo
 
 Judgement = tuple[Assignment, Sequence[Target]]
 
 
+_LOOK_STEPS: Final = 50
+_MOST_TIMES: Final = 8
+"""A search that was put off so often is ended in one go: nodes change faster than it looks."""
+
+
 class RoomSearch:
-    def __init__(self, cache: Cache, room: Room, now_ns: int) -> None:
+    def __init__(self, cache: Cache, room: Room, now_ns: int, steps: int) -> None:
+        """`steps`: of search, after which no other is begun in this cycle."""
         self._cache = cache
         self._room = room
         self._now_ns = now_ns
+        self._effort = Effort(steps)
+        self._may_search = True
+
+    def begin(self, info: WorkloadInfo) -> None:
+        """From here on it is the workload's turn: all its searches, or none."""
+        self._may_search = not self._effort.is_over
+        self._effort.begin(may_stop=info.put_off < _MOST_TIMES)
 
     def judge(
         self,
@@ -40,15 +54,21 @@ class RoomSearch:
         assignment: Assignment,
         targets: Sequence[Target],
     ) -> Judgement:
-        """The assignment, and who has to go for it with room in mind; NO_FIT when nothing helps."""
-        question = _Question(self._cache, self._room, queue, info, assignment)
+        """The assignment, and who has to go for it with room in mind; NO_FIT when nothing helps.
+        Raises PutOff when that has to be searched and the cycle has searched enough."""
+        question = _Question(self._cache, self._room, queue, info, assignment, self._effort)
         verdict = question.look(targets)
         if not verdict.refusal:
             return assignment, targets
         assignment.no_room, assignment.frees = verdict.refusal, verdict.frees
         more: Sequence[Target] = ()
         if verdict.preempting_helps:
-            more = question.targets(targets, self._now_ns)
+            if not self._may_search:
+                raise PutOff(assignment)
+            try:
+                more = question.targets(targets, self._now_ns)
+            except PutOff:
+                raise PutOff(assignment) from None
         assignment.mode = Mode.PREEMPT if more else Mode.NO_FIT
         return assignment, more
 
@@ -61,15 +81,18 @@ class _Question:
         queue: ClusterQueueState,
         info: WorkloadInfo,
         assignment: Assignment,
+        effort: Effort,
     ) -> None:
         self._cache = cache
         self._room = room
+        self._effort = effort
         self._queue = queue
         self._info = info
         self._assignment = assignment
         self._gone: frozenset[WorkloadKey] = frozenset(cache.set_apart) | gone_with(info)
 
     def look(self, targets: Sequence[Target]) -> Verdict:
+        self._effort.take(_LOOK_STEPS)
         return self._room.look(
             self._info, self._assignment, self._gone | {one.info.key for one in targets}
         )
@@ -109,8 +132,10 @@ class _Question:
         )
         taken = {one.info.key for one in first} | self._gone
         crowd = Crowd(context, [one.info for one in first], taken)
+        if not crowd.queues:
+            return []
         too_few: Turn | None = None
-        for opening in self._room.openings(self._info, self._assignment, crowd):
+        for opening in self._room.openings(self._info, self._assignment, crowd, self._effort):
             run = [crowd.target(info) for _, info in opening.who]
             if not run or self.look([*first, *run]).refusal:
                 too_few = opening.turn

@@ -116,6 +116,7 @@ class Scheduler:
         self._round: list[_Tree] = []
         """The same in order; `_next_tree` is where the next cycle begins."""
         self._next_tree = 0
+        self._cycles = 0
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
         self._doors: set[str] = set()
@@ -424,7 +425,8 @@ class Scheduler:
             self._next_tree = (self._next_tree + 1) % len(round_)
             if full or not (news or tree.goes_on):
                 continue
-            for info in self._heads(tree, now_ns):
+            heads = self._heads(tree, now_ns)
+            for info in _longest_put_off_first(heads):
                 if not self.is_welcome(info):
                     unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
                     continue
@@ -433,6 +435,7 @@ class Scheduler:
                     unfit.append(_unfit_entry(info, cycle, why))
                 else:
                     entries.append(cycle.nominate(info, news))
+        self._note_put_off(entries)
         cycle.result.heads = len(entries) + len(unfit) + len(unwelcome)
         cycle.serve(entries)
         for slice_ in cycle.result.replaced:
@@ -460,6 +463,21 @@ class Scheduler:
             tree.restless = True
             cycle.result.more |= self.pending[name].head(tree.told, now_ns) is not None
         return cycle.result
+
+    def _note_put_off(self, entries: Sequence[Entry]) -> None:
+        """The next cycle begins with the tree of the one that was put off first."""
+        self._cycles += 1
+        longest: WorkloadInfo | None = None
+        for entry in entries:
+            if not entry.put_off:
+                continue
+            info = entry.info
+            if info.put_off == 1:
+                info.put_off_since = self._cycles
+            if longest is None or info.put_off_since < longest.put_off_since:
+                longest = info
+        if longest is not None:
+            self._next_tree = self._round.index(self._tree_of(longest.cluster_queue))
 
     def _note_admission(self, entry: Entry, now_ns: int) -> None:
         penalized: Amounts = NOTHING
@@ -534,6 +552,9 @@ class Scheduler:
         """Whether it was set aside."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
+        if entry.put_off:
+            self._goes_on(cycle, queue, at_once=True)
+            return False
         if self.room is not None and entry.status is not Status.PREEMPTING:
             self.room.let_go(info.key)
             tree = self._tree_of(queue.name)
@@ -565,6 +586,13 @@ class Scheduler:
         tree = self._tree_of(queue.name)
         tree.goes_on = max(tree.goes_on, _GoesOn.AT_ONCE if at_once else _GoesOn.AT_LEISURE)
         cycle.result.more |= at_once
+
+
+def _longest_put_off_first(heads: list[WorkloadInfo]) -> list[WorkloadInfo]:
+    """So that everybody's room is searched some day; the order of judging decides nothing else."""
+    if not any(info.put_off for info in heads):
+        return heads
+    return sorted(heads, key=lambda info: info.put_off_since if info.put_off else _NEVER_NS)
 
 
 def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:

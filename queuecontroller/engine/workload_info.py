@@ -118,6 +118,8 @@ class WorkloadInfo:
         "order_ns",
         "pod_sets",
         "priority",
+        "put_off",
+        "put_off_since",
         "replaces",
         "reserved_ns",
         "room_shape",
@@ -148,6 +150,10 @@ class WorkloadInfo:
         self.assignment: Assignment | None = None
         """What the scheduler gave it, once it did."""
         self.memo: Memo | None = None
+        self.put_off = 0
+        """How many cycles in a row had no time to search room for it."""
+        self.put_off_since = 0
+        """The number of the first of them."""
         self._shape: Shape | None = None
         self.room_shape: Hashable = None
         """What else decides whether there is room for it, see `room`."""

@@ -10,21 +10,23 @@ step for each node and the workloads of a few nodes, however many workloads ther
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from queuecontroller.engine.crowd import AT_ONCE, Crowd, Turn
 from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.room import Opening
+from queuecontroller.engine.room import Effort, Opening
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import PodToPlace, Topology, unfit
 from queuecontroller.placement.ground import Ground
 from queuecontroller.placement.shelves import Pool
-from queuecontroller.placement.stands import NEVER, Shape, Stand, Standing, Stands
+from queuecontroller.placement.stands import NEVER, Shape, Stand, Standing, Stands, tight_key
 from queuecontroller.placement.stock import NodeRoom, Share, Stock
 
+_CLOSE_STEPS: Final = 4
+_EXACT_STEPS: Final = 20
 _FOUND: Final = 0
 _EXACTLY: Final = 1
 """A bound: to be looked at exactly next."""
@@ -45,10 +47,10 @@ class Search:
     """Those who have left already."""
     time_only: Callable[[WorkloadKey], bool]
     """Who would only be paused: memory and slots stay its own."""
-    looked_at: int = 0
-    """Nodes that were gone through one by one."""
+    effort: Effort
     _kinds: list[PodToPlace] = field(init=False)
     _counts: list[int] = field(init=False)
+    _keys: list[Hashable] = field(init=False)
     _left: dict[str, list[tuple[tuple[Share, ...], bool]]] = field(init=False)
     """What those who have left held, by node."""
     _queue: list[tuple[Turn, int, str, int, int, int]] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Search:
     def __post_init__(self) -> None:
         counted = Counter(replace(pod, pod="") for pod in self.pods)
         self._kinds, self._counts = list(counted), list(counted.values())
+        self._keys = [tight_key(pod.request) for pod in self._kinds]
         self._left = {}
         for owner in self.gone:
             time_only = self.time_only(owner)
@@ -123,7 +126,8 @@ class Search:
 
     def _begin(self) -> None:
         """A bound for every node and kind: the one part of a search that goes through all nodes."""
-        queue, left, crowd, at = self._queue, self._left, self.crowd, self.stands.at
+        queue, left, crowd, effort = self._queue, self._left, self.crowd, self.effort
+        at = self.stands.at
         for kind, pod in enumerate(self._kinds):
             request = pod.request
             count, share_ppm = request.count, request.share_ppm if request.hard else 0
@@ -140,7 +144,7 @@ class Search:
                 shape = shapes[room.pool]
                 if shape is None:
                     continue
-                stand = at(room, crowd)
+                stand = at(room, crowd, effort)
                 if stand.queues <= crowd.queues:
                     place = stand.roughly(shape)
                 else:
@@ -148,6 +152,7 @@ class Search:
                 turn = self._turn(stand, place)
                 if turn is not None:
                     queue.append((turn, _ROUGHLY, name, kind, 1, 0))
+        effort.take(len(queue))
         heapify(queue)
 
     def _rooms(self, pod: PodToPlace) -> Iterable[NodeRoom]:
@@ -160,10 +165,12 @@ class Search:
             return {room.name: room for room in rooms if room is not None}.values()
         return nodes.values()
 
-    def _tightly(self, node: str, pod: PodToPlace) -> Turn | None:
+    def _tightly(self, node: str, kind: int) -> Turn | None:
         """A turn before which the node surely cannot take one, GPU by GPU; None: it never can."""
-        stand = self.stands.at(self.stock.nodes[node], self.crowd)
-        return self._turn(stand, stand.tightly(pod.request))
+        self.effort.take(_CLOSE_STEPS)
+        stand = self.stands.at(self.stock.nodes[node], self.crowd, self.effort)
+        place = stand.tightly(self._kinds[kind].request, self._keys[kind])
+        return self._turn(stand, place)
 
     def _turn(self, stand: Stand, place: int) -> Turn | None:
         if place < 0:
@@ -182,7 +189,7 @@ class Search:
             turn, how, node, kind, pods, ended = heappop(queue)
             if how == _ROUGHLY:
                 if not self._is_unfit(node, kind):
-                    closer = self._tightly(node, self._kinds[kind])
+                    closer = self._tightly(node, kind)
                     if closer is not None:
                         heappush(queue, (max(turn, closer), _EXACTLY, node, kind, pods, 0))
                 continue
@@ -211,7 +218,7 @@ class Search:
     def _line(self, node: str) -> list[tuple[Turn, Standing]]:
         found = self._lines.get(node)
         if found is None:
-            stand = self.stands.at(self.stock.nodes[node], self.crowd)
+            stand = self.stands.at(self.stock.nodes[node], self.crowd, self.effort)
             found = [
                 (turn, one)
                 for one in stand.all
@@ -224,7 +231,7 @@ class Search:
     def _when(self, node: str, pod: PodToPlace, pods: int, whoever: bool = False) -> Turn | None:
         """The turn with which the node takes so many; None: not with everybody gone either.
         `whoever`: also those who go no more since their queue borrows no more."""
-        self.looked_at += 1
+        self.effort.take(_EXACT_STEPS)
         ground = Ground(self.stock.nodes[node], pod)
         for shares, time_only in self._left.get(node, ()):
             ground.leave(shares, time_only)

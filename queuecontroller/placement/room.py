@@ -14,7 +14,7 @@ from typing import Protocol
 from queuecontroller.engine.assignment import Assignment
 from queuecontroller.engine.crowd import Crowd
 from queuecontroller.engine.model import Workload, WorkloadKey
-from queuecontroller.engine.room import Opening, Verdict
+from queuecontroller.engine.room import Effort, Opening, Verdict
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
 from queuecontroller.placement.clearing import Search
@@ -91,12 +91,14 @@ class StockRoom:
         return self._find(info.workload, _given(assignment), gone)[1]
 
     def openings(
-        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd
+        self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd, effort: Effort
     ) -> Iterator[Opening]:
         wish = self._wishes.wish(info.workload, _given(assignment))
         resting, time_only = self._at_most(info)
         gone = {info.key, *crowd.gone, *resting}
-        search = Search(self.stock, self._stands, crowd, wish.pods, wish.topology, gone, time_only)
+        search = Search(
+            self.stock, self._stands, crowd, wish.pods, wish.topology, gone, time_only, effort
+        )
         return search.openings()
 
     def indispensable(

@@ -5,13 +5,14 @@ node cannot do. Renewed only for nodes that changed."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from queuecontroller.engine.crowd import Crowd
 from queuecontroller.engine.holders import Rank
 from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.room import Effort
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.request import GpuRequest
@@ -19,6 +20,7 @@ from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share, Stock
 
 NEVER: Final = 1 << 30
 """Later than everybody's place in an order."""
+_RENEWAL_STEPS: Final = 12
 _FREELY: Final = -1
 """Nobody has to go."""
 _TOO_MUCH: Final = 1 << 80
@@ -68,7 +70,7 @@ class Stand:
     """Those that give shares."""
     _on_gpus: list[_OnGpu] | None = None
     _roughly: dict[Shape, int] = field(default_factory=dict)
-    _tightly: dict[GpuRequest, int] = field(default_factory=dict)
+    _tightly: dict[Hashable, int] = field(default_factory=dict)
 
     def roughly(self, shape: Shape) -> int:
         """A place in the order: nobody up to it gone, and there surely is no room. -1: there may be
@@ -108,40 +110,64 @@ class Stand:
             return _TOO_MUCH, 0
         return _missing(self.free_bytes, count, each), _missing(self.free_ppm, count, share_ppm)
 
-    def tightly(self, request: GpuRequest) -> int:
-        """The same GPU by GPU: later, or as late."""
-        found = self._tightly.get(request)
+    def tightly(self, request: GpuRequest, key: Hashable) -> int:
+        """The same GPU by GPU: later, or as late. `key` is the same for the same answer, see
+        `tight_key`."""
+        found = self._tightly.get(key)
         if found is None:
             if len(self._tightly) >= _SHAPES_KEPT:
                 self._tightly.clear()
-            found = self._tightly[request] = self._look_closely(request)
+            found = self._tightly[key] = self._look_closely(request)
         return found
 
     def _look_closely(self, request: GpuRequest) -> int:
         if self._on_gpus is None:
             self._on_gpus = _by_gpu(self)
         share_ppm = request.share_ppm if request.hard else 0
+        memory_bytes = request.memory_bytes
+        picky = bool(
+            request.use_types
+            or request.nouse_types
+            or request.gpu_uuids
+            or request.use_uuids
+            or request.nouse_uuids
+        )
         places = []
-        for one in self._on_gpus:
-            gpu = one.room.gpu
-            if request.wants(gpu) is not None:
+        for room, free_bytes, free_ppm, in_order, bytes_until, ppm_until in self._on_gpus:
+            gpu = room.gpu
+            if picky and request.wants(gpu) is not None:
                 continue
             at = _FREELY
-            missing = request.memory_on(gpu) - one.memory_bytes
-            if missing > 0:
-                at = bisect_left(one.bytes_until, missing)
-            if share_ppm > one.share_ppm:
-                at = max(at, bisect_left(one.ppm_until, share_ppm - one.share_ppm))
-            if one.room.slots < 1:
-                at = max(at, -one.room.slots)
+            need = request.memory_on(gpu) if memory_bytes is None else memory_bytes
+            if need > free_bytes:
+                at = bisect_left(bytes_until, need - free_bytes)
+            if share_ppm > free_ppm:
+                at = max(at, bisect_left(ppm_until, share_ppm - free_ppm))
+            if room.slots < 1:
+                at = max(at, -room.slots)
             if at < 0:
                 places.append(at)
-            elif at < len(one.places):
-                places.append(one.places[at])
+            elif at < len(in_order):
+                places.append(in_order[at])
         if len(places) < request.count:
             return NEVER
         places.sort()
         return places[request.count - 1]
+
+
+def tight_key(request: GpuRequest) -> Hashable:
+    """All that decides what `Stand.tightly` answers; compared sooner than the request."""
+    return (
+        request.count,
+        request.memory_bytes,
+        request.memory_ppm,
+        request.share_ppm if request.hard else 0,
+        request.use_types,
+        request.nouse_types,
+        request.gpu_uuids,
+        request.use_uuids,
+        request.nouse_uuids,
+    )
 
 
 def _missing(free: Sequence[int], count: int, each: int) -> int:
@@ -181,9 +207,16 @@ class Stands:
         for held in self._stock.holdings(key):
             self._of.pop(held.node, None)
 
-    def at(self, room: NodeRoom, crowd: Crowd) -> Stand:
+    def at(self, room: NodeRoom, crowd: Crowd, effort: Effort) -> Stand:
+        """Raises PutOff, with those renewed so far kept."""
         found = self._of.get(room.name)
         if found is None or found.version != room.version:
+            effort.pause()
+            effort.take(_RENEWAL_STEPS)
+            if len(self._of) > len(self._stock.nodes):
+                self._of = {
+                    name: one for name, one in self._of.items() if name in self._stock.nodes
+                }
             found = self._of[room.name] = self._look(room, crowd)
         return found
 

@@ -45,6 +45,8 @@ class Cluster:
     nodes: dict[str, int]
     queues: dict[str, tuple[int, PreemptionPolicy, PreemptionPolicy]]
     """Nominal quota in GPUs, withinClusterQueue, reclaimWithinCohort."""
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    cohort: str | None = "all"
     now_ns: int = 0
     room: PlayedRoom = field(init=False)
     scheduler: Scheduler = field(init=False)
@@ -56,14 +58,14 @@ class Cluster:
         self.room = PlayedRoom({"gpus": ResourceFlavor("gpus")})
         for name, count in self.nodes.items():
             self.report(name, count)
-        self.scheduler = Scheduler(EngineSettings(), self.room)
+        self.scheduler = Scheduler(self.settings, self.room)
         self.scheduler.put_namespace("t", {})
         self.scheduler.cache.put_flavor(ResourceFlavor("gpus"))
         for name, (nominal, within, reclaim) in self.queues.items():
             quota = FlavorQuotas("gpus", (ResourceQuota(GPU, nominal),))
             queue = ClusterQueue(
                 name,
-                cohort="all",
+                cohort=self.cohort,
                 namespace_selector=LabelSelector(),
                 resource_groups=(ResourceGroup((GPU,), (quota,)),),
                 preemption=ClusterQueuePreemption(

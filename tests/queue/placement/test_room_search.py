@@ -183,10 +183,10 @@ class World:
 @pytest.mark.parametrize("block", range(10))
 def test_it_decides_as_the_plain_search_does(block: int) -> None:
     preemptions = 0
-    for seed in range(block * 40, block * 40 + 40):
+    for seed in range(block * 30, block * 30 + 30):
         with plain_room_preemption():
             plain = World(seed).play()
         found = World(seed).play()
         assert found == plain, f"seed {seed}"
         preemptions += sum(isinstance(one, tuple) and one[0] == "preempts" for one in found)
-    assert preemptions > 40, "worlds in which nothing is preempted say nothing"
+    assert preemptions > 30, "worlds in which nothing is preempted say nothing"
