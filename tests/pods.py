@@ -74,6 +74,17 @@ class PodNode:
     kubelet: Kubelet
     cdi_dir: Path
 
+    def install(self, **others: Path) -> None:
+        """The driver's CDI specification, with more libraries by name."""
+        libraries = {name: SIM / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")} | others
+        write_installed(
+            self.cdi_dir,
+            installed_spec(
+                [str(gpu["uuid"]) for gpu in self.node.info()["gpus"]],
+                {f"/usr/lib64/{name}": str(path) for name, path in libraries.items()},
+            ),
+        )
+
 
 @contextlib.contextmanager
 def pod_node(
@@ -89,14 +100,10 @@ def pod_node(
     kubelet = Kubelet(kubelet_dir, *flags.split())
     try:
         with running(directory, gpus=gpus, settings=section) as node:
-            uuids = [str(gpu["uuid"]) for gpu in node.info()["gpus"]]
-            libraries = {
-                f"/usr/lib64/{name}": str(SIM / name)
-                for name in ("libcuda.so.1", "libnvidia-ml.so.1")
-            }
-            write_installed(cdi_dir, installed_spec(uuids, libraries))
+            made = PodNode(node, kubelet, cdi_dir)
+            made.install()
             until("what all share is written", lambda: list(cdi_dir.glob("sluice.dev-driver_*")))
             until("the kubelet has the devices", lambda: len(kubelet.healthy()) >= devices)
-            yield PodNode(node, kubelet, cdi_dir)
+            yield made
     finally:
         kubelet.stop()

@@ -184,6 +184,62 @@ def test_pods_run_on_and_restart_while_the_daemon_and_the_kubelet_come_and_go(
     job.communicate()
 
 
+def test_a_container_starts_again_after_an_upgrade_of_the_driver_and_after_a_reboot(
+    place: PodNode,
+) -> None:
+    """Under the names that the kubelet has of it: the old driver's libraries are gone."""
+    library = place.node.directory / "libnvidia-old.so.570"
+    library.touch()
+    first = place.kubelet.cdi_devices(place.kubelet.admit("first", gpumem=1024))
+    place.install(libnvidia_old=library)
+    found = until("a pod names what was installed last", lambda: _pod_beyond(place, first[0]))
+    uid, devices = found
+    assert capped(place, devices)
+    place.install()
+    library.unlink()
+    assert place.kubelet.cdi_devices(uid) == devices
+    assert capped(place, devices)
+    place.node.kill_daemon()
+    for path in place.cdi_dir.glob("sluice.dev-*"):
+        path.unlink()
+    place.node.start()
+    until("the devices are back", lambda: len(place.kubelet.healthy()) == 20)
+    assert place.kubelet.cdi_devices(uid) == devices
+    assert capped(place, devices)
+
+
+def _pod_beyond(place: PodNode, driver: str) -> tuple[str, list[str]] | None:
+    """A pod that was given another driver; what was given to it."""
+    uid = place.kubelet.admit(f"pod-{soon_ns(0)}", gpumem=1024)
+    devices = place.kubelet.cdi_devices(uid)
+    if len(devices) == 2 and devices[0] != driver:
+        return uid, devices
+    place.kubelet.do("end", uid=uid)
+    return None
+
+
+def capped(place: PodNode, devices: Sequence[str]) -> bool:
+    """Whether a container with them runs in a grant of one GiB."""
+    job = container(place, devices, str(TENANT), "--launches", "1", "--alloc", str(2 * GIB))
+    found = result(job)
+    return (found["alloc_result"], found["total_bytes"]) == (2, GIB)
+
+
+def test_a_pod_that_came_before_the_driver_has_all_of_it_in_its_own_file(place: PodNode) -> None:
+    """So have the pods of earlier releases, whose answers name the grant alone."""
+    (place.cdi_dir / "nvidia.yaml").unlink()
+    place.node.kill_daemon()
+    place.node.start()
+    until("the devices are back", lambda: len(place.kubelet.healthy()) == 20)
+    uid = place.kubelet.admit("early", gpumem=1024)
+    place.install()
+    (device,) = place.kubelet.cdi_devices(uid)
+    assert capped(place, [device])
+    until("others share it", lambda: _pod_beyond(place, ""))
+    assert place.kubelet.cdi_devices(uid) == [device]
+    assert capped(place, [device])
+
+
 def test_a_sick_gpu_is_withdrawn_from_the_kubelet(place: PodNode) -> None:
     assert len(place.kubelet.healthy()) == 20
     uuid = str(place.node.info()["gpus"][0]["uuid"])
