@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from nodeagent.adapters.ledger_sqlite import SqliteLedger
 from nodeagent.adapters.library_identity import library_identity
 from nodeagent.adapters.local_api import LocalApi
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
+from nodeagent.adapters.mig import ChildMig
 from nodeagent.adapters.nvml import ChildNvml
 from nodeagent.adapters.pidfd import SystemProcesses
 from nodeagent.adapters.proc_facts import ProcInspector
@@ -66,6 +68,8 @@ from nodeagent.shell.gpus import Gpus, health_event
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.kernel import KernelDesk
+from nodeagent.shell.kubelet import KubeletDesk
+from nodeagent.shell.mig import MigDesk, MigNeighbours
 from nodeagent.shell.node import EXIT_LEDGER_LOST, Endpoint, Node, rules_of
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.reload import Reloader
@@ -252,6 +256,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         )
         endpoints.append(service.queue)
         containment.placers.append(service.queue.evict)
+    pods: KubeletDesk | None = None
     if kubelet.enabled:
         try:
             side = make_kubelet(
@@ -269,6 +274,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
             )
         except (OSError, ValueError, LedgerTooNew) as error:
             raise Unavailable(f"[kubelet]: {error}") from error
+        pods = side.desk
         endpoints += [side.desk, side.server, side.safety]
         checks.append(side.safety.findings)
         counters.append(side.counters)
@@ -280,12 +286,29 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         watch.attach(kernel.watch)
     endpoints.append(kernel)
     counters.append(kernel.counters)
-    endpoints.append(LocalApi(runtime, wire, service, clock, doctor))
+    mig = MigDesk(
+        ChildMig(settings.nvml.library, nvml.exclusive),
+        keeper,
+        gpus,
+        ledger,
+        journal,
+        clock,
+        MigNeighbours(
+            lambda: nodes[0].read_gpus(),
+            pods,
+            service.queue.decided_gpus if service.queue is not None else Counter,
+        ),
+        service.operator_uids,
+        fatal,
+    )
+    endpoints.append(mig)
+    endpoints.append(LocalApi(runtime, wire, service, clock, doctor, mig))
     if settings.metrics.enabled:
         histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
         endpoints.append(make_metrics(settings.metrics, service, histograms, clock))
     node = Node(settings, clock, keeper, turns, gpus, nvml, service, endpoints, notify.send)
     nodes.append(node)
+    node.held_up_s = mig.held_up_s
 
     def changed(running: Running) -> None:
         now = running.settings

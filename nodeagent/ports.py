@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, Protocol
@@ -455,6 +456,10 @@ class Nvml(Protocol):
 
     async def refresh(self) -> None:
         """GPUs came or went: the next reading starts from nothing."""
+
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """While it is held nothing is read and that process is not there; the next reading then
+        starts from nothing."""
 
     async def close(self) -> None: ...
 

@@ -76,7 +76,8 @@ class Restrainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Written, durably, before an act of its own accord."""
+    """Written, durably, before an act of its own accord, or one that a person asks of the whole
+    node."""
 
     at_unix_s: float
     rule: str
@@ -95,8 +96,8 @@ class AuditLog(Protocol):
     def audit(self, row: AuditRow) -> None:
         """Durable when it returns. Raises LedgerLost, LedgerFull."""
 
-    def audit_rows(self) -> list[AuditRow]:
-        """Oldest first; the last thousands."""
+    def audit_rows(self, rule: str = "") -> list[AuditRow]:
+        """Oldest first; the last thousands, of one rule where it is named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,19 @@ ELSEWHERE: Final = ("queue",)
 
 def node_parsers() -> dict[str, argparse.ArgumentParser]:
     """By command."""
-    (commands,) = (a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    found = {name: one for name, one in commands.choices.items() if name not in ELSEWHERE}
+    found = {name: one for name, one in _parts(make_parser()).items() if name not in ELSEWHERE}
     return {**found, "serve": make_serve_parser()}
+
+
+def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Its commands, by words; those that have commands of their own are these."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, one in action.choices.items():
+                inner = _parts(one)
+                found |= {f"{name} {word}": part for word, part in inner.items()} or {name: one}
+    return found
 
 
 def queue_parsers() -> dict[str, argparse.ArgumentParser]:

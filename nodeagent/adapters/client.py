@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import grpc
 
+from nodeagent.adapters import mig_wire
 from nodeagent.adapters.wire import SERVICE, Wire
+from nodeagent.mig_ports import MigAnswer, MigAsk, MigView
 from nodeagent.ports import (
     ContainedView,
     Finding,
@@ -29,6 +31,9 @@ from nodeagent.ports import (
 
 DEADLINE_S: Final = 10.0
 """For calls that need no waiting: the daemon answers them from memory."""
+MIG_READ_DEADLINE_S: Final = 40.0
+MIG_CHANGE_DEADLINE_S: Final = 150.0
+"""The daemon asks the driver, with deadlines of its own."""
 
 _KINDS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: RefusalKind.INVALID,
@@ -139,9 +144,17 @@ class Client:
         response = self._call("Doctor", self._wire.message("DoctorRequest")())
         return [Finding(f.topic, f.level, f.what, f.remedy) for f in response.findings]
 
-    def _call(self, name: str, request: Any) -> Any:
+    def show_mig(self, gpu: str = "") -> list[MigView]:
+        request = self._wire.message("ShowMigRequest")(gpu=gpu)
+        return mig_wire.read_views(self._call("ShowMig", request, MIG_READ_DEADLINE_S))
+
+    def set_mig(self, ask: MigAsk) -> MigAnswer:
+        request = mig_wire.write_ask(self._wire, ask)
+        return mig_wire.read_answer(self._call("SetMig", request, MIG_CHANGE_DEADLINE_S))
+
+    def _call(self, name: str, request: Any, deadline_s: float = DEADLINE_S) -> Any:
         with self._errors():
-            return self._method(name)(request, timeout=DEADLINE_S)
+            return self._method(name)(request, timeout=deadline_s)
 
     def _method(self, name: str) -> Any:
         request, response, stream = self._wire.methods()[name]

@@ -115,8 +115,10 @@ class SqliteLedger:
         )
         self._run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (KEEP_AUDIT,))
 
-    def audit_rows(self) -> list[AuditRow]:
-        return self._bodies("audit", AuditRow)
+    def audit_rows(self, rule: str = "") -> list[AuditRow]:
+        return self._bodies(
+            "audit", AuditRow, "WHERE ? IN ('', json_extract(body, '$.rule')) ORDER BY id", rule
+        )
 
     # --- acts in force ---
 
@@ -174,9 +176,9 @@ class SqliteLedger:
             self._bodies("queue_done", Done),
         )
 
-    def _bodies(self, table: str, kind: type[Any]) -> list[Any]:
+    def _bodies(self, table: str, kind: type[Any], which: str = "", *values: str) -> list[Any]:
         found = []
-        for (body,) in self._run(f"SELECT body FROM {table}", ()):
+        for (body,) in self._run(f"SELECT body FROM {table} {which}", values):
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 found.append(read_plain(kind, json.loads(body)))
         return found

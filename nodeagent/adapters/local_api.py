@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import logging
 import os
@@ -22,8 +23,10 @@ from typing import Any, Final
 
 import grpc
 
+from nodeagent.adapters import mig_wire
 from nodeagent.adapters.pidfd import peer_of
 from nodeagent.adapters.wire import SERVICE, Wire
+from nodeagent.mig_ports import MigService
 from nodeagent.ports import (
     Clock,
     Finding,
@@ -60,6 +63,7 @@ class LocalApi:
         service: NodeService,
         clock: Clock,
         doctor: Callable[[], list[Finding]],
+        mig: MigService,
     ) -> None:
         self._public = runtime_dir / "sluice.sock"
         self._private_dir = runtime_dir / "api"
@@ -68,6 +72,7 @@ class LocalApi:
         self._service = service
         self._clock = clock
         self._doctor = doctor
+        self._mig = mig
         self._peers: dict[str, Peer] = {}
         self._per_uid: Counter[int] = Counter()
         self._names = itertools.count(1)
@@ -169,6 +174,8 @@ class LocalApi:
             "Doctor": self._report,
             "ListContained": self._contained,
             "LetGo": self._let_go,
+            "ShowMig": self._show_mig,
+            "SetMig": self._set_mig,
         }
         streams: dict[str, Callable[[Peer, Any], AsyncGenerator[Any, None]]] = {
             "CreateGrant": self._create,
@@ -193,7 +200,8 @@ class LocalApi:
     def _answering(self, call: Callable[[Peer, Any], Any]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def answer(request: Any, context: Any) -> Any:
             try:
-                return call(self._peer(context), request)
+                response = call(self._peer(context), request)
+                return await response if inspect.isawaitable(response) else response
             except Refused as refused:
                 await context.abort(_STATUS[refused.kind], refused.reason)
             except LedgerFull as error:
@@ -283,6 +291,14 @@ class LocalApi:
 
     def _info(self, peer: Peer, request: Any) -> Any:
         return self._snapshot(peer)
+
+    async def _show_mig(self, peer: Peer, request: Any) -> Any:
+        views = await self._mig.show(peer, request.gpu)
+        return mig_wire.write_views(self._wire, views)
+
+    async def _set_mig(self, peer: Peer, request: Any) -> Any:
+        answer = await self._mig.set(peer, mig_wire.read_ask(request))
+        return mig_wire.write_answer(self._wire, answer)
 
     def _report(self, peer: Peer, request: Any) -> Any:
         finding = self._wire.message("Finding")

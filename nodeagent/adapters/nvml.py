@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from nodeagent.adapters.children import python_child
@@ -39,6 +40,8 @@ class ChildNvml:
         self._pause_s = FIRST_PAUSE_S
         self._not_before_ns = 0
         self._last_error = ""
+        self._turn = asyncio.Lock()
+        """Held while the child is asked, and while it must not be there."""
         self.restarts_total = 0
 
     @property
@@ -46,6 +49,16 @@ class ChildNvml:
         return None if self._child is None else self._child.pid
 
     async def read(self) -> NodeReading:
+        async with self._turn:
+            return await self._read()
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncGenerator[None, None]:
+        async with self._turn:
+            await self.refresh()
+            yield
+
+    async def _read(self) -> NodeReading:
         if self._child is None or self._child.returncode is not None:
             if self._clock.monotonic_ns() < self._not_before_ns:
                 return NodeReading(error=self._last_error)

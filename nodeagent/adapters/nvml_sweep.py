@@ -128,7 +128,10 @@ class Sweeper:
         )
         clock = self._ask(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
         if now or self._now_s() - card.slow_at_s >= SLOW_EVERY_S:
+            before = card.slow.get("mig")
             card.slow = self._slow(card)
+            if (before is None) != (card.slow["mig"] is None):
+                card.unsupported.clear()  # much of a card is told in one mode only
             card.slow_at_s = self._now_s()
         recovery = self._ask(card, "recovery", lambda: nvml_fields.recovery_action(handle))
         return GpuReading(

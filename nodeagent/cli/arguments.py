@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from nodeagent.core import quantities
 from nodeagent.core.detection import Rule
+from nodeagent.core.mig_geometry import GeometryError, parse_geometry
 from nodeagent.ports import MemoryAsk
 from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm
 
@@ -50,6 +51,20 @@ def gpus(text: str) -> int:
 
 def pid(text: str) -> int:
     return _whole(text, 1, LARGEST_PID, "a process id")
+
+
+def geometry(text: str) -> tuple[str, ...]:
+    try:
+        return parse_geometry(text)
+    except GeometryError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def gpu(text: str) -> str:
+    """UUID or index: the daemon knows which there are."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a UUID or an index")
+    return text
 
 
 def number(text: str) -> int:

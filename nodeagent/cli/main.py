@@ -14,6 +14,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from nodeagent import native
 from nodeagent.cli import arguments as read
@@ -103,8 +104,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sluice {native.version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(name: str, module: str, help_: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help_, description=help_)
+    def command(
+        name: str, module: str, help_: str, among: Any = commands
+    ) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = among.add_parser(name, help=help_, description=help_)
         sub.set_defaults(module=module)
         if name not in ("version", "config"):
             sub.add_argument(
@@ -297,6 +300,7 @@ def make_parser() -> argparse.ArgumentParser:
     ):
         command(name, "change", help_).add_argument("grant", metavar="GRANT", help=GRANT_FORM)
 
+    _add_mig(commands, command)
     selftest = command(
         "selftest", "selftest", "Try the known ways around a part of us, and say what held."
     )
@@ -330,3 +334,34 @@ def make_parser() -> argparse.ArgumentParser:
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser
+
+
+def _add_mig(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    help_ = "How GPUs are cut into MIG instances; cut an idle one anew."
+    parts = commands.add_parser("mig", help=help_, description=help_).add_subparsers(
+        dest="part", metavar="show | set", required=True
+    )
+    show = command("show", "mig", "MIG mode, instances, who holds them, what else fits.", parts)
+    show.add_argument(
+        "--gpu", type=read.gpu, default="", metavar="UUID|INDEX", help="this one (default: all)"
+    )
+    set_ = command("set", "mig", "Cut an idle GPU anew: all its instances go. For root.", parts)
+    set_.add_argument(
+        "--gpu", type=read.gpu, required=True, metavar="UUID|INDEX", help="the GPU to cut"
+    )
+    set_.add_argument(
+        "geometry",
+        nargs="?",
+        type=read.geometry,
+        metavar="PROFILES",
+        help="such as 1g.10gb,1g.10gb,3g.40gb or 7x1g.10gb; none: MIG on without instances",
+    )
+    set_.add_argument("--disable", action="store_true", help="no instances, and MIG mode off")
+    set_.add_argument(
+        "--dry-run", action="store_true", help="say what would be done and who is in the way"
+    )
+    for sub in (show, set_):
+        sub.set_defaults(command="mig")
+        sub.add_argument(
+            "-o", "--output", choices=["table", "json"], help="json: the same as --json"
+        )

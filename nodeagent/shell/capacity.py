@@ -57,7 +57,11 @@ class CapacityReader:
                     type=gpu.name,
                     memory_bytes=gpu.memory_bytes,
                     slots=gpu.slots,
-                    health=_for_queue(self._gpus.health(gpu.uuid)),
+                    health=_for_queue(
+                        Health.RECOVERING
+                        if self._gpus.withheld(gpu.uuid)
+                        else self._gpus.health(gpu.uuid)
+                    ),
                     numa_node=reading.numa_node,
                     pci_bus_id=reading.pci_bus_id,
                     sm_count=reading.sm_count,

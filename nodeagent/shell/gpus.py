@@ -70,6 +70,8 @@ class Gpus:
         """Called with (gpu or driver, level, text) for what people should know of."""
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
+        self._withheld: set[GpuUuid] = set()
+        """Cards that are being cut anew: nothing of them is given away."""
 
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
         """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
@@ -112,6 +114,16 @@ class Gpus:
         for call in self.on_read:
             call()
 
+    def withhold(self, card: GpuUuid, withheld: bool) -> None:
+        """Neither the card nor an instance of it takes new work meanwhile."""
+        (self._withheld.add if withheld else self._withheld.discard)(card)
+        for call in self.on_read:
+            call()
+
+    def withheld(self, uuid: GpuUuid) -> bool:
+        """A card, or an instance of one."""
+        return self._card_of.get(uuid, uuid) in self._withheld
+
     def _news(self, kind: str, level: str, text: str) -> None:
         if not self.on_news:
             log.warning("%s", text)
@@ -148,7 +160,7 @@ class Gpus:
                 physical_bytes=gpu.memory_total_bytes,
                 slots=self._slots,
                 mig_profile=gpu.mig_profile,
-                healthy=self.patient(gpu.uuid).offered,
+                healthy=self.patient(gpu.uuid).offered and not self.withheld(gpu.uuid),
                 degraded=self.health(gpu.uuid) is Health.DEGRADED,
             )
             for gpu in self.units()

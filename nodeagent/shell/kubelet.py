@@ -15,7 +15,7 @@ import logging
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -49,6 +49,7 @@ from nodeagent.ports import (
     Clock,
     ContainerAnswer,
     ContainerRef,
+    Finding,
     GivenFiles,
     GrantMounts,
     GrantRecord,
@@ -204,7 +205,10 @@ class KubeletDesk:
         self.shelves: dict[str, Shelf] = {}
         self.on_shelf: list[Callable[[Shelf], None]] = []
         """Called with every shelf that is put up."""
-        self._problem = ""
+        self.problem = ""
+        """Why something that is there is not offered."""
+        self._allocating: list[frozenset[GpuUuid]] = []
+        """Of answers that are about to be durable."""
         self._unshared = ""
         """Why containers' CDI files have nothing in common; empty: they have."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -259,8 +263,8 @@ class KubeletDesk:
         rules, told = self._settings.offers, self._settings.numa_topology
         nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
         found = offers(self._gpus.capacities(), rules)
-        if found.problem != self._problem:
-            self._problem = found.problem
+        if found.problem != self.problem:
+            self.problem = found.problem
             if found.problem:
                 log.warning("kubelet: %s", found.problem)
         return {
@@ -299,7 +303,8 @@ class KubeletDesk:
                 continue
             healthy = {one.gpu for one in shelf.shown if one.healthy}
             sicker = any(one.gpu in healthy and not one.healthy for one in offered)
-            if sicker or len(offered) != len(shelf.shown):
+            others = {one.gpu for one in offered} != {one.gpu for one in shelf.shown}
+            if sicker or others:
                 shelf.show(offered)
             else:
                 self._spawn(self._show_later(shelf, offered))
@@ -324,7 +329,11 @@ class KubeletDesk:
     async def allocate(
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
-        known = {one.gpu: one.slots for one in self.shelves[resource].shown}
+        known = {
+            one.gpu: one.slots
+            for one in self.shelves[resource].shown
+            if not self._gpus.withheld(one.gpu)
+        }
         driver = self._cdi.driver  # once: the row and the answer have to agree
         rows = []
         for ids in requests:
@@ -339,6 +348,8 @@ class KubeletDesk:
                     driver=driver,
                 )
             )
+        gpus = frozenset(slot.gpu for row in rows for slot in map(parse_slot, row.device_ids))
+        self._allocating.append(gpus)
         try:
             async with asyncio.timeout(ALLOCATE_DEADLINE_S):
                 await self._ledger.commit(rows)
@@ -350,6 +361,8 @@ class KubeletDesk:
         except LedgerLost as error:
             self._fatal(error)
             raise
+        finally:
+            self._allocating.remove(gpus)
         self.book.handle(kb.Intended(tuple(rows)))
         self.figures.allocations += len(rows)
         return [
@@ -364,6 +377,22 @@ class KubeletDesk:
             slot = parse_slot(text)
             if slot.slot >= known.get(slot.gpu, 0):
                 raise NotOurs(f"{text} is not offered by this node now")
+
+    def holders(self, gpus: Collection[GpuUuid], but: Collection[GrantId]) -> list[str]:
+        """Answers given to the kubelet for these GPUs, but for those of the grants named."""
+        found = [
+            f"{row.pod or 'a pod that has not started yet'}, by an answer to the kubelet"
+            f" ({', '.join(sorted(row.device_ids))})"
+            for row in self.book.rows.values()
+            if row.grant not in but and any(parse_slot(one).gpu in gpus for one in row.device_ids)
+        ]
+        if any(not one.isdisjoint(gpus) for one in self._allocating):
+            found.append("an answer to the kubelet that is being given")
+        return found
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        """Whether containers could be given these GPUs now. Reads files."""
+        return self._cdi.finding(gpus)
 
     # --- PreStartContainer --------------------------------------------------------------------
 

@@ -84,6 +84,9 @@ class Node:
         self._last_reading: NodeReading | None = None
         self._pace = Pace()
         self._stale = False
+        self._reading = asyncio.Lock()
+        self.held_up_s: Callable[[], float] = lambda: 0.0
+        """How long the next reading may have to wait for a change of MIG."""
 
     def stop(self, status: int = EXIT_OK) -> None:
         """Ask the daemon to end; the first asker decides the exit status."""
@@ -109,7 +112,7 @@ class Node:
             self._keeper.restore()
             if self._service.watch is not None:
                 self._service.watch.resume()
-            await self._read_gpus()
+            await self.read_gpus()
             for endpoint in self._endpoints:
                 await endpoint.start()
             self._keeper.on_registered.append(self._plan_soon)
@@ -172,6 +175,11 @@ class Node:
         """GPUs or their driver changed: the next reading starts from nothing."""
         self._stale = True
 
+    async def read_gpus(self) -> None:
+        """Now, and everybody is told."""
+        async with self._reading:
+            await self._read_gpus()
+
     async def _read_gpus(self) -> None:
         if self._stale:
             self._stale = False
@@ -191,7 +199,7 @@ class Node:
             busy = bool(self._keeper.open) or self._gpus.error is not None
             ordinary_s = settings.interval_s if busy else settings.idle_interval_s
             await asyncio.sleep(interval_s(self._pace, ordinary_s, settings.burst_interval_s))
-            await self._read_gpus()
+            await self.read_gpus()
 
     async def _housekeeping_loop(self) -> None:
         while True:
@@ -210,7 +218,8 @@ class Node:
             # A driver that hangs costs one deadline, then the pause before the next reader.
             "gpus": 2 * (settings.nvml.idle_interval_s + settings.nvml.deadline_s)
             + NVML_START_S
-            + WATCHDOG_SLACK_S,
+            + WATCHDOG_SLACK_S
+            + self.held_up_s(),
         }
         now_s = self._clock.unix_s()
         late = [

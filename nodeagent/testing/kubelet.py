@@ -547,8 +547,9 @@ def _told(error: BaseException) -> str:
 async def serve_lines(kubelet: FakeKubelet, resource: str) -> None:
     """A command per line: {"do": "admit", "pod": {"name", "namespace", "uid", "containers":
     [{"name", "gpus", "init", "sidecar", "limits"}]}}, {"do": "start_container", "uid",
-    "container"}, {"do": "end", "uid"}, {"do": "restart"}, {"do": "devices"}, {"do": "stop"}. The
-    answer has `error`, or what was asked for."""
+    "container"}, {"do": "end", "uid"}, {"do": "restart"}, {"do": "devices"}, {"do": "stop"}.
+    `admit` and `devices` take a "resource" in place of the one of the command line. The answer has
+    `error`, or what was asked for."""
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         try:
@@ -565,6 +566,7 @@ async def serve_lines(kubelet: FakeKubelet, resource: str) -> None:
 
 async def _obey(kubelet: FakeKubelet, resource: str, command: Mapping[str, Any]) -> dict[str, Any]:
     do = command["do"]
+    resource = command.get("resource", resource)
     if do == "admit":
         asked = dict(command["pod"])
         containers = [Container(**one) for one in asked.pop("containers", [{"name": "main"}])]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from nodeagent.ports import GpuReading, NodeReading
@@ -45,6 +46,11 @@ class FakeNvml:
 
     async def refresh(self) -> None:
         self.refreshes += 1
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncGenerator[None, None]:
+        self.refreshes += 1
+        yield
 
     async def close(self) -> None:
         return None

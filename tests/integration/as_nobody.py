@@ -10,6 +10,7 @@ import sys
 
 import nodeagent.cli.change
 import nodeagent.cli.contained
+import nodeagent.cli.mig
 import nodeagent.cli.run
 import nodeagent.cli.show
 from nodeagent.cli import main

@@ -94,7 +94,7 @@ async def test_single_refuses_cards_that_are_cut_differently(place: Place) -> No
         )
     )
     assert place.kubelet.endpoints[RESOURCE].devices == {}
-    assert place.daemon.desk._problem.startswith("mig_strategy single needs one profile")
+    assert place.daemon.desk.problem.startswith("mig_strategy single needs one profile")
 
 
 @with_place(gpus=2)

@@ -85,7 +85,7 @@ class World:
             raise LedgerFull("disk full")
         self.rows.append(row)
 
-    def audit_rows(self) -> list[AuditRow]:
+    def audit_rows(self, rule: str = "") -> list[AuditRow]:
         return self.rows
 
     def holds(self) -> list[Hold]:
