@@ -343,11 +343,11 @@ def _add_mig(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> 
     )
     show = command("show", "mig", "MIG mode, instances, who holds them, what else fits.", parts)
     show.add_argument(
-        "--gpu", type=read.gpu, default="", metavar="UUID|INDEX", help="this one (default: all)"
+        "--gpu", type=read.gpu, default="", metavar="GPU", help="UUID or index (default: all)"
     )
     set_ = command("set", "mig", "Cut an idle GPU anew: all its instances go. For root.", parts)
     set_.add_argument(
-        "--gpu", type=read.gpu, required=True, metavar="UUID|INDEX", help="the GPU to cut"
+        "--gpu", type=read.gpu, required=True, metavar="GPU", help="UUID or index of the GPU to cut"
     )
     set_.add_argument(
         "geometry",

@@ -354,13 +354,13 @@ def test_pods_get_the_new_instances_without_a_restart(pods: PodNode) -> None:
     assert len(found[LARGE]) == 1
     install(pods, units(node))
     uid = str(admit(pods, "new", MIDDLE)["uid"])
-    device = pods.kubelet.cdi_device(uid)
+    devices = pods.kubelet.cdi_devices(uid)
     grant = node.grant("default/new/main")
     assert grant is not None
     uuid = grant["devices"][0]["gpu"]
     assert uuid in missing
     job = container(
-        pods, device, str(TENANT), "--launches", "1", env={"CUDA_VISIBLE_DEVICES": uuid}
+        pods, devices, str(TENANT), "--launches", "1", env={"CUDA_VISIBLE_DEVICES": uuid}
     )
     assert result(job)["total_bytes"] == 20096 << 20
     refused = set_(node, "none")
@@ -386,7 +386,7 @@ def test_an_answer_to_the_kubelet_is_a_promise(pods: PodNode) -> None:
     assert "a pod that has not started yet, by an answer to the kubelet" in refused.stderr
     assert device in refused.stderr
     assert cut(pods.node) == ["1g.10gb", "3g.40gb"]
-    assert pods.kubelet.cdi_device(str(answer["uid"])).startswith("sluice.dev/grant=")
+    assert pods.kubelet.cdi_devices(str(answer["uid"]))[-1].startswith("sluice.dev/grant=")
 
 
 def test_while_a_card_is_cut_nothing_of_it_is_given_away(pods: PodNode) -> None:
