@@ -110,30 +110,54 @@ def _owner(directory: Path) -> str:
 
 
 def findings(root: Path = BPFFS) -> list[Finding]:
-    """For `sluice doctor`: one line, however many there are."""
+    """For `sluice doctor`: one line for each kind, however many there are."""
     found = stale(root)
-    if not found:
-        return []
-    refusing = [one for one in found if one.cgroups]
-    empty = len(found) - len(refusing)
-    told, remedies = [], []
-    for one in refusing:
-        owner = one.owner or "a daemon that did not leave its name"
-        told.append(
-            f"{one.directory} refuses GPUs to {len(one.cgroups)} cgroups for {owner}, which is not"
-            " running"
+    dead = [one for one in found if one.cgroups and one.owner]
+    unnamed = [one for one in found if one.cgroups and not one.owner]
+    empty = [one for one in found if not one.cgroups]
+    made = []
+    if dead:
+        told = ", ".join(
+            f"{one.directory} ({_cgroups(one)}, of the daemon in {one.owner})" for one in dead
         )
-        remedies.append(
-            f"start that daemon again, which looks through them, or allow their opens: rm -r"
-            f" {one.directory}"
+        made.append(
+            Finding(
+                "ebpf refusals left",
+                "warning",
+                f"GPUs are refused for daemons that do not run: {told}",
+                "start that daemon again, which looks through them, or run `sluice uncontain --all`"
+                f" with its --config; where that is gone, too: rm -r {_names(dead)}",
+            )
+        )
+    if unnamed:
+        made.append(
+            Finding(
+                "ebpf refusals unnamed",
+                "warning",
+                "GPUs are refused for daemons that left no name, so of an earlier version:"
+                f" {', '.join(f'{one.directory} ({_cgroups(one)})' for one in unnamed)}",
+                f"where none of them runs: rm -r {_names(unnamed)}",
+            )
         )
     if empty:
-        names = " ".join(str(one.directory) for one in found if not one.cgroups)
-        told.append(f"{empty} empty directories of daemons that are not running")
-        remedies.append(f"rm -r {names}")
-    return [
-        Finding("ebpf refusals left", "warning", "; ".join(told), "; ".join(remedies)),
-    ]
+        made.append(
+            Finding(
+                "ebpf directories left",
+                "warning",
+                f"{len(empty)} directories of daemons that do not run or are of earlier versions;"
+                " nothing is refused by them",
+                f"rm -r {_names(empty)}",
+            )
+        )
+    return made
+
+
+def _cgroups(one: Stale) -> str:
+    return "1 cgroup" if len(one.cgroups) == 1 else f"{len(one.cgroups)} cgroups"
+
+
+def _names(found: list[Stale]) -> str:
+    return " ".join(str(one.directory) for one in found)
 
 
 class DenyPins:

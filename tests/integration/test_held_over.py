@@ -290,7 +290,7 @@ def test_a_container_stays_held_over_a_restart_and_goes_on_with_another_policy(
 ) -> None:
     node = pods_node.node
     pod = pods_node.kubelet.admit("a", gpumem=4000, gpucores=30)
-    pods_node.kubelet.cdi_device(pod)
+    pods_node.kubelet.cdi_devices(pod)
     with pods(hierarchy, its=f"{pod}/c1", beside=f"{pod}/c2") as place:
         accomplice = place["its"].run("cat", below="inner")
         assert answers(accomplice)
@@ -318,7 +318,7 @@ def test_without_a_daemon_a_container_and_its_grant_go_on(
     """What the package does before it removes itself."""
     node = pods_node.node
     pod = pods_node.kubelet.admit("a", gpumem=4000, gpucores=30)
-    pods_node.kubelet.cdi_device(pod)
+    pods_node.kubelet.cdi_devices(pod)
     with pods(hierarchy, its=f"{pod}/c1") as place:
         accomplice = place["its"].run("cat", below="inner")
         assert answers(accomplice)
@@ -340,7 +340,7 @@ def test_a_cgroup_that_is_gone_or_another_one_is_not_touched(
 ) -> None:
     node = pods_node.node
     pod = pods_node.kubelet.admit("a", gpumem=4000, gpucores=30)
-    pods_node.kubelet.cdi_device(pod)
+    pods_node.kubelet.cdi_devices(pod)
     with pods(hierarchy, its=f"{pod}/c1", beside=f"{pod}/c2") as place:
         process = held_pod(pods_node, place["its"])
         node.kill_daemon()
