@@ -20,7 +20,7 @@ DEADLINE_S: Final = 10.0
 APPLY_DEADLINE_S: Final = 120.0
 LARGEST_ANSWER: Final = 16 << 20
 OBJECTS_A_CALL: Final = 500
-"""What fits into a message with room to spare; a larger `apply` is several calls."""
+"""What fits into a message with room to spare."""
 
 
 class Unreachable(Exception):
@@ -111,20 +111,19 @@ class Client:
 
     def apply(
         self, documents: Sequence[Mapping[str, Any]], dry_run: bool = False
-    ) -> Iterator[dict[str, str]]:
-        """Raises Refused, Unreachable."""
+    ) -> list[dict[str, str]]:
+        """All of them, or none: OBJECTS_A_CALL at the most. Raises Refused, Unreachable."""
         texts = [json.dumps(one, default=str) for one in documents]
-        for start in range(0, len(texts), OBJECTS_A_CALL):
-            request = self._wire.ApplyRequest(
-                objects=texts[start : start + OBJECTS_A_CALL], dry_run=dry_run
-            )
-            for one in self._call("Apply", request, APPLY_DEADLINE_S).applied:
-                yield {
-                    "kind": one.kind,
-                    "namespace": one.namespace,
-                    "name": one.name,
-                    "action": one.action,
-                }
+        request = self._wire.ApplyRequest(objects=texts, dry_run=dry_run)
+        return [
+            {
+                "kind": one.kind,
+                "namespace": one.namespace,
+                "name": one.name,
+                "action": one.action,
+            }
+            for one in self._call("Apply", request, APPLY_DEADLINE_S).applied
+        ]
 
     def delete(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
         return _object(self._call("Delete", self._ref(kind, namespace, name)))

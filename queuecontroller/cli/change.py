@@ -20,6 +20,7 @@ from queuecontroller.cli.session import (
     read_manifests,
 )
 
+_NAMESPACED = ("Workload", "LocalQueue", "LimitRange")
 _DONE = {"delete": "deleted", "hold": "held", "resume": "resumed"}
 
 
@@ -42,21 +43,23 @@ def run(options: argparse.Namespace) -> int:
     if bool(options.filename) == bool(options.kind and options.name):
         complain(f"{verb}: give KIND NAME, or -f FILE")
         return EXIT_USAGE
+    changed: list[dict[str, Any]] = []
+    status = 0
     try:
         targets = list(_targets(options))
         with connect(options) as client:
             done = _calls(options, client)
-            changed = [done(*target) for target in targets]
+            for kind, namespace, name in targets:
+                changed.append(done(kind, namespace, name))
+                if not options.output:  # at once: what comes later may be refused
+                    where = f"{namespace}/" if kind in _NAMESPACED else ""
+                    print(printable(f"{kind} {where}{name} {_DONE[verb]}"), flush=True)
     except Failed as failed:
         complain(str(failed))
-        return failed.status
-    if options.output:
+        status = failed.status
+    if options.output and changed:
         print_object(changed if options.filename else changed[0], options.output)
-        return 0
-    for kind, namespace, name in targets:
-        where = f"{namespace}/" if kind in ("Workload", "LocalQueue", "LimitRange") else ""
-        print(printable(f"{kind} {where}{name} {_DONE[verb]}"))
-    return 0
+    return status
 
 
 def _calls(
@@ -74,13 +77,15 @@ def _targets(options: argparse.Namespace) -> Iterable[tuple[str, str, str]]:
     if not options.filename:
         yield object_of(options)
         return
-    documents = read_manifests(options.filename)
     # Workloads before the queues they stand in, queues before their flavors.
-    for one in reversed(documents):
-        head = one.get("metadata")
-        kind = one["kind"]
+    for source in reversed(read_manifests(options.filename)):
+        head = source.body.get("metadata")
+        kind = source.body["kind"]
         if not isinstance(head, dict) or not isinstance(head.get("name"), str):
-            raise Failed(EXIT_USAGE, f"{kind}: metadata.name: is missing, or no text")
+            line = source.line("metadata.name")
+            raise Failed(
+                EXIT_USAGE, f"{source.file}:{line}: {kind}.metadata.name: is missing, or no text"
+            )
         name = head["name"]
         if kind in ("Job", "Pod"):
             name = f"{kind.lower()}-{name}"

@@ -7,7 +7,8 @@ import argparse
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import yaml
@@ -17,7 +18,7 @@ from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
 from queuecontroller.manifests.documents import misread_of
-from queuecontroller.manifests.sources import sources_of
+from queuecontroller.manifests.sources import Source, sources_of
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9465"
 
@@ -134,7 +135,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
 # -- manifests ------------------------------------------------------------------------------------
 
 
-def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
+def read_manifests(paths: Iterable[str]) -> list[Source]:
     """Every object of files, folders or stdin. Raises Failed with everything that cannot be
     read."""
     try:
@@ -147,7 +148,20 @@ def read_manifests(paths: Iterable[str]) -> list[dict[str, Any]]:
         raise Failed(EXIT_USAGE, "\n".join(map(str, misread)))
     if not found:
         raise Failed(EXIT_USAGE, f"no objects in {', '.join(paths)}")
-    return [dict(one.body) for one in found]
+    return found
+
+
+def placed(text: str, sources: Sequence[Source]) -> str:
+    """The service's lines about `object N: KIND.FIELD: …`, with file and line in N's place."""
+    return "\n".join(_placed(line, sources) for line in text.splitlines())
+
+
+def _placed(line: str, sources: Sequence[Source]) -> str:
+    found = re.match(r"object (\d+): (?:[A-Z]\w*\.)?([^:]*)", line)
+    if found is None or not 1 <= int(found[1]) <= len(sources):
+        return line
+    source = sources[int(found[1]) - 1]
+    return f"{source.file}:{source.line(found[2])}: {line[found.end(1) + 2 :]}"
 
 
 # -- output ---------------------------------------------------------------------------------------

@@ -36,7 +36,18 @@ CLUSTER_WIDE: Final = (
 """Kinds the queue keeps that have no namespace."""
 
 _NO_NAMESPACE: Final = frozenset({*CLUSTER_WIDE, "Node", "List"})
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _without_dates(loader: Any) -> Any:
+    """A date is text to Kubernetes, whose YAML becomes JSON before anybody looks at it."""
+    resolvers = {
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for first, known in loader.yaml_implicit_resolvers.items()
+    }
+    return type("Loader", (loader,), {"yaml_implicit_resolvers": resolvers})
+
+
+_LOADER: Final[Any] = _without_dates(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _TEXT: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
@@ -172,7 +183,9 @@ def _construct(loader: Any, at: Source, wrong: list[tuple[Source, Problem]]) -> 
         culprit = _culprit(at.node) or at.node
         shown = str(culprit.value)[:64] if isinstance(culprit, yaml.ScalarNode) else "a value"
         place = Source(at.file, culprit.start_mark.line + 1)
-        wrong.append((place, Problem("", f"{shown}: {error}", "put it in quotes, if it is text")))
+        # Python's own advice, how to read longer numbers, is no help to who wrote a manifest.
+        said = "is a number of thousands of digits" if "digits" in str(error) else str(error)
+        wrong.append((place, Problem("", f"{shown}: {said}", "put it in quotes, if it is text")))
         return None
 
 

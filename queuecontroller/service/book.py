@@ -323,9 +323,10 @@ class Book:
         ]
         if holders:
             shown = ", ".join(holders[:3]) + (" …" if len(holders) > 3 else "")
+            noun = "workload" if len(holders) == 1 else "workloads"
             raise Refused(
                 "conflict",
-                f"{kind} {name} is held by {len(holders)} workloads ({shown}): drain it first"
+                f"{kind} {name} is held by {len(holders)} {noun} ({shown}): drain it first"
                 " (hold --drain)",
             )
 

@@ -239,7 +239,7 @@ def test_a_queue_that_holds_quota_cannot_be_deleted() -> None:
     world = World()
     world.connect()
     one = world.submit()
-    with pytest.raises(Refused, match="is held by 1 workloads"):
+    with pytest.raises(Refused, match="is held by 1 workload "):
         world.step("delete", lambda book, now: book.delete(("ClusterQueue", "", "a"), "", now))
     flavor = ("ResourceFlavor", "", "gpus")
     with pytest.raises(Refused, match="drain it first"):
