@@ -317,7 +317,10 @@ value: 3
         ("just text", "x.yaml:1: has no kind (fix: every document is an object"),
         ("a: 1\nb: *a", "x.yaml:2: is no YAML: aliases (*a) are not taken; write it out"),
         ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: is no YAML: nested deeper than 32"),
-        ("kind: Cohort\nat: !!timestamp 2001-99-01", "x.yaml:2: 2001-99-01: month must be in 1..12"),
+        (
+            "kind: Cohort\nat: !!timestamp 2001-99-01",
+            "x.yaml:2: 2001-99-01: month must be in 1..12",
+        ),
         ("kind: Cohort\nat: !!bool x", "x.yaml:2: x: "),
         ("kind: Cohort\nat: " + "9" * 5000, "x.yaml:2: 9999999999"),
         ("kind: Cohort\non: x", "x.yaml:1: line 2: key on is no text (fix: put it in quotes"),
