@@ -15,10 +15,11 @@ if [ -f "$meson_dir/interpose/hook/sluice-container-hook" ]; then
 	stage interpose/hook/sluice-container-hook hook/sluice-container-hook
 fi
 install -D -m 0644 "$(dirname "$0")/../interpose/preload/ld.so.preload" "$dest/preload/ld.so.preload"
-if [ -f "$meson_dir/nodeagent/bpf/watch.bpf.o" ]; then
-	cmp -s "$meson_dir/nodeagent/bpf/watch.bpf.o" "$dest/bpf/watch.bpf.o" ||
-		install -D -m 0644 "$meson_dir/nodeagent/bpf/watch.bpf.o" "$dest/bpf/watch.bpf.o"
-fi
+for object in watch watch.old; do
+	[ -f "$meson_dir/nodeagent/bpf/$object.bpf.o" ] || continue
+	cmp -s "$meson_dir/nodeagent/bpf/$object.bpf.o" "$dest/bpf/$object.bpf.o" ||
+		install -D -m 0644 "$meson_dir/nodeagent/bpf/$object.bpf.o" "$dest/bpf/$object.bpf.o"
+done
 for set in sluice kubelet queue; do
 	cmp -s "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb" ||
 		install -D -m 0644 "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb"

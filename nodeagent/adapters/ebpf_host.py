@@ -22,7 +22,8 @@ from nodeagent.ports import Finding
 
 OLDEST: Final = (5, 15)
 """bpf_link for perf events is not used, but ring buffers (5.8) and cgroup ids in cgroup/dev
-programs are; 5.15 is what Ubuntu 22.04 has and the oldest kernel we claim."""
+programs are; 5.15 is what Ubuntu 22.04 has and the oldest kernel we claim. Before 6.1 the prebuilt
+programs alone load: see nodeagent/bpf/dialect.h."""
 CAP_SYS_ADMIN: Final = 21
 _BCC: Final = {
     "debian": "apt install python3-bpfcc",

@@ -31,8 +31,17 @@ PID_NAMESPACE: Final = struct.Struct("=QQ")
 """`struct pid_namespace` of nodeagent/bpf/records.h, the only constant."""
 
 
+OLD: Final = "watch.old.bpf.o"
+"""Beside it, the same for kernels before 6.1, which have to have BTF. It is what is tried when the
+kernel refuses the other one: some kernels have later helpers than their version says."""
+
+
 class NotLoaded(Exception):
     """The text says what was refused, and how."""
+
+
+class Refused(NotLoaded):
+    """By the kernel; the verifier's words are in what libbpf wrote."""
 
 
 def load(file: Path, namespace: PidNamespace | None) -> dict[str, int]:
@@ -43,18 +52,39 @@ def load(file: Path, namespace: PidNamespace | None) -> dict[str, int]:
     libbpf.bpf_object__find_map_by_name.restype = ctypes.c_void_p
     libbpf.bpf_map__value_size.restype = ctypes.c_uint32
     libbpf.libbpf_get_error.restype = ctypes.c_long
+    try:
+        return _load(libbpf, file, namespace)
+    except Refused as error:
+        old = file.with_name(OLD)
+        if file == old or not old.is_file():
+            raise
+        try:
+            return _load(libbpf, old, namespace)
+        except Refused as again:
+            raise NotLoaded(f"{error}; {again}") from again
+
+
+def _load(libbpf: Any, file: Path, namespace: PidNamespace | None) -> dict[str, int]:
     module = ctypes.c_void_p(libbpf.bpf_object__open_file(os.fsencode(file), None))
     error = libbpf.libbpf_get_error(module)
     if error or not module:
-        raise NotLoaded(f"{file} is no object that libbpf can open: {os.strerror(-error)}")
+        text = _text(libbpf, error)
+        raise NotLoaded(f"{file} is no object that libbpf can open: {text}")
     if namespace is not None:
         _set_namespace(libbpf, _map(libbpf, module, CONSTANTS), namespace)
     refused = libbpf.bpf_object__load(module)
     if refused < 0:
-        raise NotLoaded(f"the kernel refuses {file.name}: {os.strerror(-refused)}")
+        raise Refused(f"the kernel refuses {file.name}: {_text(libbpf, refused)}")
     programs = {name: libbpf.bpf_program__fd(_program(libbpf, module, name)) for name in PROGRAMS}
     maps = {name: libbpf.bpf_map__fd(_map(libbpf, module, name)) for name in MAPS}
     return {**programs, **maps}
+
+
+def _text(libbpf: Any, error: int) -> str:
+    """libbpf has numbers of its own above the kernel's."""
+    text = ctypes.create_string_buffer(256)
+    libbpf.libbpf_strerror(ctypes.c_int(error), text, ctypes.c_size_t(len(text)))
+    return text.value.decode("utf-8", "replace")
 
 
 def _set_namespace(libbpf: Any, constants: ctypes.c_void_p, namespace: PidNamespace) -> None:
@@ -63,7 +93,7 @@ def _set_namespace(libbpf: Any, constants: ctypes.c_void_p, namespace: PidNamesp
         raise NotLoaded("the prebuilt programs are of another version: their constants differ")
     refused = libbpf.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data)))
     if refused:
-        raise NotLoaded(f"their pid namespace cannot be set: {os.strerror(-refused)}")
+        raise NotLoaded(f"their pid namespace cannot be set: {_text(libbpf, refused)}")
 
 
 def _program(libbpf: Any, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:

@@ -34,6 +34,32 @@ typedef __u64 u64;
 		__uint(max_entries, bytes);                                                                            \
 	} name SEC(".maps")
 
+#ifdef SLUICE_OLD_KERNEL
+/* Before Linux 6.1 programs of the type cgroup/dev may not ask who runs. The task knows; libbpf looks up in the kernel's
+ * own BTF where these two are, so it is another object, for kernels that have BTF. */
+#include <bpf/bpf_core_read.h>
+
+struct task_struct {
+	int pid;
+	int tgid;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
+static __always_inline u64 current_thread(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return (u64)BPF_CORE_READ(task, tgid) << 32 | (u32)BPF_CORE_READ(task, pid);
+}
+
+static __always_inline void current_command(char *command, u32 bytes)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	bpf_probe_read_kernel(command, bytes, &task->comm);
+}
+#endif
+
 /* Written before the programs are loaded and constant from then on: where it is 0, the verifier drops what depends on
  * it, and with it a helper that kernels before 6.10 would refuse. */
 const volatile struct pid_namespace pid_namespace = {};
@@ -61,6 +87,11 @@ char LICENSE[] SEC("license") = "GPL";
 #define PID_NAMESPACE 0
 #endif
 
+#endif
+
+#ifndef SLUICE_OLD_KERNEL
+#define current_thread bpf_get_current_pid_tgid
+#define current_command(command, bytes) bpf_get_current_comm(command, bytes)
 #endif
 
 #endif

@@ -3,7 +3,7 @@
  * The programs that watch GPU users from inside the kernel, in one module: maps first, then thin programs.
  *
  * They use helpers and their contexts only and never look into a structure of the kernel, so one object runs on every
- * kernel, and the source compiles against the headers of any. Built ahead of time for libbpf, or on the host by bcc:
+ * kernel since 6.1 (dialect.h has the exception for those before), and the source compiles against the headers of any. Built ahead of time for libbpf, or on the host by bcc:
  * dialect.h. A full ring or map is counted in `dropped`: a silent gap would look like an idle GPU.
  */
 #include "records.h"
@@ -42,7 +42,7 @@ static __always_inline u32 current_process(void)
 	struct bpf_pidns_info here = {};
 
 	if (!PID_NAMESPACE)
-		return bpf_get_current_pid_tgid() >> 32;
+		return current_thread() >> 32;
 	return bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE, &here, sizeof(here)) ? 0 : here.tgid;
 }
 
@@ -53,7 +53,7 @@ static __always_inline void fill(struct record *record, u32 kind)
 	record->kind = kind;
 	record->pid = current_process();
 	record->uid = bpf_get_current_uid_gid();
-	bpf_get_current_comm(&record->command, sizeof(record->command));
+	current_command(record->command, sizeof(record->command));
 }
 
 /* --- who opens a GPU -------------------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 deni
 PROGRAM("cgroup/dev") see_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
-	u64 thread = bpf_get_current_pid_tgid();
+	u64 thread = current_thread();
 
 	if (!(access & (BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE))) /* mknod, as of a runtime that makes a /dev */
 		return 1;
@@ -116,7 +116,7 @@ PROGRAM("cgroup/dev") deny_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
 
-	u64 thread = bpf_get_current_pid_tgid();
+	u64 thread = current_thread();
 	u8 one = 1;
 
 	if (!is_gpu(major, minor))
@@ -153,7 +153,7 @@ PROGRAM("raw_tracepoint/sched_process_exec") see_exec(struct bpf_raw_tracepoint_
 /* Runs for every thread; the main one stands for the process. Where threads outlive it, pidfds know better. */
 PROGRAM("raw_tracepoint/sched_process_exit") see_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_thread();
 	u32 pid = current_process();
 
 	if ((u32)id != id >> 32 || !bpf_map_lookup_elem(&watched_pids, &pid))

@@ -94,12 +94,13 @@ def test_a_call_that_bcc_has_no_form_for_is_named(call: str) -> None:
 
 
 @pytest.mark.skipif(not OBJECT.is_file(), reason="built without clang's BPF target")
-def test_the_prebuilt_object_is_for_bpf_and_tells_nothing_of_where_it_was_built() -> None:
-    data = OBJECT.read_bytes()
+@pytest.mark.parametrize("name", [OBJECT.name, ebpf_prebuilt.OLD])
+def test_a_prebuilt_object_is_for_bpf_and_tells_nothing_of_where_it_was_built(name: str) -> None:
+    data = OBJECT.with_name(name).read_bytes()
     (machine,) = struct.unpack_from("<H", data, 18)
     assert machine == 247, "EM_BPF"
     assert str(REPO).encode() not in data
-    assert ebpf_prebuilt.CONSTANTS.partition(".")[0] == OBJECT.name.partition(".")[0]
+    assert ebpf_prebuilt.CONSTANTS.partition(".")[0] == name.partition(".")[0], "libbpf's way"
 
 
 def test_a_record_is_read_back() -> None:

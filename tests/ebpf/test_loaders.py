@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -14,9 +15,10 @@ import pytest
 from nodeagent import native
 from nodeagent.adapters import ebpf_host, ebpf_loading
 from nodeagent.adapters.ebpf_loading import LoadFailed, Programs
+from nodeagent.adapters.ebpf_prebuilt import OLD
 from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS
-from nodeagent.telemetry_ports import WatchState
-from tests.ebpf.live import LOADERS, OPTIONS, LiveWatch, live, needs_ebpf
+from nodeagent.telemetry_ports import DeviceOpened, WatchState
+from tests.ebpf.live import LOADERS, OPTIONS, LiveWatch, Opener, live, needs_ebpf
 from tests.node import until
 
 BUILT = native.locate().bpf_object
@@ -89,6 +91,26 @@ def test_bcc_steps_in_and_it_is_said_why(
         assert list(programs.fds) == [*PROGRAMS, *MAPS]
     with pytest.raises(LoadFailed, match=reason):
         asyncio.run(ebpf_loading.load("prebuilt", path))
+
+
+def test_programs_for_old_kernels_step_in_before_bcc(refused: Path) -> None:
+    """Linux before 6.1 refuses the first object for a helper it does not give; this kernel is made to."""
+    shutil.copy(BUILT.with_name(OLD), refused.with_name(OLD))
+    with loaded("auto", refused) as programs:
+        assert (programs.loader, programs.instead) == ("prebuilt", "")
+        assert list(programs.fds) == [*PROGRAMS, *MAPS]
+
+
+def test_programs_for_old_kernels_tell_the_same() -> None:
+    """They read pid and name from the task, by the kernel's BTF."""
+    with live(replace(OPTIONS, loader="prebuilt", prebuilt=str(BUILT.with_name(OLD)))) as watch:
+        opener = Opener("openat")
+        try:
+            assert opener.open() == 0
+            event = watch.wait(DeviceOpened, lambda event: event.actor.pid == opener.pid)
+        finally:
+            opener.close()
+        assert (event.actor.command, event.actor.uid) == ("opener", os.getuid())
 
 
 def test_the_verifiers_word_is_kept(refused: Path) -> None:

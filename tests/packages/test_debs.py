@@ -40,6 +40,7 @@ def test_libraries_lie_below_their_version_and_the_package_leads_there(
         "vendor/pynvml.py",
         "proto/kubelet.binpb",
         "bpf/watch.bpf.o",
+        "bpf/watch.old.bpf.o",
     ):
         assert f"/usr/lib/sluice/{VERSION}/{path}" in files
     assert files["/usr/lib/python3/dist-packages/nodeagent/native"].startswith("l")
