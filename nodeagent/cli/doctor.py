@@ -8,6 +8,7 @@ import argparse
 from nodeagent import native
 from nodeagent.adapters import ebpf_host, ebpf_pins, injection
 from nodeagent.adapters.host import host_findings
+from nodeagent.cli import by_hand
 from nodeagent.cli.session import Failed, connect, print_json
 from nodeagent.core.health import OFFERED, REMEDIES, Health
 from nodeagent.paths import client_socket
@@ -53,6 +54,7 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
     except Failed as failed:
         findings += [*ebpf_host.missing(), *ebpf_host.narrowed()]
         findings.append(Finding("daemon", "missing", str(failed), "sluice serve"))
+        findings += _left_held(environment)
     if options.json:
         print_json(findings)
     else:
@@ -61,6 +63,25 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
             if finding.level != "ok" and finding.remedy:
                 print(f"{'':8} → {finding.remedy}")
     return EXIT_MISSING if any(f.level == "missing" for f in findings) else 0
+
+
+def _left_held(environment: dict[str, str]) -> list[Finding]:
+    """By a daemon that does not run, as far as we may look."""
+    try:
+        held = by_hand.contained(None, environment)
+    except by_hand.NotDone:
+        return []
+    if not held:
+        return []
+    return [
+        Finding(
+            "held",
+            "warning",
+            f"the daemon that is gone holds on: {len(held)} acts because of suspicions",
+            "`sluice contained` says whom; the next daemon looks through them; without one:"
+            " `sluice uncontain --all`",
+        )
+    ]
 
 
 def _sick(gpu: GpuView) -> Finding | None:

@@ -158,6 +158,13 @@ def test_removal_leaves_nobody_held(
         until("opens are refused", lambda: "deny-" in node.sh("ls /sys/fs/bpf/sluice").stdout)
         node.stop_daemon() if how_it_ended == "stopped" else node.kill_daemon()
         assert place["its"].held()
+        node.program("doctor", f"exec {SLUICE} doctor")
+        doctor = node.sh("doctor || true").stdout
+        assert (
+            "GPUs are refused for daemons that do not run: /sys/fs/bpf/sluice (1 cgroup" in doctor
+        )
+
+        assert "the daemon that is gone holds on: 3 acts" in doctor
 
         node.sh(script(), argument)
         assert not place["its"].held()
