@@ -154,7 +154,7 @@ class Node:
             text=True,
             capture_output=True,
             check=check,
-            timeout=60,
+            timeout=120,
         )
 
     def cli_json(self, *arguments: str) -> Any:
@@ -221,6 +221,16 @@ class Node:
         )
         self.tenants.append(tenant)
         return tenant
+
+    @property
+    def begin(self) -> Path:
+        """For tenants that must measure the same time (`--begin`), in containers too."""
+        return self.directory / "gpu" / "begin"
+
+    def begin_when(self, jobs: int) -> None:
+        """As soon as so many processes are registered."""
+        until("all are ready", lambda: sum(grant["processes"] for grant in self.grants()) >= jobs)
+        self.begin.touch()
 
     def stop(self) -> None:
         for tenant in self.tenants:

@@ -106,7 +106,7 @@ class Pond:
             text=True,
             input=text,
             capture_output=True,
-            timeout=60,
+            timeout=120,
         )
         if check and done.returncode:
             raise RuntimeError(f"{arguments}: {done.stdout}{done.stderr}\n{self.log[-2000:]}")

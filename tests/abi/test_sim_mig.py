@@ -58,7 +58,7 @@ def run(
         env=environment,
         text=True,
         capture_output=True,
-        timeout=30,
+        timeout=120,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr

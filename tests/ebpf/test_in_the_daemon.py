@@ -159,7 +159,7 @@ def test_trace_ends_with_its_process(node: Node) -> None:
     trace.stdout.readline()
     until("a line of figures", lambda: trace.stdout and trace.stdout.readline().strip())
     tenant.kill()
-    rest, _ = trace.communicate(timeout=20)
+    rest, _ = trace.communicate(timeout=120)
     assert trace.returncode == 0, rest
 
 

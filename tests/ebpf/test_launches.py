@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,8 +14,6 @@ from tests.node import Node, Tenant, running, until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 MILLION = 1_000_000
-START_S = 3.0
-"""Until a tenant begins: enough to attach before its first launch."""
 
 
 @pytest.fixture(scope="module", params=LOADERS)
@@ -36,15 +33,17 @@ def traced(
     node: Node, watch: LiveWatch, name: str, *arguments: str, cores: str = "100"
 ) -> tuple[Tenant, int]:
     """A tenant that launches nothing before its probe is attached."""
+    node.begin.unlink(missing_ok=True)
     tenant = node.run_tenant(
         name,
-        *(*arguments, "--start-ns", str(time.monotonic_ns() + int(START_S * 1e9))),
+        *(*arguments, "--begin", str(node.begin)),
         *("--warm", "0", "--hold", "4096", "--idle", "600", "--seconds", "600"),
         flags=("--gpumem", "1Gi", "--cores", cores),
     )
     until("the tenant is registered", lambda: (node.grant(name) or {}).get("processes"))
     pid = tenant.process.pid
     watch.call(watch.watch.trace(pid, True))
+    node.begin.touch()
     return tenant, pid
 
 

@@ -24,7 +24,7 @@ from nodeagent.adapters.wire import Wire
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def until(what: str, condition: Callable[[], Any], deadline_s: float = 10.0) -> Any:
+def until(what: str, condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
     """Polls a real condition; what it waited for is in the failure."""
     end_s = time.monotonic() + deadline_s
     while True:
@@ -103,12 +103,12 @@ class Daemon:
         """As the out-of-memory killer would."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def client(self) -> contextlib.closing[Client]:
         return contextlib.closing(Client(self.socket, Wire(native.locate().wire_descriptors)))
@@ -119,7 +119,7 @@ class Daemon:
             [sys.executable, "-m", module, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
             cwd=REPOSITORY,
             env=self.environment(),

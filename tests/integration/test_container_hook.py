@@ -56,7 +56,7 @@ class Bundle:
             capture_output=True,
             text=True,
             cwd=self.directory,
-            timeout=30,
+            timeout=120,
             env=os.environ | env,
         )
 
@@ -176,7 +176,7 @@ def test_no_library_of_the_image_gets_into_it(bundle: Bundle, tmp_path: Path) ->
         capture_output=True,
         text=True,
         env={"LD_PRELOAD": str(library), "LD_LIBRARY_PATH": str(tmp_path)},
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 1
     assert not (tmp_path / "was-here").exists()
@@ -218,7 +218,7 @@ def test_every_part_of_a_state_and_of_a_configuration_is_survived(bundle: Bundle
             input=state[:length],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
         )
         assert done.returncode == 1, (length, done)
     config = (bundle.directory / "config.json").read_text()
@@ -232,7 +232,7 @@ def test_every_part_of_a_state_and_of_a_configuration_is_survived(bundle: Bundle
 )
 def test_a_wrong_call_says_how_it_is_used(arguments: list[str]) -> None:
     done = subprocess.run(
-        [CONTAINER_HOOK, *arguments], capture_output=True, text=True, input="", timeout=30
+        [CONTAINER_HOOK, *arguments], capture_output=True, text=True, input="", timeout=120
     )
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")

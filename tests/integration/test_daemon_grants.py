@@ -15,6 +15,9 @@ import pytest
 
 from nodeagent.adapters import region_layout as c
 from tests.integration.harness import Daemon, daemon, until
+from tests.measure import within
+
+QUOTA_BACK_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +56,32 @@ def test_the_tenant_has_default_signal_dispositions(node: Daemon) -> None:
 
 
 def test_the_grant_ends_with_the_command(node: Daemon) -> None:
-    assert node.sluice("run", "--cores", "30", "--gpumem", "1Gi", "--", "true").returncode == 0
-    until("no grant is left", lambda: not node.grants(), 1.0)
-    assert list((node.runtime / "grants").iterdir()) == []
+    def ended() -> float:
+        assert node.sluice("run", "--cores", "30", "--gpumem", "1Gi", "--", "true").returncode == 0
+        ended_s = time.monotonic()
+        until("no grant is left", lambda: not node.grants())
+        assert list((node.runtime / "grants").iterdir()) == []
+        return time.monotonic() - ended_s
+
+    within(QUOTA_BACK_S, ended)
 
 
 def test_registration_writes_the_directory_and_a_kill_frees_the_slot(node: Daemon) -> None:
-    tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "kill-me")
-    reply = tenant.do("register")
-    assert reply["error"] == 0
-    entry = tenant.do("entry", reply["slot"])
-    assert entry["host_pid"] == tenant.pid
-    assert entry["generation"] == reply["generation"]
-    tenant.do("set", reply["slot"], "charged_bytes", 5 << 30)
-    until("the daemon sees the charge", lambda: _used(node, "kill-me") == 5 << 30)
-    killed_s = time.monotonic()
-    tenant.kill()
-    until("the grant is gone", lambda: not [g for g in node.grants() if g.name == "kill-me"], 1.0)
-    assert time.monotonic() - killed_s < 1.0
+    def killed() -> float:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "kill-me")
+        reply = tenant.do("register")
+        assert reply["error"] == 0
+        entry = tenant.do("entry", reply["slot"])
+        assert entry["host_pid"] == tenant.pid
+        assert entry["generation"] == reply["generation"]
+        tenant.do("set", reply["slot"], "charged_bytes", 5 << 30)
+        until("the daemon sees the charge", lambda: _used(node, "kill-me") == 5 << 30)
+        killed_s = time.monotonic()
+        tenant.kill()
+        until("the grant is gone", lambda: not [g for g in node.grants() if g.name == "kill-me"])
+        return time.monotonic() - killed_s
+
+    within(QUOTA_BACK_S, killed)
 
 
 def test_a_killed_child_gives_its_memory_back_while_the_grant_lives_on(node: Daemon) -> None:
@@ -91,7 +102,7 @@ def test_a_killed_child_gives_its_memory_back_while_the_grant_lives_on(node: Dae
     until("the charge is seen", lambda: _used(node, "family") == 1 << 30)
     child.kill()
     child.wait()
-    until("the charge is gone", lambda: _used(node, "family") == 0, 1.0)
+    until("the charge is gone", lambda: _used(node, "family") == 0)
     (grant,) = [g for g in node.grants() if g.name == "family"]
     assert grant.devices[0].launches_total == 7, "history outlives the process"
     assert grant.processes == 0
@@ -135,7 +146,7 @@ def test_waiting_ends_when_a_share_becomes_free(node: Daemon) -> None:
     first = node.run("--cores", "100", "--gpus", "2")
     waiting = subprocess.Popen(
         [
-            *(sys.executable, "-m", "nodeagent.cli", "run", "--cores", "50", "--wait", "20"),
+            *(sys.executable, "-m", "nodeagent.cli", "run", "--cores", "50", "--wait", "120"),
             *("--", "echo", "started"),
         ],
         stdout=subprocess.PIPE,
@@ -146,7 +157,7 @@ def test_waiting_ends_when_a_share_becomes_free(node: Daemon) -> None:
     assert waiting.stderr
     assert "waiting, number 1 in line" in waiting.stderr.readline()
     first.kill()
-    out, _ = waiting.communicate(timeout=10)
+    out, _ = waiting.communicate(timeout=120)
     assert out == "started\n"
     assert waiting.returncode == 0
 

@@ -43,7 +43,7 @@ def test_a_registered_process_survives_the_daemon_and_is_adopted() -> None:
         assert node.sluice("resize", "job", "--cores", "40").returncode == 0
         assert tenant.do("turn", 0)["share_ppm"] == 400_000
         tenant.kill()
-        until("the grant ends", lambda: not node.grants(), 1.0)
+        until("the grant ends", lambda: not node.grants())
 
 
 def test_a_grant_whose_owner_died_meanwhile_is_removed_at_the_start() -> None:
@@ -129,7 +129,7 @@ def test_a_second_daemon_in_the_same_place_refuses_to_start() -> None:
             [sys.executable, "-m", "nodeagent", "--config", str(node.config)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
             cwd=REPOSITORY,
         )
@@ -202,7 +202,7 @@ def test_sigterm_ends_it_cleanly_and_leaves_the_jobs_alone() -> None:
         os.kill(tenant.pid, 0)
         started_s = time.monotonic()
         node.start()
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 30
         assert [grant.processes for grant in node.grants()] == [1]
 
 
@@ -212,7 +212,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_daemon_with_75() -> None:
         done = node.sluice("run", "--cores", "10", "--gpumem", "1Gi", "--", "true")
         assert done.returncode == 125
         assert node.process is not None
-        assert node.process.wait(10) == 75
+        assert node.process.wait(60) == 75
         assert shutil.which("sh")
         assert node.process.returncode != -signal.SIGKILL
 

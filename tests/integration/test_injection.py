@@ -67,7 +67,7 @@ def attempt(
         env=node.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     got: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -120,7 +120,7 @@ def test_a_copy_of_the_driver_elsewhere_on_the_path_is_covered_too(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )
         assert json.loads(done.stdout.splitlines()[-1]) == CAPPED, (name, done.stderr)
     assert os.environ.get("LD_LIBRARY_PATH") == before
@@ -170,7 +170,7 @@ def test_nothing_is_left_mounted_and_the_limits_cannot_be_written(node: Node) ->
         env=node.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert "policy.shm" in done.stdout
     assert "Read-only file system" in done.stderr
@@ -195,7 +195,7 @@ def test_a_grant_inside_of_a_grant_works_or_says_why_not(node: Node) -> None:
         env=node.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     if host_mounts_come_in():
         assert json.loads(done.stdout.splitlines()[-1]) == {"init": 0, "total": GIB, "big": 2}

@@ -45,7 +45,7 @@ class Hurried(SystemClock):
 
 
 def with_reader(
-    act: Callable[[ChildNvml], Awaitable[None]], deadline_s: float = 5.0, hurried: bool = False
+    act: Callable[[ChildNvml], Awaitable[None]], deadline_s: float = 30.0, hurried: bool = False
 ) -> None:
     async def run() -> None:
         clock = Hurried() if hurried else SystemClock()
@@ -118,7 +118,7 @@ def test_a_new_error_counter_is_seen_with_its_xid_at_once(gpus: Card) -> None:
 
 
 async def until(reader: ChildNvml, good: Callable[[NodeReading], bool]) -> NodeReading:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not good(reading := await reader.read()):
             await asyncio.sleep(0.02)
     return reading
@@ -176,7 +176,7 @@ def test_a_library_that_was_replaced_is_looked_at_anew(
     link.symlink_to(real.name)
 
     async def act() -> None:
-        reader = ChildNvml(str(link), 5.0, Hurried())
+        reader = ChildNvml(str(link), 30.0, Hurried())
         try:
             first = await reader.read()
             assert (await reader.read()).error is None
@@ -204,7 +204,7 @@ def test_a_library_that_was_replaced_is_looked_at_anew(
 def test_without_a_driver_the_reader_is_started_ever_more_rarely(tmp_path: Path) -> None:
     async def act() -> None:
         clock = SystemClock()
-        reader = ChildNvml(str(tmp_path / "libnvidia-ml.so.1"), 5.0, clock)
+        reader = ChildNvml(str(tmp_path / "libnvidia-ml.so.1"), 30.0, clock)
         first = await reader.read()
         assert "cannot be loaded" in (first.error or "")
         again = await reader.read()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.demo.__main__ import workplace
 from tests.measure import shares
-from tests.node import Node, Tenant, running, soon_ns, until
+from tests.node import Node, Tenant, running, until
 
 ELASTIC = ("--gpumem", "4Gi", "--cores", "50", "--policy", "elastic")
 
@@ -113,9 +113,11 @@ def test_a_grant_of_two_gpus_takes_its_turns_on_both_at_once(node: Node) -> None
     one_gpu = ("--gpu-uuid", gpu(node, 0))
 
     def measure() -> list[float]:
-        work = ("--start-ns", soon_ns(2.5), "--warm", "1", "--seconds", "3")
+        node.begin.unlink(missing_ok=True)
+        work = ("--begin", str(node.begin), "--warm", "1", "--seconds", "3")
         local = node.run_tenant("local", *work, flags=(*ELASTIC, *one_gpu), measured=True)
         gang = node.run_tenant("gang", *work, flags=(*ELASTIC, "--gpus", "2"), measured=True)
+        node.begin_when(2)
         return [job.result()["share_ratio"] for job in (gang, local)]
 
     shares(measure, [0.5, 0.5], 0.08, capped=False)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.demo.__main__ import driver_memory, workplace
 from tests.measure import shares
-from tests.node import Node, running, soon_ns, until
+from tests.node import Node, running, until
 from tests.places import PRELOAD, REPO, SHIM, SIM, TENANT
 
 GIB = 2**30
@@ -62,16 +62,26 @@ def test_two_tenants_on_one_gpu_get_what_they_were_promised(
     uuid = gpu(node, 0)
 
     def measure() -> list[float]:
-        start = soon_ns(2.5)
+        node.begin.unlink(missing_ok=True)
         jobs = [
             node.run_tenant(
                 f"pair-{cores}",
-                *("--kernel-ns", str(ns), "--warm", "1.5", "--seconds", "3", "--start-ns", start),
+                *(
+                    "--kernel-ns",
+                    str(ns),
+                    "--warm",
+                    "1.5",
+                    "--seconds",
+                    "3",
+                    "--begin",
+                    str(node.begin),
+                ),
                 flags=("--gpu-uuid", uuid, "--gpumem", "4Gi", "--cores", str(cores), *WAIT),
                 measured=True,
             )
             for cores, ns in ((30, first_ns), (70, second_ns))
         ]
+        node.begin_when(len(jobs))
         return [job.result()["share_ratio"] for job in jobs]
 
     shares(measure, [0.30, 0.70], 0.06)
@@ -131,7 +141,7 @@ def test_memory_is_written_as_people_write_it(node: Node, size: str, want: int |
 )
 def test_the_exit_status_is_the_programs_own(node: Node, script: str, status: int) -> None:
     job = node.run("status", "/bin/sh", "-c", script, flags=("--gpumem", "1Gi", "--cores", "5"))
-    assert job.process.wait(timeout=30) == status
+    assert job.process.wait(timeout=120) == status
 
 
 def test_a_signal_to_sluice_run_reaches_the_program(node: Node) -> None:
@@ -145,7 +155,7 @@ def test_a_signal_to_sluice_run_reaches_the_program(node: Node) -> None:
     assert job.process.stdout is not None
     assert job.process.stdout.readline() == "ready\n"
     job.process.send_signal(signal.SIGUSR1)
-    assert job.process.wait(timeout=30) == 3
+    assert job.process.wait(timeout=120) == 3
     assert job.process.stdout.readline() == "got it\n"
 
 
@@ -196,7 +206,7 @@ def test_without_its_region_a_program_gets_no_cuda_rather_than_unlimited_cuda(no
         "1",
         flags=("--gpumem", "1Gi", "--cores", "5", "--inject", "environment"),
     )
-    out, _ = job.process.communicate(timeout=30)
+    out, _ = job.process.communicate(timeout=120)
     assert job.process.returncode in (3, 4), "cuInit is not found, or fails"
     assert out == ""
 

@@ -101,7 +101,7 @@ def test_a_program_with_another_preload_keeps_to_its_grant(
         ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -72,24 +72,19 @@ struct options {
 	uint64_t hold_bytes; /* allocated at the start and kept */
 	double idle_s;       /* after the work: hold memory, do nothing */
 	uint64_t start_ns;   /* CLOCK_MONOTONIC; so that several tenants measure the same window */
+	const char *begin;   /* a file: the work begins when it is there */
 	const char *door;
 	bool sync;
 };
 
 static const struct option long_options[] = {
-	{ "seconds", required_argument, NULL, 's' },
-	{ "kernel-ns", required_argument, NULL, 'k' },
-	{ "sync", no_argument, NULL, 'y' },
-	{ "door", required_argument, NULL, 'd' },
-	{ "alloc", required_argument, NULL, 'a' },
-	{ "hold", required_argument, NULL, 'h' },
-	{ "warm", required_argument, NULL, 'w' },
-	{ "report", required_argument, NULL, 'r' },
-	{ "launches", required_argument, NULL, 'n' },
-	{ "idle", required_argument, NULL, 'i' },
-	{ "start-ns", required_argument, NULL, 't' },
-	{ "streams", required_argument, NULL, 'm' },
-	{ NULL, 0, NULL, 0 },
+	{ "seconds", required_argument, NULL, 's' },  { "kernel-ns", required_argument, NULL, 'k' },
+	{ "sync", no_argument, NULL, 'y' },           { "door", required_argument, NULL, 'd' },
+	{ "alloc", required_argument, NULL, 'a' },    { "hold", required_argument, NULL, 'h' },
+	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
+	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
+	{ "start-ns", required_argument, NULL, 't' }, { "streams", required_argument, NULL, 'm' },
+	{ "begin", required_argument, NULL, 'b' },    { NULL, 0, NULL, 0 },
 };
 
 static struct options parse(int argc, char **argv)
@@ -135,6 +130,9 @@ static struct options parse(int argc, char **argv)
 			o.streams = (unsigned)strtoul(optarg, NULL, 0);
 			o.streams = o.streams < 1 ? 1 : o.streams > STREAMS_MAX ? STREAMS_MAX : o.streams;
 			break;
+		case 'b':
+			o.begin = optarg;
+			break;
 		case 't':
 			o.start_ns = strtoull(optarg, NULL, 0);
 			break;
@@ -142,7 +140,8 @@ static struct options parse(int argc, char **argv)
 			fprintf(stderr,
 			        "usage: tenant [--seconds S] [--kernel-ns N[,N…]] [--streams N] [--sync] [--door "
 			        "plain|ex|coop|graph|"
-			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N]\n");
+			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N] [--begin "
+			        "FILE]\n");
 			exit(2);
 		}
 	}
@@ -243,6 +242,8 @@ int main(int argc, char **argv)
 	uint64_t launches = 0, gpu_ns = 0, counted = 0;
 	unsigned seed = 1;
 
+	while (!stop && o.begin && access(o.begin, F_OK) != 0)
+		usleep(500);
 	while (o.start_ns && now_ns() < o.start_ns)
 		usleep(500);
 	uint64_t began_ns = now_ns(), from_ns = 0, report_ns = began_ns, reported = 0, at_ns = began_ns;

@@ -45,4 +45,4 @@ class Authority:
         return Pair(certificate, key)
 
     def _run(self, *words: str | Path) -> None:
-        subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=30)
+        subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=120)

@@ -139,7 +139,7 @@ class Puppet:
         raise AssertionError("the wait ended without a grant")
 
 
-async def until(what: str, probe: Callable[[], Any], deadline_s: float = 20.0) -> Any:
+async def until(what: str, probe: Callable[[], Any], deadline_s: float = 60.0) -> Any:
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         found = probe()

@@ -217,7 +217,7 @@ def test_the_command_says_clearly_what_is_wrong(pond: Pond, tmp_path: Path) -> N
         [SLUICE_QUEUE, "get", "nodes", "--server", "127.0.0.1:1"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 69
     assert "is `sluice-queue serve` running there?" in done.stderr
@@ -225,7 +225,7 @@ def test_the_command_says_clearly_what_is_wrong(pond: Pond, tmp_path: Path) -> N
         [SLUICE_QUEUE, "get", "nodes", "--server", "10.0.0.1:1"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert "is not loopback: give the authority's file (--ca)" in done.stderr
 
@@ -244,7 +244,7 @@ def test_a_second_controller_on_one_database_does_not_start(pond: Pond) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 69
     assert "another queue controller uses" in done.stderr
@@ -349,7 +349,7 @@ def _name_of(pond: Pond, authority: Authority, pair: Any) -> str:
         input="",
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=120,
     )
     line = next((one for one in done.stdout.splitlines() if one.startswith("subject=")), "")
     return line.rpartition("CN")[2].strip(" =")

@@ -53,10 +53,10 @@ def test_killed_at(step: str, pond: Pond) -> None:
         alive = asyncio.create_task(keep_alive(pond, deaths))
         try:
             async with Puppet(pond.address) as node:
-                grant = await asyncio.wait_for(node.wait("job"), 40)
+                grant = await asyncio.wait_for(node.wait("job"), 120)
                 await until("it is known to run", lambda: not node.desk.trouble)
                 node.keeper.end(grant)
-                await until("nothing is left to tell", lambda: not node.ledger.works, 40)
+                await until("nothing is left to tell", lambda: not node.ledger.works, 120)
                 assert node.keeper.started == ["job"], "started exactly once"
                 assert [one.attempt for one in node.ledger.done] == [1]
         finally:
@@ -76,7 +76,7 @@ def test_nothing_starts_after_the_lease_and_running_work_goes_on(pond: Pond) -> 
 
     async def scene() -> None:
         async with Puppet(pond.address) as node:
-            grant = await asyncio.wait_for(node.wait("first"), 30)
+            grant = await asyncio.wait_for(node.wait("first"), 120)
             pond.kill()
             late = asyncio.create_task(node.wait("late"))
             await until(
@@ -87,7 +87,7 @@ def test_nothing_starts_after_the_lease_and_running_work_goes_on(pond: Pond) -> 
             assert node.keeper.signals == []
             assert not late.done()
             pond.start()
-            await asyncio.wait_for(late, 30)
+            await asyncio.wait_for(late, 120)
             assert node.keeper.started == ["first", "late"]
             assert grant in node.keeper.book.grants
 
@@ -100,7 +100,7 @@ def test_a_job_that_ends_while_the_controller_is_away_is_told_later(pond: Pond) 
 
     async def scene() -> None:
         async with Puppet(pond.address) as node:
-            grant = await asyncio.wait_for(node.wait("job"), 30)
+            grant = await asyncio.wait_for(node.wait("job"), 120)
             pond.kill()
             node.keeper.end(grant)
             await until(
@@ -120,7 +120,7 @@ def test_a_daemon_that_restarts_meanwhile_keeps_what_it_was_told(pond: Pond) -> 
 
     async def scene() -> None:
         async with Puppet(pond.address) as node:
-            grant = await asyncio.wait_for(node.wait("job"), 30)
+            grant = await asyncio.wait_for(node.wait("job"), 120)
         again = Puppet(pond.address, ledger=node.ledger)
         again.keeper.book.grants[grant] = "from the ledger of grants"
         async with again:
