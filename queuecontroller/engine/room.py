@@ -80,6 +80,12 @@ class Effort:
             raise PutOff
 
 
+class Sparing(Protocol):
+    def may_stay(self, key: WorkloadKey) -> bool:
+        """Whether there may be room without its leaving too, as things are. From then on it stays.
+        False: there surely is none."""
+
+
 class Room(Protocol):
     @property
     def generation(self) -> int:
@@ -106,15 +112,16 @@ class Room(Protocol):
         ones first, before the first of which there surely is none. Changes nothing; to be used up
         before anything changes. Raises PutOff where the effort may be stopped."""
 
-    def indispensable(
+    def sparing(
         self,
         info: WorkloadInfo,
         assignment: Assignment,
         gone: Collection[WorkloadKey],
         who: Collection[WorkloadKey],
-    ) -> Collection[WorkloadKey]:
-        """Of `who`, with whom and `gone` out of the way there is room, and without whom there is
-        none: those who surely cannot be spared. Rather too few than too many. Changes nothing."""
+    ) -> Sparing:
+        """To find out who of `who` need not leave: with them and `gone` out of the way there is
+        room, with `gone` alone there is none. Changes nothing; to be used up before anything
+        changes."""
 
     def moved(self, key: WorkloadKey) -> None:
         """It got or lost its quota, or its place in the order of those who have some."""

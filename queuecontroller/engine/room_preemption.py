@@ -12,7 +12,7 @@ who stand where the workload would go and cannot be spared.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -106,22 +106,34 @@ class _Question:
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
         if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
             chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
-        needed = self._indispensable(first, chosen)
-        for one in reversed(chosen[:]):
-            if one.info.key in needed:
-                continue
-            rest = [other for other in chosen if other is not one]
-            if self._quota_fits(rest) and not self.look(rest).refusal:
-                chosen = rest
-        return chosen
+        keys = [one.info.key for one in chosen]
+        trial = self._room.sparing(self._info, self._assignment, self._gone, keys)
+        needed = self._needed(chosen, lambda one, rest: trial.may_stay(one.info.key))
+        if len(needed) == len(chosen) or not self.look(needed).refusal:
+            return needed
+        return self._needed(chosen, lambda one, rest: not self.look([*rest]).refusal)
 
-    def _indispensable(
-        self, first: Sequence[Target], chosen: Sequence[Target]
-    ) -> Collection[WorkloadKey]:
-        """Not among those who go for the quota, without whom there may be room as well."""
-        gone = self._gone | {one.info.key for one in first}
-        others = [one.info.key for one in chosen if one.info.key not in gone]
-        return self._room.indispensable(self._info, self._assignment, gone, others)
+    def _needed(
+        self, chosen: Sequence[Target], may_stay: Callable[[Target, Collection[Target]], bool]
+    ) -> list[Target]:
+        """Those who cannot be spared, the last one tried first; `may_stay` is told who else goes
+        then."""
+        nodes = [self._cache.queues[one.info.cluster_queue].node for one in chosen]
+        rest = dict(enumerate(chosen))
+        for node, one in zip(nodes, chosen, strict=True):
+            node.remove_usage(one.info.usage)
+        try:
+            for at in range(len(chosen) - 1, -1, -1):
+                one = rest.pop(at)
+                nodes[at].add_usage(one.info.usage)
+                fits = self._queue.node.fits(self._assignment.usage)
+                if not (fits and may_stay(one, rest.values())):
+                    nodes[at].remove_usage(one.info.usage)
+                    rest[at] = one
+        finally:
+            for at, one in rest.items():
+                nodes[at].add_usage(one.info.usage)
+        return [rest[at] for at in sorted(rest)]
 
     def _shortest_run(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         """The fewest in the order of preemption with whom gone there is room, without those who
@@ -152,15 +164,6 @@ class _Question:
                     high = middle
             return run[:high]
         return []
-
-    def _quota_fits(self, without: Sequence[Target]) -> bool:
-        nodes = self._cache.queues
-        for one in without:
-            nodes[one.info.cluster_queue].node.remove_usage(one.info.usage)
-        fits = self._queue.node.fits(self._assignment.usage)
-        for one in without:
-            nodes[one.info.cluster_queue].node.add_usage(one.info.usage)
-        return fits
 
 
 def gone_with(info: WorkloadInfo) -> frozenset[WorkloadKey]:

@@ -145,13 +145,17 @@ class Search:
                 if shape is None:
                     continue
                 stand = at(room, crowd, effort)
-                if stand.queues <= crowd.queues:
-                    place = stand.roughly(shape)
-                else:
-                    place = stand.roughly_of(shape, crowd.queues)
+                how = _EXACTLY
+                place = stand.known(self._keys[kind])
+                if place is None:
+                    how = _ROUGHLY
+                    if stand.queues <= crowd.queues:
+                        place = stand.roughly(shape)
+                    else:
+                        place = stand.roughly_of(shape, crowd.queues)
                 turn = self._turn(stand, place)
                 if turn is not None:
-                    queue.append((turn, _ROUGHLY, name, kind, 1, 0))
+                    queue.append((turn, how, name, kind, 1, 0))
         effort.take(len(queue))
         heapify(queue)
 

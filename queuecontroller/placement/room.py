@@ -18,7 +18,7 @@ from queuecontroller.engine.room import Effort, Opening, Verdict
 from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
 from queuecontroller.placement.clearing import Search
-from queuecontroller.placement.sparing import indispensable
+from queuecontroller.placement.sparing import Sparing
 from queuecontroller.placement.stands import Stands
 from queuecontroller.placement.stock import Stock
 
@@ -101,17 +101,17 @@ class StockRoom:
         )
         return search.openings()
 
-    def indispensable(
+    def sparing(
         self,
         info: WorkloadInfo,
         assignment: Assignment,
         gone: Collection[WorkloadKey],
         who: Collection[WorkloadKey],
-    ) -> Collection[WorkloadKey]:
+    ) -> Sparing:
         wish = self._wishes.wish(info.workload, _given(assignment))
         resting, time_only = self._at_most(info)
         left = {info.key, *gone, *resting}
-        return indispensable(self.stock, wish.pods, left, who, time_only)
+        return Sparing(self.stock, wish.pods, left, who, time_only)
 
     def _at_most(
         self, info: WorkloadInfo

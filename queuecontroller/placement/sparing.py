@@ -1,5 +1,5 @@
-"""Who cannot be spared of those who are to leave: told from the nodes they stand on, each of them
-put back by itself, without a choice of GPUs and nodes for everybody who might be."""
+"""Who can be spared of those who are to leave: they come back one by one, each to its own nodes
+only, without a choice of GPUs and nodes for the pods every time."""
 
 from __future__ import annotations
 
@@ -12,44 +12,81 @@ from queuecontroller.placement.choose import PodToPlace, rooms_for, unfit
 from queuecontroller.placement.ground import Ground
 from queuecontroller.placement.stock import NodeRoom, Share, Stock
 
-_Held = tuple[WorkloadKey, tuple[Share, ...], bool]
+_Held = tuple[str, tuple[Share, ...]]
 
 
-def indispensable(
-    stock: Stock,
-    pods: Sequence[PodToPlace],
-    gone: Iterable[WorkloadKey],
-    who: Collection[WorkloadKey],
-    time_only: Callable[[WorkloadKey], bool],
-) -> set[WorkloadKey]:
-    """Of `who`, those without whom leaving there surely is no room for the pods, though `gone` and
-    all others of `who` leave; there is none without any of them leaving. Rather too few than too
-    many: whether the others can be spared has to be tried."""
-    held: dict[str, list[_Held]] = {}
-    for owner in {*gone, *who}:
-        for one in stock.holdings(owner):
-            held.setdefault(one.node, []).append((owner, one.shares, time_only(owner)))
-    found: set[WorkloadKey] = set()
-    alone = len(pods) == 1  # elsewhere there is no room for it then
-    for pod, wanted in Counter(replace(pod, pod="") for pod in pods).items():
-        spare = -wanted if alone else _elsewhere(stock, pod, wanted, held.keys()) - wanted
-        lost: Counter[WorkloadKey] = Counter()
-        for name, those in held.items():
-            room = stock.nodes.get(name)
-            if room is None or not _may_take(room, pod):
-                continue
-            ground = Ground(room, pod)
-            for _, shares, time in those:
-                ground.leave(shares, time)
-            most = ground.most(wanted)
-            spare += most
-            for owner, shares, time in those:
-                if owner in who and most:
-                    ground.come_back(shares, time)
-                    lost[owner] += most - ground.most(most)
-                    ground.leave(shares, time)
-        found.update(owner for owner, count in lost.items() if count > max(0, spare))
-    return found
+class _Kind:
+    """Pods that want the same: where they could be, counted kindly, with those gone who are."""
+
+    __slots__ = ("_grounds", "_most", "spare", "wanted")
+
+    def __init__(self, wanted: int, elsewhere: int, grounds: dict[str, Ground]) -> None:
+        self.wanted = wanted
+        self._grounds = grounds
+        self._most = {name: ground.most(wanted) for name, ground in grounds.items()}
+        self.spare = elsewhere + sum(self._most.values()) - wanted
+        """How many more could be than there are."""
+
+    def come_back(self, held: Iterable[_Held], time_only: bool) -> None:
+        for name, shares in held:
+            ground = self._grounds.get(name)
+            if ground is not None:
+                ground.come_back(shares, time_only)
+                self._count(name, ground)
+
+    def leave(self, held: Iterable[_Held], time_only: bool) -> None:
+        for name, shares in held:
+            ground = self._grounds.get(name)
+            if ground is not None:
+                ground.leave(shares, time_only)
+                self._count(name, ground)
+
+    def _count(self, name: str, ground: Ground) -> None:
+        now = ground.most(self.wanted)
+        self.spare += now - self._most[name]
+        self._most[name] = now
+
+
+class Sparing:
+    """With `gone` and `who` out of the way there is room for the pods, with `gone` alone there is
+    none."""
+
+    def __init__(
+        self,
+        stock: Stock,
+        pods: Sequence[PodToPlace],
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+        time_only: Callable[[WorkloadKey], bool],
+    ) -> None:
+        self._held: dict[WorkloadKey, list[_Held]] = {}
+        self._time_only = {key: time_only(key) for key in {*gone, *who}}
+        for key in self._time_only:
+            self._held[key] = [(one.node, one.shares) for one in stock.holdings(key)]
+        nodes = {name for held in self._held.values() for name, _ in held}
+        alone = len(pods) == 1  # there is no room for it on other nodes: nothing has changed there
+        self._kinds: list[_Kind] = []
+        for pod, wanted in Counter(replace(pod, pod="") for pod in pods).items():
+            rooms = (stock.nodes[name] for name in nodes if name in stock.nodes)
+            grounds = {room.name: Ground(room, pod) for room in rooms if _may_take(room, pod)}
+            for key, held in self._held.items():
+                for name, shares in held:
+                    if name in grounds:
+                        grounds[name].leave(shares, self._time_only[key])
+            elsewhere = 0 if alone else _elsewhere(stock, pod, wanted, nodes)
+            self._kinds.append(_Kind(wanted, elsewhere, grounds))
+
+    def may_stay(self, key: WorkloadKey) -> bool:
+        """Whether there may be room without its leaving too, as things are. From then on it stays.
+        False: there surely is none."""
+        held, time_only = self._held[key], self._time_only[key]
+        for kind in self._kinds:
+            kind.come_back(held, time_only)
+        if all(kind.spare >= 0 for kind in self._kinds):
+            return True
+        for kind in self._kinds:
+            kind.leave(held, time_only)
+        return False
 
 
 def _elsewhere(stock: Stock, pod: PodToPlace, wanted: int, but: Collection[str]) -> int:

@@ -120,6 +120,10 @@ class Stand:
             found = self._tightly[key] = self._look_closely(request)
         return found
 
+    def known(self, key: Hashable) -> int | None:
+        """The answer of `tightly`, if it was asked for before."""
+        return self._tightly.get(key)
+
     def _look_closely(self, request: GpuRequest) -> int:
         if self._on_gpus is None:
             self._on_gpus = _by_gpu(self)

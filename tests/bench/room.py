@@ -7,10 +7,12 @@ CPU time of the one cycle that decides it, the preempted then go and do not come
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from dataclasses import dataclass, field
 
+from queuecontroller.engine.assignment import PendingReason
 from queuecontroller.engine.decisions import CycleResult
 from queuecontroller.engine.model import (
     Admission,
@@ -121,7 +123,7 @@ class FullCluster:
             self.scheduler.submit(low, time_ns)
         self.now_ns = len(places)
 
-    def arrive(self, gpus: int, gib: int, cores: int, queue: str) -> None:
+    def arrive(self, gpus: int, gib: int, cores: int, queue: str, pods: int = 1) -> None:
         self.now_ns += 1
         self.arrivals += 1
         asks = {GPU: gpus, MEMORY: gib * 1024, CORES: cores}
@@ -129,7 +131,7 @@ class FullCluster:
             Workload(
                 "t",
                 f"high-{self.arrivals}",
-                (PodSet("main", 1, {GPU: gpus}, containers=(asks,)),),
+                (PodSet("main", pods, {GPU: gpus}, containers=(asks,)),),
                 queue_name=queue,
                 priority=10,
                 uid=f"high-{self.arrivals}",
@@ -142,6 +144,13 @@ class FullCluster:
         """A size at random."""
         gpus, gib = self.rng.choice([1, 1, 1, 1, 2, 4, 8]), self.rng.choice([4, 8, 16, 40, 80])
         self.arrive(gpus, gib, self.rng.choice([10, 20, 25, 50, 100]), queue)
+
+    def gang(self, queue: str) -> None:
+        """Several pods that have to find room together."""
+        gpus, gib = self.rng.choice([1, 2, 4, 8]), self.rng.choice([16, 40, 80])
+        self.arrive(
+            gpus, gib, self.rng.choice([20, 50, 100]), queue, self.rng.choice([2, 4, 8, 16])
+        )
 
     def cycle(self) -> tuple[CycleResult, float]:
         """What it decided, and its CPU time in ms."""
@@ -156,16 +165,22 @@ class FullCluster:
             self.scheduler.delete(one.target.key, self.now_ns)
 
 
-def play(made: FullCluster, rounds: int, at_once: int = 1) -> tuple[list[float], int]:
-    """The CPU time in ms of every cycle that preempted, and how many were."""
+def play(
+    made: FullCluster, rounds: int, at_once: int = 1, gangs: bool = False
+) -> tuple[list[float], int]:
+    """The CPU time in ms of every cycle that preempted or had to leave a search to the next one, and how many
+    were preempted."""
     spent: list[float] = []
     preempted = 0
+    collect_nothing()
     for _ in range(rounds):
         for i in range(at_once):
-            made.anybody(made.queues[i % len(made.queues)])
-        for _ in range(40):
+            come = made.gang if gangs else made.anybody
+            come(made.queues[i % len(made.queues)])
+        for _ in range(200):
             result, took_ms = made.cycle()
-            if result.preempted:
+            put_off = any(one.reason is PendingReason.PENDING_EVALUATION for one in result.pending)
+            if result.preempted or put_off:
                 spent.append(took_ms)
                 preempted += len(result.preempted)
             made.vacate(result)
@@ -174,17 +189,25 @@ def play(made: FullCluster, rounds: int, at_once: int = 1) -> tuple[list[float],
     return spent, preempted
 
 
+def collect_nothing() -> None:
+    """As the service has it: Python's collector runs between decisions."""
+    gc.collect()
+    gc.freeze()
+
+
 def run(quick: bool) -> list[Entry]:
-    rounds = 60 if quick else 300
-    alone, gone = play(FullCluster(), rounds)
-    many, gone_many = play(FullCluster(teams=10), rounds // 10, at_once=10)
-    print(f"\nroom: {gone} preempted by one at a time, {gone_many} by ten queues at once")
-    for what, spent in (("one at a time", alone), ("ten queues at once", many)):
+    rounds = 40 if quick else 200
+    alone = play(FullCluster(), rounds)
+    gangs = play(FullCluster(), rounds // 2, gangs=True)
+    many = play(FullCluster(teams=64), max(1, rounds // 40), at_once=64)
+    found = (("one_at_a_time", alone), ("gangs", gangs), ("64_queues_at_once", many))
+    print("\nroom: a full cluster of 1,000 nodes of 8 GPUs")
+    for what, (spent, preempted) in found:
         print(
-            f"  {what}: {len(spent)} cycles, p50 {quantile(spent, 0.5):.1f} ms, "
+            f"  {what}: {preempted} preempted in {len(spent)} cycles, p50 {quantile(spent, 0.5):.1f} ms, "
             f"p95 {quantile(spent, 0.95):.1f} ms, worst {max(spent):.1f} ms"
         )
     return [
-        entry("queue_room_preemption_ms", "ms", alone, value=max(alone), target="<= 50"),
-        entry("queue_room_preemption_ten_ms", "ms", many, value=max(many), target="<= 50"),
+        entry(f"queue_room_{what}_ms", "ms", spent, value=max(spent), target="<= 50")
+        for what, (spent, _) in found
     ]
