@@ -357,6 +357,9 @@ class MigReading:
     compute_instance: int
     memory_total_bytes: Bytes | None = None
     memory_used_bytes: Bytes | None = None
+    slice_start: int | None = None
+    """The memory slice of the card it begins at, and how many it has."""
+    slices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +434,10 @@ class GpuReading:
     """Its MIG devices; None: the card has no MIG, or it is off."""
     mig_profile: str = ""
     """This is no card but an instance of one; see core/mig.py."""
+    mig_card: GpuUuid | None = None
+    """Of an instance: its card, and where it is there."""
+    mig_slice_start: int | None = None
+    mig_slices: int | None = None
     profile: ProfileReading | None = None
 
 

@@ -52,6 +52,10 @@ class GivenShare:
     gpu: GpuUuid
     memory_bytes: Bytes
     share_ppm: Ppm
+    mig_profile: str = ""
+    """Not empty: that MIG instance, whole."""
+    mig_start: int = 0
+    mig_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,13 @@ class ReportedGpu:
     used_memory_bytes: int | None = None
     utilization_ratio: float | None = None
     nvlinks: Mapping[str, int] = field(default_factory=dict)
+    mig_profile: str = ""
+    """Of a MIG instance; empty: a whole card."""
+    parent: GpuUuid | None = None
+    """Its card."""
+    mig_start: int = 0
+    mig_size: int = 1
+    """Its memory slices on the card."""
 
 
 @dataclass(frozen=True, slots=True)

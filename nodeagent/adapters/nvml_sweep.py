@@ -311,17 +311,27 @@ def _mig(handle: Any) -> tuple[MigReading, ...] | None:
                 continue
             raise
         memory = optional(lambda d=device: pynvml.nvmlDeviceGetMemoryInfo(d))  # type: ignore[misc]  # bound now
+        number = _number(pynvml.nvmlDeviceGetGpuInstanceId(device))
+        place = optional(lambda n=number: _place(handle, n))  # type: ignore[misc]  # bound now
         found.append(
             MigReading(
                 uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(device))),
                 profile=text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2],
-                gpu_instance=_number(pynvml.nvmlDeviceGetGpuInstanceId(device)),
+                gpu_instance=number,
                 compute_instance=_number(pynvml.nvmlDeviceGetComputeInstanceId(device)),
                 memory_total_bytes=None if memory is None else Bytes(memory.total),
                 memory_used_bytes=None if memory is None else Bytes(memory.used),
+                slice_start=None if place is None else place[0],
+                slices=None if place is None else place[1],
             )
         )
     return tuple(found)
+
+
+def _place(handle: Any, gpu_instance: int) -> tuple[int, int]:
+    found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+    placement = pynvml.nvmlGpuInstanceGetInfo(found).placement
+    return int(placement.start), int(placement.size)
 
 
 def _number(value: Any) -> int:

@@ -59,7 +59,14 @@ def read_decision(message: Any) -> Decision:
         desired=_DESIRED.get(message.desired, Desired.STOP),
         policy=_POLICIES.get(message.ask.policy, SharePolicy.HARD),
         gpus=tuple(
-            GivenShare(GpuUuid(one.uuid), Bytes(one.memory_bytes), Ppm(one.share_ppm))
+            GivenShare(
+                GpuUuid(one.uuid),
+                Bytes(one.memory_bytes),
+                Ppm(one.share_ppm),
+                one.mig_profile,
+                one.mig_span.start,
+                one.mig_span.size,
+            )
             for one in message.gpus
         ),
         cluster_queue=message.cluster_queue,
@@ -102,9 +109,13 @@ def write_outcome(wire: Wire, about: Mapping[str, Any], work: Work) -> Any:
 
 
 def _share(wire: Wire, one: GivenShare) -> Any:
-    return wire.message("GpuShare")(
+    message = wire.message("GpuShare")(
         uuid=one.gpu, memory_bytes=one.memory_bytes, share_ppm=one.share_ppm
     )
+    if one.mig_profile:
+        message.mig_profile = one.mig_profile
+        message.mig_span.start, message.mig_span.size = one.mig_start, one.mig_size
+    return message
 
 
 def write_capacity(wire: Wire, capacity: Capacity) -> Any:
@@ -145,7 +156,27 @@ def _gpu(wire: Wire, gpu: ReportedGpu) -> Any:
     ):
         if value is not None:
             setattr(message, name, value)
+    if gpu.mig_profile:
+        _write_instance(wire, message, gpu)
     return message
+
+
+def _write_instance(wire: Wire, message: Any, gpu: ReportedGpu) -> None:
+    """To placement it is a GPU in MIG mode with one profile and one place."""
+    place = wire.message("MigSpan")(start=gpu.mig_start, size=gpu.mig_size)
+    message.parent_uuid, message.mig_profile = gpu.parent or "", gpu.mig_profile
+    message.mig_span.CopyFrom(place)
+    message.mig_enabled = True
+    taken = bool(gpu.outside_slots or gpu.outside_memory_bytes)
+    message.mig_profiles.add(
+        name=gpu.mig_profile,
+        total=1,
+        free=0 if taken else 1,
+        memory_bytes=gpu.memory_bytes,
+        placements=[place],
+    )
+    if taken:
+        message.outside_mig_spans.add().CopyFrom(place)
 
 
 def write_usage(wire: Wire, one: Usage) -> Any:

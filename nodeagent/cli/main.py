@@ -342,9 +342,7 @@ def _add_mig(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> 
         dest="part", metavar="show | set", required=True
     )
     show = command("show", "mig", "MIG mode, instances, who holds them, what else fits.", parts)
-    show.add_argument(
-        "--gpu", type=read.gpu, default="", metavar="GPU", help="UUID or index (default: all)"
-    )
+    show.add_argument("--gpu", type=read.gpu, metavar="GPU", help="UUID or index (default: all)")
     set_ = command("set", "mig", "Cut an idle GPU anew: all its instances go. For root.", parts)
     set_.add_argument(
         "--gpu", type=read.gpu, required=True, metavar="GPU", help="UUID or index of the GPU to cut"

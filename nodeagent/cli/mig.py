@@ -19,7 +19,7 @@ def mig(options: argparse.Namespace, environment: dict[str, str]) -> int:
         return _set(options, environment)
     try:
         with connect(options, environment) as client:
-            views = client.show_mig(options.gpu)
+            views = client.show_mig(options.gpu or "")
     except Failed as failed:
         complain(f"mig show: {failed}")
         return failed.status

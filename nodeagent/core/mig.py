@@ -1,8 +1,8 @@
 """What of a card is given away: the card, or its MIG instances where it is cut into some.
 
 A card in MIG mode cannot be used as a whole; each instance has memory, compute and a UUID of its
-own, so it is a GPU to everybody who shares one out. Health and place on the bus are the card's. The
-geometry is the operator's: nothing here changes it.
+own, so it is a GPU to everybody who shares one out. Health and place on the bus are the card's.
+Cutting a card anew is in core/mig_geometry.py.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
                 processes=tuple(user for user in card.processes if _is_on(user, one)),
                 mig=None,
                 mig_profile=one.profile,
+                mig_card=card.uuid,
+                mig_slice_start=one.slice_start,
+                mig_slices=one.slices,
             )
             for one in card.mig
         ]

@@ -71,6 +71,10 @@ class CapacityReader:
                     outside_slots=load.grants if load else 0,
                     used_memory_bytes=reading.memory_used_bytes,
                     utilization_ratio=reading.utilization_ratio,
+                    mig_profile=gpu.mig_profile,
+                    parent=reading.mig_card,
+                    mig_start=reading.mig_slice_start or 0,
+                    mig_size=reading.mig_slices or 1,
                 )
             )
         settings = self.settings

@@ -62,6 +62,7 @@ from nodeagent.ports import (
 )
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
+from nodeagent.shell.limits import QueueLimits
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, RequestId
 
 log = logging.getLogger(__name__)
@@ -446,22 +447,24 @@ class KubeletDesk:
 
     async def _limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
         """The larger of what the containers with these devices ask for; a MIG instance is given
-        whole."""
+        whole, but to a pod of the queue only when and where the queue says."""
         gpus = len(device_ids)
-        if any(parse_slot(one).gpu.startswith("MIG-") for one in device_ids):
-            return default_limits(gpus, DefaultLimits(alone=True))
+        whole = any(parse_slot(one).gpu.startswith("MIG-") for one in device_ids)
+        sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
         parts = []
-        for container in [one.container for one in holder.containers]:
+        for container in [one.container for one in holder.containers if sources]:
             try:
                 requests = await self._pods.requests(holder.pod.uid, container)
             except KubeletAway as error:
                 raise NotYet(f"the kubelet's list of pods cannot be read: {error}") from error
             pod = requests.pod if requests is not None and requests.pod.name else holder.pod
-            for source in self.sources:
+            for source in sources:
                 found = await source.limits(pod, container, requests, gpus)
                 if found is not None:
                     parts.append(found)
                     break
+        if whole:
+            return _whole(gpus, parts)
         if not parts:
             raise NotYet(f"nothing says how much of a GPU {holder.pod} may have")
         return merge(parts)
@@ -642,3 +645,12 @@ class KubeletDesk:
         if why and why != self.figures.away:
             log.warning("kubelet: nothing is released now: %s", why)
         self.figures.away = why
+
+
+def _whole(gpus: int, decided: Sequence[ContainerLimits]) -> ContainerLimits:
+    """MIG instances, for one container each: those that the queue decided, if it did."""
+    limits = default_limits(gpus, DefaultLimits(alone=True))
+    for one in decided:
+        ask = replace(limits.ask, gpu_uuids=one.ask.gpu_uuids, priority=one.ask.priority)
+        limits = replace(limits, ask=ask, source=one.source, workload=one.workload)
+    return limits

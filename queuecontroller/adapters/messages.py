@@ -155,6 +155,11 @@ def _read_gpu(message: Any) -> GpuCapacity:
         outside_spans=_read_spans(message.outside_mig_spans, "outside_mig_spans"),
         used_memory_bytes=maybe("used_memory_bytes"),
         utilization_ratio=maybe("utilization_ratio"),
+        parent_uuid=text(message.parent_uuid, "parent_uuid", 128),
+        mig_profile=text(message.mig_profile, "mig_profile", 64),
+        mig_span=(
+            _read_spans([message.mig_span], "mig_span")[0] if message.HasField("mig_span") else None
+        ),
     )
 
 

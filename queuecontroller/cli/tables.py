@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -132,8 +133,27 @@ def _node(one: _Object, moment: datetime) -> Row:
         str(len(status.get("work") or [])),
         str(status.get("epoch", 0)),
         ", ".join(types) or "-",
+        _geometry(gpus),
         str(status.get("version") or "-"),
     ]
+
+
+def _geometry(gpus: list[_Object]) -> str:
+    """How its cards are cut: `0: 2x1g.10gb,3g.40gb`."""
+    cards: dict[str, Counter[str]] = {}
+    for gpu in gpus:
+        if profile := gpu.get("migProfile"):
+            cards.setdefault(str(gpu["index"]), Counter())[profile] += 1
+    return (
+        "; ".join(
+            f"{index}: "
+            + ",".join(
+                f"{n}x{profile}" if n > 1 else profile for profile, n in sorted(found.items())
+            )
+            for index, found in cards.items()
+        )
+        or "-"
+    )
 
 
 def _plain(one: _Object, moment: datetime) -> Row:
@@ -159,6 +179,6 @@ _TABLES: Final[Mapping[str, tuple[list[str], Cells]]] = {
             _cluster_queue,
         ),
         ("LocalQueue", "NAMESPACE NAME CLUSTERQUEUE PENDING ADMITTED STOP", _local_queue),
-        ("Node", "NAME STATE GPUS MEMORY SHARE PODS EPOCH | TYPES VERSION", _node),
+        ("Node", "NAME STATE GPUS MEMORY SHARE PODS EPOCH | TYPES MIG VERSION", _node),
     )
 }

@@ -48,6 +48,11 @@ class GpuCapacity:
     """MIG instances that the queue did not start, in memory slices."""
     used_memory_bytes: int | None = None
     utilization_ratio: float | None = None
+    parent_uuid: str = ""
+    """This is a MIG instance of that card: a GPU in MIG mode with one profile and one place."""
+    mig_profile: str = ""
+    mig_span: Span | None = None
+    """Of an instance: where it is on its card."""
 
     def mig_spans(self, profile: str) -> tuple[Span, ...]:
         """Where an instance of the profile may be; empty: the GPU does not offer it."""

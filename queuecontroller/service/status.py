@@ -17,6 +17,7 @@ from queuecontroller.engine.pending import PendingQueue
 from queuecontroller.engine.quantities import CPU, format_amount
 from queuecontroller.engine.shares import dominant_share
 from queuecontroller.engine.usage_history import usage_of
+from queuecontroller.placement.capacity import GpuCapacity
 from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
 
 from .asks import describe
@@ -334,6 +335,7 @@ class Views:
                     "outsideMemoryBytes": gpu.outside_memory_bytes,
                     "outsideSharePpm": gpu.outside_share_ppm,
                     "utilizationRatio": gpu.utilization_ratio,
+                    **_instance(gpu),
                 }
             )
         return {
@@ -351,6 +353,14 @@ class Views:
                 "work": [_placement(one) for one in book.nodes.of_node(node.name)],
             },
         }
+
+
+def _instance(gpu: GpuCapacity) -> dict[str, Any]:
+    """What only a MIG instance has."""
+    if not gpu.mig_profile:
+        return {}
+    place = {"migStart": gpu.mig_span.start, "migSize": gpu.mig_span.size} if gpu.mig_span else {}
+    return {"parentUuid": gpu.parent_uuid, "migProfile": gpu.mig_profile, **place}
 
 
 def stamp(at_ns: int) -> str | None:
