@@ -99,10 +99,9 @@ class _Question:
 
     def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         """`first`, who go for the quota, and the fewest others; nobody when all are too few."""
-        run = self._shortest_run(first, now_ns)
+        run, verdict = self._shortest_run(first, now_ns)
         if not run:
             return []
-        verdict = self.look([*first, *run])
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
         if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
             chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
@@ -135,35 +134,38 @@ class _Question:
                 nodes[at].add_usage(one.info.usage)
         return [rest[at] for at in sorted(rest)]
 
-    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> list[Target]:
+    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
         """The fewest in the order of preemption with whom gone there is room, without those who
-        stand where nothing is won."""
+        stand where nothing is won, and what was found with them gone; nobody if there is none."""
         usage = self._assignment.usage
         context = PreemptionContext(
             self._cache, self._queue, self._info, frozenset(usage), usage, now_ns
         )
         taken = {one.info.key for one in first} | self._gone
         crowd = Crowd(context, [one.info for one in first], taken)
+        nothing: tuple[list[Target], Verdict] = [], Verdict()
         if not crowd.queues:
-            return []
+            return nothing
         too_few: Turn | None = None
         for opening in self._room.openings(self._info, self._assignment, crowd, self._effort):
             run = [crowd.target(info) for _, info in opening.who]
-            if not run or self.look([*first, *run]).refusal:
+            verdict = self.look([*first, *run]) if run else None
+            if verdict is None or verdict.refusal:
                 too_few = opening.turn
                 continue
             if too_few is None:
-                return run  # before the first opening there is no room
+                return run, verdict  # before the first opening there is no room
             low = bisect_right(opening.who, too_few, key=itemgetter(0)) + 1
             high = len(run)
             while low < high:  # the shortest run that does is in [low, high]
                 middle = (low + high) // 2
-                if self.look([*first, *run[:middle]]).refusal:
+                found = self.look([*first, *run[:middle]])
+                if found.refusal:
                     low = middle + 1
                 else:
-                    high = middle
-            return run[:high]
-        return []
+                    high, verdict = middle, found
+            return run[:high], verdict
+        return nothing
 
 
 def gone_with(info: WorkloadInfo) -> frozenset[WorkloadKey]:

@@ -131,7 +131,7 @@ class Search:
         for kind, pod in enumerate(self._kinds):
             request = pod.request
             count, share_ppm = request.count, request.share_ppm if request.hard else 0
-            exactly = bool(pod.again or request.mig) or not crowd.by_rank
+            exactly = bool(pod.again or request.mig)
             shapes: dict[Pool, Shape | None] = {}
             for room in self._rooms(pod):
                 name = room.name
@@ -154,6 +154,8 @@ class Search:
                     else:
                         place = stand.roughly_of(shape, crowd.queues)
                 turn = self._turn(stand, place)
+                if turn is not None and not crowd.by_rank:
+                    turn, how = AT_ONCE, _EXACTLY  # any of those on the node may be the first to go
                 if turn is not None:
                     queue.append((turn, how, name, kind, 1, 0))
         effort.take(len(queue))
@@ -167,7 +169,7 @@ class Search:
         if named:
             rooms = (self.stock.node_of(uuid) for uuid in named)
             return {room.name: room for room in rooms if room is not None}.values()
-        return nodes.values()
+        return self.stock.with_mig() if pod.request.mig else nodes.values()
 
     def _tightly(self, node: str, kind: int) -> Turn | None:
         """A turn before which the node surely cannot take one, GPU by GPU; None: it never can."""

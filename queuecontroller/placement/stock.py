@@ -302,6 +302,10 @@ class Stock:
         for name in self.shelves.candidates(gpus, least_bytes, share_ppm, idle, emptiest_first):
             yield self.nodes[name]
 
+    def with_mig(self) -> Collection[NodeRoom]:
+        """Nodes with GPUs in MIG mode."""
+        return self._with_mig.values()
+
     def with_instances(self, wanted: Counter[str], emptiest_first: bool) -> list[NodeRoom]:
         """Nodes on which so many MIG instances of each profile fit, each profile looked at by
         itself, in order of room for them."""

@@ -4,7 +4,7 @@ of the rest are taken out of the stock until there is room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -17,18 +17,28 @@ from queuecontroller.engine.preemption import (
     ordered,
     uses_any,
 )
+from queuecontroller.engine.room import Verdict
 from queuecontroller.engine.workload_info import Target, WorkloadInfo
 from queuecontroller.placement.choose import NoPlace, place
 from queuecontroller.placement.room import StockRoom, _given
 
 
 class PlainQuestion(room_preemption._Question):
-    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> list[Target]:
+    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
         others = self._all_in_order(first, now_ns)
         for length in range(1, len(others) + 1):
-            if not self.look([*first, *others[:length]]).refusal:
-                return others[:length]
-        return []
+            verdict = self.look([*first, *others[:length]])
+            if not verdict.refusal:
+                return others[:length], verdict
+        return [], Verdict()
+
+    def _needed(
+        self,
+        chosen: Sequence[Target],
+        may_stay: Callable[[Target, Collection[Target]], bool],
+    ) -> list[Target]:
+        """Each one is tried in full."""
+        return super()._needed(chosen, lambda one, rest: not self.look([*rest]).refusal)
 
     def _all_in_order(self, first: Sequence[Target], now_ns: int) -> list[Target]:
         usage = self._assignment.usage

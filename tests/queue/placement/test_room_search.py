@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from queuecontroller.engine.model import (
+    AdmissionMode,
     ClusterQueue,
     ClusterQueuePreemption,
     FlavorQuotas,
@@ -24,7 +25,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.selectors import LabelSelector
-from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.settings import AdmissionFairSharing, EngineSettings
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.request import GPU_POLICY, NODE_POLICY, NUMA_BIND
 from queuecontroller.simulate.room import PlayedRoom
@@ -84,12 +85,16 @@ class World:
         made.put_namespace("t", {})
         made.cache.put_flavor(ResourceFlavor("gpus"))
         self.queues = [f"q{i}" for i in range(rng.choice([1, 1, 2, 3]))]
+        by_usage = rng.random() < 0.2
+        if by_usage:
+            made.share_admission(AdmissionFairSharing(half_life_ns=1000), 0)
         for name in self.queues:
             quota = ResourceQuota(GPU, rng.choice([0, 4, 100, 100]))
             made.cache.put_cluster_queue(
                 ClusterQueue(
                     name,
                     cohort="all",
+                    admission_mode=AdmissionMode.BY_USAGE if by_usage else AdmissionMode.NONE,
                     queueing_strategy=rng.choice([BEST, BEST, QueueingStrategy.STRICT_FIFO]),
                     namespace_selector=LabelSelector(),
                     resource_groups=(ResourceGroup((GPU,), (FlavorQuotas("gpus", (quota,)),)),),
@@ -100,6 +105,7 @@ class World:
                 )
             )
             made.put_local_queue(LocalQueue("t", name, name))
+            made.put_local_queue(LocalQueue("t", f"{name}-too", name))
         made.settle()
         self.running: dict[WorkloadKey, Workload] = {}
 
@@ -120,6 +126,7 @@ class World:
             notes[rng.choice([NODE_POLICY, GPU_POLICY])] = "spread"
         pods = rng.choice([1, 1, 1, 1, 2, 3])
         zone = rng.choice(["zone", None, None]) if pods > 1 else None
+        selector = {"zone": "z1"} if rng.random() < 0.1 else {}
         units = asks.get(GPU, 1)
         pod_sets = [
             PodSet(
@@ -128,6 +135,7 @@ class World:
                 {GPU: units},
                 containers=(asks,),
                 annotations=notes,
+                node_selector=selector,
                 required_topology=zone,
             )
         ]
@@ -138,7 +146,7 @@ class World:
             "t",
             f"w{number}{rng.choice(['', 'p'])}",
             tuple(pod_sets),
-            queue_name=rng.choice(self.queues),
+            queue_name=rng.choice(self.queues) + rng.choice(["", "-too"]),
             priority=rng.choice([0, 0, 1, 2] if number < 14 else [2, 5, 10, 20]),
             uid=f"w{number}",
             created_ns=self.now_ns,
