@@ -1,9 +1,9 @@
-"""The choice: GPUs within a node, a node for a pod, nodes for all pods of a workload."""
+"""The choice: a node for a pod, nodes for all pods of a workload; `gpus` is that within a node."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from queuecontroller.engine.selectors import (
@@ -12,10 +12,9 @@ from queuecontroller.engine.selectors import (
     holds,
     untolerated,
 )
-from queuecontroller.placement.capacity import TAKES_WORK
-from queuecontroller.placement.mig import Card, arrange
+from queuecontroller.placement.gpus import choose_gpus, choose_instances
 from queuecontroller.placement.request import GpuRequest, Policy
-from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share, Stock
+from queuecontroller.placement.stock import NodeRoom, Share, Stock
 
 REASONS_SHOWN = 4
 FEW_NODES = 8
@@ -234,66 +233,13 @@ def _on_node(
         why(obstacle)
         return None
     if request.mig:
-        return _instances(room, request, why)
+        return choose_instances(room, request, why)
     some = room.keys[0] >= 0 and not request.exclusive
     if some and request.hard and room.best_share_ppm < request.share_ppm:
         most = max(0, room.best_share_ppm) // 10_000
         why(f"GPU time: has {most} of {request.share_ppm // 10_000} % free")
         return None
     return choose_gpus(room, request, why)
-
-
-def _instances(
-    room: NodeRoom, request: GpuRequest, why: Callable[[str], None]
-) -> tuple[Share, ...] | None:
-    """MIG instances on the GPUs of one node."""
-    wanted = Counter(request.mig)
-    reasons = {
-        gpu.gpu.uuid: request.wants(gpu.gpu) or _no_instances(gpu, wanted)
-        for gpu in room.gpus.values()
-    }
-    cards = [gpu for gpu in room.gpus.values() if reasons[gpu.gpu.uuid] is None]
-    if not cards:
-        some = next(iter(room.gpus.values()), None)
-        why(f"GPU {some.gpu.index} {reasons[some.gpu.uuid]}" if some else "has too few GPUs")
-        return None
-    sign = 1 if request.gpu_policy is Policy.SPREAD else -1
-    cards.sort(key=lambda gpu: (sign * sum(s.size for s in gpu.spans), gpu.gpu.index))
-    found = arrange(
-        [
-            Card({one.name: gpu.gpu.mig_spans(one.name) for one in gpu.gpu.mig_profiles}, gpu.spans)
-            for gpu in cards
-        ],
-        request.mig,
-    )
-    if found is None:
-        free = ", ".join(
-            f"{sum(gpu.mig_free(name) for gpu in cards)} of {count} {name}"
-            for name, count in sorted(wanted.items())
-        )
-        why(f"has room for {free}{' one by one' if len(wanted) > 1 else ''}")
-        return None
-    return tuple(
-        Share(
-            cards[at].gpu.uuid,
-            cards[at].gpu.mig_memory_bytes(name),
-            share_ppm=0,
-            mig=name,
-            span=span,
-        )
-        for name, (at, span) in zip(request.mig, found, strict=True)
-    )
-
-
-def _no_instances(gpu: GpuRoom, wanted: Counter[str]) -> str | None:
-    if gpu.gpu.health not in TAKES_WORK:
-        return f"is {gpu.gpu.health}"
-    if not gpu.gpu.mig_enabled:
-        return "is not in MIG mode"
-    if not any(gpu.gpu.mig_spans(name) for name in wanted):
-        offered = ", ".join(one.name for one in gpu.gpu.mig_profiles) or "nothing"
-        return f"does not offer {', '.join(sorted(wanted))} (but {offered})"
-    return None
 
 
 def unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
@@ -314,98 +260,3 @@ def unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str
         return "is not one the pod's node affinity takes"
     taint = untolerated(capacity.taints, pod.tolerations)
     return None if taint is None else f"has the taint {taint.key}={taint.value}"
-
-
-def choose_gpus(
-    room: NodeRoom, request: GpuRequest, why: Callable[[str], None]
-) -> tuple[Share, ...] | None:
-    """The GPUs of one node, or None and the reason to `why`."""
-    fitting: list[GpuRoom] = []
-    obstacle = "has too few GPUs"
-    for gpu in room.gpus.values():
-        reason = request.wants(gpu.gpu) or _full(gpu, request)
-        if reason is None:
-            fitting.append(gpu)
-        else:
-            obstacle = f"GPU {gpu.gpu.index} {reason}"
-    if len(fitting) < request.count:
-        why(obstacle)
-        return None
-    together = _together(fitting, request)
-    if together is None:
-        why("has its free GPUs on several NUMA nodes")
-        return None
-    return tuple(
-        Share(
-            gpu.gpu.uuid,
-            request.memory_on(gpu.gpu),
-            request.share_ppm if request.hard else 0,
-            request.exclusive,
-        )
-        for gpu in together
-    )
-
-
-def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
-    if gpu.gpu.health not in TAKES_WORK:
-        return f"is {gpu.gpu.health}"
-    if gpu.gpu.mig_enabled:
-        return "is in MIG mode and gives instances only"
-    if gpu.slots < 1:
-        return "has no slot left"
-    if gpu.alone:
-        return "is held by a pod that wants no company"
-    if request.exclusive and gpu.holders:
-        return "has company, and this pod wants none"
-    need = request.memory_on(gpu.gpu)
-    if need > gpu.memory_bytes:
-        return f"has {max(0, gpu.memory_bytes) >> 20} of {need >> 20} MiB free"
-    if request.hard and request.share_ppm > gpu.share_ppm:
-        free = max(0, gpu.share_ppm) // 10_000
-        return f"has {free} of {request.share_ppm // 10_000} % free"
-    return None
-
-
-def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] | None:
-    """The wanted number of them: linked ones first, then of one NUMA node, by the policy else."""
-    sign = 1 if request.gpu_policy is Policy.BINPACK else -1
-
-    def fullness(gpu: GpuRoom) -> tuple[int, int, int]:
-        return (sign * gpu.memory_bytes, sign * gpu.share_ppm, gpu.gpu.index)
-
-    ordered = sorted(fitting, key=fullness)
-    count = request.count
-    if count == 1:
-        return ordered[:1]
-    groups = [*_linked(ordered), *_numa_groups(ordered)]
-    if request.one_numa_node:
-        groups = [
-            group for group in groups if len({gpu.gpu.numa_node for gpu in group[:count]}) == 1
-        ]
-    enough = [group for group in groups if len(group) >= count]
-    if enough:
-        # The smallest group that does: larger ones stay whole for those who need them.
-        return min(enough, key=len)[:count]
-    return None if request.one_numa_node else ordered[:count]
-
-
-def _linked(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
-    """Sets in which every two have links, grown around each GPU, most links first."""
-    groups = []
-    for start in gpus:
-        group = [start]
-        links = start.gpu.nvlinks
-        for other in sorted(gpus, key=lambda g: -links.get(g.gpu.uuid, 0)):
-            if other is not start and all(m.gpu.nvlinks.get(other.gpu.uuid) for m in group):
-                group.append(other)
-        if len(group) > 1:
-            groups.append(group)
-    return groups
-
-
-def _numa_groups(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
-    groups: dict[int, list[GpuRoom]] = {}
-    for gpu in gpus:
-        if gpu.gpu.numa_node is not None:
-            groups.setdefault(gpu.gpu.numa_node, []).append(gpu)
-    return list(groups.values())
