@@ -134,9 +134,9 @@ def live(options: Options = OPTIONS) -> Iterator[LiveWatch]:
 class Opener:
     """tests/programs/opener.c, in a cgroup when asked."""
 
-    def __init__(self, way: str, cgroup: Path | None = None) -> None:
+    def __init__(self, way: str, cgroup: Path | None = None, path: str = STAND_IN_PATH) -> None:
         self.process = subprocess.Popen(
-            [OPENER, way, STAND_IN_PATH],
+            [OPENER, way, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
