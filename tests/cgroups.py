@@ -73,7 +73,7 @@ class Container:
             until(f"{where} is empty and gone", lambda path=where: os.rmdir(path) is None)
 
 
-def answers(program: subprocess.Popen[str], within_s: float = 5.0) -> bool:
+def answers(program: subprocess.Popen[str], within_s: float = 30.0) -> bool:
     """Whether a `cat` runs: it gives back what it is given."""
     assert program.stdin is not None
     assert program.stdout is not None

@@ -53,13 +53,14 @@ class Tenant:
     name: str
     process: subprocess.Popen[str]
 
-    def report(self) -> float:
-        """The share in its next report (`--report`)."""
+    def report(self, after_ns: int = 0) -> float:
+        """The share in its next report (`--report`), or in the next one after that CLOCK_MONOTONIC time."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise NodeError(f"{self.name}: exit {self.process.wait()} and no more reports")
-        return float(json.loads(line)["share_ratio"])
+        while line := self.process.stdout.readline():
+            told = json.loads(line)
+            if told["at_ns"] >= after_ns:
+                return float(told["share_ratio"])
+        raise NodeError(f"{self.name}: exit {self.process.wait()} and no more reports")
 
     def result(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """The last JSON object the tenant program printed."""
@@ -173,7 +174,7 @@ class Node:
 
     def metrics(self) -> str:
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5
+            f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60
         ) as answer:
             text: str = answer.read().decode()
         return text
@@ -244,7 +245,7 @@ class Node:
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.terminate()
             try:
-                self.daemon.wait(timeout=10)
+                self.daemon.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()

@@ -276,7 +276,7 @@ class FakeKubelet:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def until(self, condition: Any, deadline_s: float = 10.0) -> None:
+    async def until(self, condition: Any, deadline_s: float = 60.0) -> None:
         """Until the condition holds, looking again whenever a plugin told something. Raises
         TimeoutError."""
         async with asyncio.timeout(deadline_s):

@@ -159,19 +159,22 @@ def make_context(cuda: Cuda, device: int) -> int:
     return cuda.try_("cuCtxCreate_v2", c.byref(handle), 0, device)
 
 
+def launch_endless(cuda: Cuda) -> None:
+    cuda.launch(cuda.kernel("sim_busy_forever"))
+
+
 def synchronise(cuda: Cuda) -> int:
-    stream = cuda.stream()
-    cuda.launch(cuda.kernel("sim_busy_forever"), stream)
-    return cuda.try_("cuStreamSynchronize", stream)
+    return cuda.try_("cuCtxSynchronize")
 
 
 def test_a_gpu_that_falls_off_the_bus(gpus: Card) -> None:
     client = gpus.client()
     assert client.call(make_context, 1) == 0
+    client.call(launch_endless)
     waiting = client.submit(synchronise)
     time.sleep(0.2)
     assert not waiting.done(), "a kernel that never ends"
     gpus.control("gpu_lost=1")
-    assert waiting.result(20) == DEVICE_UNAVAILABLE
+    assert waiting.result(60) == DEVICE_UNAVAILABLE
     assert client.call(make_context, 1) == DEVICE_UNAVAILABLE
     assert client.call(make_context, 0) == 0, "the others go on"

@@ -157,7 +157,7 @@ def test_the_memory_of_a_killed_process_is_free_again(gpu: Card) -> None:
     during, _ = victim.call(hold, 10 * 2**30)
     assert before - during > 10 * 2**30, "ten GiB and a context"
     victim.kill()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while keeper.call(look)[0] != before and time.monotonic() < end:
         time.sleep(0.01)
     assert keeper.call(look) == (before, total)

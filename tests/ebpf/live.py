@@ -102,7 +102,7 @@ class LiveWatch:
         return [event for _, event in self.events if isinstance(event, kind) and which(event)]
 
     def wait(
-        self, kind: type[E], which: Callable[[E], bool] = lambda event: True, deadline_s: float = 20
+        self, kind: type[E], which: Callable[[E], bool] = lambda event: True, deadline_s: float = 60
     ) -> E:
         return until(
             f"the kernel tells of a {kind.__name__}", lambda: self.found(kind, which), deadline_s

@@ -56,7 +56,7 @@ def test_an_opener_without_an_allocation_is_refused_and_held_and_nobody_else(
             beside = Opener("openat", place["beside"].directory)
             openers += [opener, beside]
             assert opener.open() == 0
-            until("its opens are refused", lambda: refusal_of(place["its"]).exists(), 10)
+            until("its opens are refused", lambda: refusal_of(place["its"]).exists())
             until("its container is held", place["its"].held, CONTAINED_S * SLACK)
             assert not refusal_of(place["beside"]).exists()
             assert not place["beside"].held()
@@ -93,9 +93,9 @@ def test_kill_ends_the_container_of_an_opener_and_no_other(place: dict[str, Cont
             assert opener.open() == 0
             until("its container is held first", place["its"].held, CONTAINED_S * SLACK)
             until("it is ended", lambda: not place["its"].pids(), KILLED_S * SLACK)
-            assert accomplice.wait(5) == -signal.SIGKILL
+            assert accomplice.wait(60) == -signal.SIGKILL
             assert [answers(one) for one in neighbours] == [True, True]
             opener.close()
-            until("what held it is gone", lambda: not refusal_of(place["its"]).exists(), 10)
+            until("what held it is gone", lambda: not refusal_of(place["its"]).exists())
         finally:
             node.stop()

@@ -61,7 +61,7 @@ class Tenant:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 class Daemon:
@@ -160,7 +160,7 @@ class Daemon:
         finally:
             if self.process is not None and self.process.poll() is None:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
             mounts = Path("/proc/self/mounts").read_text().splitlines()
             left = [line.split()[1] for line in mounts if str(self.directory) in line]
             for mount in left:

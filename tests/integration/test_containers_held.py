@@ -8,7 +8,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ def test_a_kill_ends_exactly_one_container(place: dict[str, Container], first_he
         until("it is held", place["its"].held)
     restrainer.kill(*paths(place["its"]))
     until("nobody is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
-    assert [one.wait(5) for one in mine] == [-signal.SIGKILL] * 2
+    assert [one.wait(60) for one in mine] == [-signal.SIGKILL] * 2
     assert [answers(one) for one in others] == [True, True]
     assert not place["its"].held()
 
@@ -120,7 +119,7 @@ def test_before_linux_5_14_they_are_ended_one_by_one() -> None:
         forker(place["its"])
         ContainerCgroup(place["its"].directory, place["its"].path, unified=True).end_each()
         until("nobody is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
-        assert mine.wait(5) == -signal.SIGKILL
+        assert mine.wait(60) == -signal.SIGKILL
         assert answers(beside)
 
 
@@ -163,7 +162,7 @@ def node() -> Iterator[PodNode]:
 def evader(node: PodNode, container: Container) -> subprocess.Popen[str]:
     """A program straight on the driver, in a pod that has a grant."""
     return container.run(
-        *(TENANT, "--warm", "0", "--seconds", "120"), environment=node.node.on_the_driver()
+        *(TENANT, "--warm", "0", "--seconds", "3600"), environment=node.node.on_the_driver()
     )
 
 
@@ -185,9 +184,7 @@ def test_who_goes_around_the_interposer_is_held_with_its_container_and_nobody_el
         neighbours = [place["beside"].run("cat"), place["other"].run("cat")]
         assert all(answers(one) for one in [accomplice, *neighbours])
         process = evader(node, place["its"])
-        began_s = time.monotonic()
         until("its container is held", place["its"].held, CONTAINED_S * SLACK)
-        assert time.monotonic() - began_s <= CONTAINED_S * SLACK
         assert not answers(accomplice, 0.2)
         assert [answers(one) for one in neighbours] == [True, True]
         assert not place["beside"].held()
@@ -201,8 +198,8 @@ def test_who_goes_around_the_interposer_is_held_with_its_container_and_nobody_el
         os.kill(process.pid, signal.SIGKILL)
         if hierarchy == "freezer":  # it dies when it is let go, and not before
             node.node.cli("resume", "default/a/main")
-        assert process.wait(20) == -signal.SIGKILL
-        assert answers(accomplice, 20)
+        assert process.wait(60) == -signal.SIGKILL
+        assert answers(accomplice, 60)
         until("its grant goes on", lambda: state_of(node, "a") == "active")
 
 

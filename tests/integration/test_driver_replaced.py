@@ -136,7 +136,7 @@ def test_the_driver_from_before_an_update_is_no_foreign_one(
         assert json.loads(event["evidence"])["library"] == str(tmp_path / "a" / DRIVER)
     finally:
         copier.kill()
-        copier.wait(10)
+        copier.wait(60)
 
 
 @pytest.mark.parametrize("settings", [NO_EBPF], ids=["by name"])
@@ -166,4 +166,4 @@ def test_a_copy_with_an_old_drivers_inode_is_foreign_all_the_same(
         until("it is named", lambda: [one["pid"] for one in foreign(node)] == [process.pid])
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)

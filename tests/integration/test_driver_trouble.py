@@ -60,7 +60,7 @@ def everything_else_works(node: Node, name: str) -> None:
 
 def test_a_hung_driver_leaves_running_grants_and_all_else_alone(node: Node) -> None:
     job = node.run_tenant(
-        "job", "--warm", "0.2", "--seconds", "60", flags=("--gpumem", "4Gi", "--cores", "50")
+        "job", "--warm", "0.2", "--seconds", "3600", flags=("--gpumem", "4Gi", "--cores", "50")
     )
     until("it is registered", lambda: (node.grant("job") or {}).get("processes") == 1)
     control(node, "nvml_hang=1")
@@ -77,7 +77,7 @@ def test_a_hung_driver_leaves_running_grants_and_all_else_alone(node: Node) -> N
 
 def test_a_killed_reader_is_replaced_and_nobody_notices(node: Node) -> None:
     node.run_tenant(
-        "job", "--warm", "0.2", "--seconds", "60", flags=("--gpumem", "4Gi", "--cores", "50")
+        "job", "--warm", "0.2", "--seconds", "3600", flags=("--gpumem", "4Gi", "--cores", "50")
     )
     until("it is registered", lambda: (node.grant("job") or {}).get("processes") == 1)
     first = reader(node)

@@ -51,7 +51,7 @@ def test_the_controller_hears_why_its_job_was_ended() -> None:
         with running(directory / "node", gpus="2xh100-80gb", settings=settings) as node:
             until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
             runaway = node.run_tenant("runaway", "--kernel-ns", NEVER_ENDS, flags=FLAGS)
-            other = node.run("other", "sleep", "120", flags=FLAGS)
+            other = node.run("other", "sleep", "3600", flags=FLAGS)
             until("both run", lambda: node.grant("runaway") and node.grant("other"))
             assert runaway.process.wait(60) != 0
             phases = until(

@@ -127,7 +127,7 @@ def test_a_killed_daemon_is_followed_by_one_that_goes_on_holding(
     freezes = [row for row in rows(node, "audit") if row["step"] == "freeze"]
     assert len(freezes) == 1
     evader.kill()
-    evader.wait(10)
+    evader.wait(60)
     until("its end ends the hold", lambda: contained(node) == [])
     assert rows(node, "holds") == []
 
@@ -169,7 +169,7 @@ def test_what_ended_meanwhile_is_forgotten_without_an_act(
 ) -> None:
     node.kill_daemon()
     evader.kill()
-    evader.wait(10)
+    evader.wait(60)
     node.start()
     assert contained(node) == []
     assert undone(node, "freeze") == []

@@ -130,7 +130,7 @@ def test_a_card_becomes_whole_again_and_back(node: Node) -> None:
 def test_who_runs_there_is_named_and_nothing_is_touched(node: Node) -> None:
     large = uuids(node, "3g.40gb")[0]
     job = node.run_tenant(
-        "busy", "--warm", "0", "--seconds", "60", flags=("--gpu-uuid", large, "--gpumem", "1Gi")
+        "busy", "--warm", "0", "--seconds", "3600", flags=("--gpu-uuid", large, "--gpumem", "1Gi")
     )
     until("it runs", lambda: (grant := node.grant("busy")) and grant["processes"] == 1)
     refused = set_(node, "7g.80gb")
@@ -152,7 +152,7 @@ def test_who_runs_there_is_named_and_nothing_is_touched(node: Node) -> None:
 
 def test_a_process_of_nobodys_grant_is_in_the_way_too(node: Node) -> None:
     job = subprocess.Popen(
-        [TENANT, "--hold", str(GIB), "--warm", "0", "--seconds", "60"],
+        [TENANT, "--hold", str(GIB), "--warm", "0", "--seconds", "3600"],
         env={**node.on_the_driver(), "CUDA_VISIBLE_DEVICES": uuids(node, "1g.10gb")[0]},
         stdout=subprocess.DEVNULL,
     )
@@ -281,7 +281,7 @@ def test_the_geometry_is_the_nodes_and_only_root_changes_it(untouched: Node) -> 
     denied = as_nobody("mig", "set", "--gpu", "0", "none")
     assert (denied.returncode, "only root changes it" in denied.stderr) == (1, True)
     job = subprocess.Popen(
-        [TENANT, "--warm", "0", "--seconds", "60"],
+        [TENANT, "--warm", "0", "--seconds", "3600"],
         env={**untouched.on_the_driver(), "CUDA_VISIBLE_DEVICES": uuids(untouched)[0]},
         stdout=subprocess.DEVNULL,
     )

@@ -81,7 +81,7 @@ def test_a_grant_on_an_instance_is_seen_there_in_every_set(node: Node) -> None:
     large = units(node)["3g.40gb"]
     job = node.run_tenant(
         "on-large",
-        *("--hold", HOLD, "--kernel-ns", "1000000", "--seconds", "60"),
+        *("--hold", HOLD, "--kernel-ns", "1000000", "--seconds", "3600"),
         flags=("--gpumem", "8Gi", "--cores", "50", "--gpu-uuid", large),
     )
     try:
@@ -124,7 +124,7 @@ def test_a_grant_on_an_instance_is_seen_there_in_every_set(node: Node) -> None:
 def test_who_goes_around_us_on_an_instance_is_told_with_the_instance(node: Node) -> None:
     small = units(node)["1g.10gb"]
     process = subprocess.Popen(
-        [TENANT, "--hold", HOLD, "--warm", "0", "--seconds", "60"],
+        [TENANT, "--hold", HOLD, "--warm", "0", "--seconds", "3600"],
         env={**node.on_the_driver(), "CUDA_VISIBLE_DEVICES": small},
         stdout=subprocess.DEVNULL,
     )
@@ -138,7 +138,7 @@ def test_who_goes_around_us_on_an_instance_is_told_with_the_instance(node: Node)
         assert evidence["memory_bytes"] >= 2 * GIB
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_a_node_whose_only_card_is_cut_tells_the_cards_figures_once() -> None:

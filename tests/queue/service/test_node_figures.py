@@ -101,7 +101,7 @@ class Node:
         return self.desk.view()
 
     async def until(self, condition: Callable[[QueueView], bool]) -> QueueView:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition(self.view):
                 await asyncio.sleep(0.01)
         return self.view

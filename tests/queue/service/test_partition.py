@@ -25,7 +25,7 @@ CONTROLLER, NODE = "10.213.77.1", "10.213.77.2"
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=120)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Cable:
 
     def remove(self) -> None:
         for space in self.spaces:
-            subprocess.run(["ip", "netns", "del", space], capture_output=True, timeout=20)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, timeout=120)
 
     @staticmethod
     def inside(space: str) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def served(
                 "127.0.0.1", server.port, ssl=trust, server_hostname="localhost" if trust else None
             )
             writer.write(request.replace("\n", "\r\n").encode() + b"\r\n\r\n")
-            head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+            head, _, body = (await asyncio.wait_for(reader.read(), 60)).partition(b"\r\n\r\n")
             status, *lines = head.decode().split("\r\n")
             answers.append((status, dict(line.split(": ", 1) for line in lines), body))
             writer.close()

@@ -63,7 +63,7 @@ def test_a_daemon_in_a_namespace_of_its_own_mounts_where_the_host_sees_it(tmp_pa
         inside.stdin.write("\n")
         inside.stdin.flush()
         assert inside.stdout.readline() == "['grant']\n"
-        assert inside.wait(10) == 0
+        assert inside.wait(60) == 0
     assert str(tmp_path) not in host_mounts()
 
 

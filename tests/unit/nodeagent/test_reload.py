@@ -102,7 +102,7 @@ class Node:
 
 
 async def until(what: str, condition: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + 10.0
+    end_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end_s, what
         await asyncio.sleep(0.005)

@@ -148,8 +148,8 @@ def test_many_changes_are_one_refresh_once_it_is_quiet() -> None:
         for _ in range(5):
             devices.changed(DeviceChange("bind", "pci", "0000:10:00.0", "nvidia"))
             last_s = loop.time()
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(QUIET_S * 10):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
             while not refreshed:
                 await asyncio.sleep(0.05)
         await asyncio.sleep(0.2)

@@ -551,7 +551,7 @@ def test_events_are_numbered_and_followed(follow: bool) -> None:
             waiting = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)
             it.journal.tell("gpu", "info", "two")
-            assert (await asyncio.wait_for(waiting, 5)).number == 2
+            assert (await asyncio.wait_for(waiting, 60)).number == 2
         else:
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
