@@ -80,9 +80,11 @@ class CdiFiles:
         self._directory = directories[-1]
         self._installed = InstalledSpecs(directories, (OURS, OUR_DRIVERS))
         self._lock = threading.Lock()
+        self._files: GivenFiles | None = None
         self.driver = ""
 
     def renew_driver(self, files: GivenFiles) -> None:
+        self._files = files
         specs, broken = self._installed.read()
         try:
             common, version = self._common(specs, (), broken)
@@ -135,7 +137,9 @@ class CdiFiles:
     def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
         specs, broken = self._installed.read()
         try:
-            edits_of(specs, gpus, self._indexes(), broken)
+            base, _ = edits_of(specs, gpus, self._indexes(), broken)
+            if self._files is not None:
+                cdi.driver_edits(base, self._files)
             with self._lock, _opened(self._directory):
                 pass
         except (OSError, ValueError) as error:

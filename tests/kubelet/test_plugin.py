@@ -284,6 +284,8 @@ async def test_an_answer_names_the_driver_it_was_given_with_for_as_long_as_it_li
     assert place.cdi.drivers() == {before: "driver 570", after: "driver 575"}, "nobody started"
     for restart in (place.restart_daemon, place.restart_kubelet):
         await restart()
+        (row,) = [row for row in place.daemon.rows() if row.pod and row.pod.uid == first.uid]
+        assert place.cdi.read(row.nonce)["driver"] == row.driver == before, "before any start"
         again = place.cdi_of(await place.kubelet.start_container(first.uid, "main"))
         assert again["driver"] == before
         assert place.cdi.drivers() == {before: "driver 575", after: "driver 575"}, (
@@ -310,6 +312,25 @@ async def test_answers_of_an_earlier_release_go_on_working(place: Place) -> None
     answer = await place.kubelet.start_container(pod.uid, "main")
     assert len(answer.cdi_devices) == 1
     assert place.cdi_of(answer)["driver"] == "", "all of it is in the grant's own file"
+
+
+@pytest.mark.parametrize(("remembered", "named"), [("", "d" * 32), ("d" * 32, "")])
+def test_what_the_runtime_is_told_goes_before_what_we_remember(remembered: str, named: str) -> None:
+    """A release that knows no drivers, put back for a while, leaves rows without one."""
+
+    @with_place()
+    async def run(place: Place) -> None:
+        assert place.daemon is not None
+        pod, real = Pod("trainer", (Container("main"),)), place.cdi.answer
+        place.cdi.driver = remembered
+        place.cdi.answer = lambda nonce, gpus, driver: real(nonce, gpus, named)  # type: ignore[method-assign]
+        await place.kubelet.admit(pod, RESOURCE)
+        assert [row.driver for row in place.daemon.rows()] == [remembered]
+        answer = await place.kubelet.start_container(pod.uid, "main")
+        assert place.cdi_of(answer)["driver"] == named
+        assert [row.driver for row in place.daemon.rows()] == [named]
+
+    run()
 
 
 @with_place()

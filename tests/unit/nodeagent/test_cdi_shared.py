@@ -341,6 +341,9 @@ def test_without_a_driver_there_is_no_generation(tmp_path: Path, change: str) ->
         files.renew_driver(FILES)
     assert files.driver == ""
     assert not (tmp_path / "run").exists()
+    finding = files.finding([GPU_A])
+    assert finding.level == "missing"
+    assert "nvidia-ctk cdi generate" in finding.remedy
 
 
 # --- out of the kubelet's checkpoint --------------------------------------------------------------
