@@ -8,7 +8,6 @@ when a workload finished or a preempted one has stopped.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from enum import IntEnum
 from typing import Final
 
 from .assignment import PendingReason
@@ -24,6 +23,7 @@ from .pending import PendingQueue
 from .quota_tree import QuotaNode
 from .room import Room
 from .settings import AdmissionFairSharing, EngineSettings
+from .trees import NEVER_NS, GoesOn, Tree
 from .usage_history import NOTHING, Amounts, UsageHistory
 from .workload_info import FINISHED, WorkloadInfo
 
@@ -31,68 +31,6 @@ _UNWELCOME: Final = (
     PendingReason.MISCONFIGURED,
     "Workload namespace doesn't match ClusterQueue selector",
 )
-
-
-_NEVER_NS: Final = 1 << 63
-
-
-class _GoesOn(IntEnum):
-    """Whether a head of a tree is looked at again though nothing happened, since it was not
-    judged by all its flavors at once."""
-
-    NO = 0
-    AT_LEISURE = 1
-    """All flavors were tried since something happened. It begins anew in the next cycle, whenever
-    that is; as in Kueue, since what other heads reserve meanwhile may differ."""
-    AT_ONCE = 2
-
-
-class _Tree:
-    """The ClusterQueues of one cohort tree. Trees share no quota, so a cycle passes over those
-    where nothing happened since it last looked: their heads would end as they did."""
-
-    __slots__ = (
-        "by_usage",
-        "due_ns",
-        "generation",
-        "goes_on",
-        "known",
-        "lacks_room",
-        "members",
-        "restless",
-        "room_freed",
-        "root",
-        "told",
-        "wakes_ns",
-    )
-
-    def __init__(self, root: QuotaNode) -> None:
-        self.root = root
-        self.members: list[PendingQueue] = []
-        """Those that admit at all."""
-        self.by_usage = False
-        """Whether what LocalQueues have used decides anything in it."""
-        self.restless = True
-        """Whether who is pending in it, or how, changed since the last look."""
-        self.goes_on = _GoesOn.NO
-        self.generation = -1
-        """`root.generation` at the last look."""
-        self.wakes_ns = _NEVER_NS
-        """When the first back-off in it ends, at the earliest."""
-        self.known = -1
-        """`root.freed` as far as those set aside may know it, where there is a requeue delay."""
-        self.due_ns: int | None = None
-        """When they may know the rest."""
-        self.told = -1
-        """What they were told last."""
-        self.lacks_room = False
-        """Whether any of them was refused for want of room since."""
-        self.room_freed = 0
-        """`room.freed` as far as that concerns them."""
-
-    def set_alarm(self) -> None:
-        waiting = (queue.wakes_at_ns() for queue in self.members)
-        self.wakes_ns = min((due for due in waiting if due is not None), default=_NEVER_NS)
 
 
 class Scheduler:
@@ -112,8 +50,8 @@ class Scheduler:
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
-        self._trees: dict[QuotaNode, _Tree] = {}
-        self._round: list[_Tree] = []
+        self._trees: dict[QuotaNode, Tree] = {}
+        self._round: list[Tree] = []
         """The same in order; `_next_tree` is where the next cycle begins."""
         self._next_tree = 0
         self._cycles = 0
@@ -223,7 +161,7 @@ class Scheduler:
                 self._trees[root] = tree or before[root]
                 continue
             if tree is None:
-                tree = self._trees[root] = _Tree(root)
+                tree = self._trees[root] = Tree(root, self.settings, self.room)
                 if root in before:
                     tree.known, tree.due_ns = before[root].known, before[root].due_ns
             if name not in self._inactive:
@@ -291,7 +229,7 @@ class Scheduler:
         if not_before > now_ns:
             tree.wakes_ns = min(tree.wakes_ns, not_before)
 
-    def _tree_of(self, cluster_queue: str) -> _Tree:
+    def _tree_of(self, cluster_queue: str) -> Tree:
         return self._trees[self.cache.queues[cluster_queue].node.path[-1]]
 
     def _leave_line(self, key: WorkloadKey) -> None:
@@ -341,7 +279,7 @@ class Scheduler:
     def _release(self, key: WorkloadKey, now_ns: int) -> WorkloadInfo | None:
         info = self._holding.pop(key, None)
         if info is not None:
-            self._will_free(self._tree_of(info.cluster_queue), now_ns)
+            self._tree_of(info.cluster_queue).will_free(now_ns)
             self.cache.remove_workload(info)
             history = self.cache.history
             if history is not None:
@@ -373,36 +311,11 @@ class Scheduler:
 
     def next_wake_ns(self) -> int | None:
         """When a cycle may decide something although no event came, if ever."""
-        soonest = min((tree.wakes_ns for tree in self._round), default=_NEVER_NS)
+        soonest = min((tree.wakes_ns for tree in self._round), default=NEVER_NS)
         for tree in self._round:
             if tree.due_ns is not None and tree.due_ns < soonest:
                 soonest = tree.due_ns
-        return None if soonest == _NEVER_NS else soonest
-
-    def _freed(self, tree: _Tree, now_ns: int) -> int:
-        """`root.freed` as those set aside may know it: late by the requeue delay. Where one of
-        them lacks room, what was freed on the nodes counts too."""
-        if tree.lacks_room and self.room is not None:
-            tree.room_freed = self.room.freed
-        return tree.room_freed + self._quota_freed(tree, now_ns)
-
-    def _quota_freed(self, tree: _Tree, now_ns: int) -> int:
-        delay_ns = self.settings.requeue_delay_ns
-        if delay_ns == 0:
-            return tree.root.freed
-        if tree.known < 0:  # a tree that was just built is news like any other
-            tree.known, tree.due_ns = tree.root.freed, now_ns + delay_ns
-        elif tree.due_ns is not None and tree.due_ns <= now_ns:
-            tree.known, tree.due_ns = tree.root.freed, None
-        return tree.known
-
-    def _will_free(self, tree: _Tree, now_ns: int) -> None:
-        """Called before quota is freed: news that is due by now does not include it."""
-        delay_ns = self.settings.requeue_delay_ns
-        if delay_ns:
-            self._quota_freed(tree, now_ns)
-            if tree.due_ns is None:
-                tree.due_ns = now_ns + delay_ns
+        return None if soonest == NEVER_NS else soonest
 
     # -- the cycle --------------------------------------------------------------------------------
 
@@ -417,15 +330,15 @@ class Scheduler:
         round_ = self._round
         for _ in range(len(round_)):
             tree = round_[self._next_tree]
-            news = self._is_news(tree, now_ns)
+            news = tree.is_news(now_ns)
             full = len(entries) >= self.settings.max_heads_per_cycle
-            if full and (news or tree.goes_on is _GoesOn.AT_ONCE):
+            if full and (news or tree.goes_on is GoesOn.AT_ONCE):
                 cycle.result.more = True
                 break
             self._next_tree = (self._next_tree + 1) % len(round_)
             if full or not (news or tree.goes_on):
                 continue
-            heads = self._heads(tree, now_ns)
+            heads = tree.heads(now_ns)
             for info in _longest_put_off_first(heads):
                 if not self.is_welcome(info):
                     unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
@@ -493,38 +406,6 @@ class Scheduler:
             if tree.by_usage:
                 tree.root.generation += 1
 
-    def _is_news(self, tree: _Tree, now_ns: int) -> bool:
-        """Whether its heads may end otherwise than at the last look."""
-        if tree.restless and not any(tree.members):
-            tree.restless = False
-        if not tree.restless and tree.told < 0:
-            return False  # nobody has waited in it yet
-        return (
-            tree.restless
-            or tree.generation != tree.root.generation
-            or tree.told != self._freed(tree, now_ns)
-            or tree.wakes_ns <= now_ns
-        )
-
-    def _heads(self, tree: _Tree, now_ns: int) -> list[WorkloadInfo]:
-        """Who is next in each queue of the tree."""
-        freed = self._freed(tree, now_ns)
-        if freed != tree.told:
-            tree.lacks_room = False  # all of them are looked at again
-            if self.room is not None:
-                tree.room_freed = self.room.freed
-                freed = self._freed(tree, now_ns)
-        tree.told = freed
-        found = [queue.head(tree.told, now_ns) for queue in tree.members]
-        heads = [info for info in found if info is not None]
-        tree.generation = tree.root.generation
-        tree.restless = False
-        # Whether all pods are ready is up to the workloads of all trees.
-        looks_anyway = bool(heads) and self.settings.wait_for_pods_ready
-        tree.goes_on = _GoesOn.AT_LEISURE if looks_anyway else _GoesOn.NO
-        tree.set_alarm()
-        return heads
-
     def why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
         """Reasons that have nothing to do with quota."""
         workload = info.workload
@@ -584,7 +465,7 @@ class Scheduler:
 
     def _goes_on(self, cycle: Cycle, queue: PendingQueue, at_once: bool) -> None:
         tree = self._tree_of(queue.name)
-        tree.goes_on = max(tree.goes_on, _GoesOn.AT_ONCE if at_once else _GoesOn.AT_LEISURE)
+        tree.goes_on = max(tree.goes_on, GoesOn.AT_ONCE if at_once else GoesOn.AT_LEISURE)
         cycle.result.more |= at_once
 
 
@@ -592,7 +473,7 @@ def _longest_put_off_first(heads: list[WorkloadInfo]) -> list[WorkloadInfo]:
     """So that everybody's room is searched some day; the order of judging decides nothing else."""
     if not any(info.put_off for info in heads):
         return heads
-    return sorted(heads, key=lambda info: info.put_off_since if info.put_off else _NEVER_NS)
+    return sorted(heads, key=lambda info: info.put_off_since if info.put_off else NEVER_NS)
 
 
 def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:

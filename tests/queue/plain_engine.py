@@ -24,8 +24,9 @@ from queuecontroller.engine.preemption import (
     uses_any,
 )
 from queuecontroller.engine.quota_tree import QuotaNode
-from queuecontroller.engine.scheduler import Scheduler, _GoesOn
+from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.trees import GoesOn
 from queuecontroller.engine.workload_info import Target, WorkloadInfo
 
 
@@ -122,7 +123,7 @@ class PlainQueueOfSingles(PlainQueue):
 class PlainScheduler(Scheduler):
     def cycle(self, now_ns: int) -> CycleResult:
         for tree in self._round:
-            tree.goes_on = max(tree.goes_on, _GoesOn.AT_LEISURE)
+            tree.goes_on = max(tree.goes_on, GoesOn.AT_LEISURE)
             for queue in tree.members:
                 for info in queue.everyone():
                     info.memo = None
