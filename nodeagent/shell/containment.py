@@ -86,6 +86,8 @@ class Containment:
         if act.undo and hold is None:
             return False  # a person was there first, or it was never done
         fresh = hold is None
+        if hold is not None:
+            self._owed.pop(hold.number, None)  # asked for again, or tried again now
         try:
             self._ledger.audit(self._row(act, because))
             if not act.undo and act.step in UNDONE:
@@ -162,6 +164,8 @@ class Containment:
                     self.carry_out(act_of(hold, self._clock.monotonic_ns(), undo=False), why)
                 else:
                     self.holds.done(hold)
+                if self.holds.get(hold.number) is None:
+                    continue  # it could not be done
                 kept.append(hold)
                 log.warning("%s of %s goes on, because of %s", hold.step, hold.holder, hold.rule)
         self.allow_strangers()

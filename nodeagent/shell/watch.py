@@ -112,10 +112,8 @@ class Watch:
 
     def look(self, reading: NodeReading) -> bool:
         """After a reading; True: look again soon. A reading that failed says nothing."""
-        if not self._enabled:
-            return False
         self._containment.sweep()
-        if reading.error is not None:
+        if not self._enabled or reading.error is not None:
             return False
         look = self._sight(reading)
         verdict = self._detector.look(look)

@@ -237,6 +237,55 @@ def test_a_full_ledger_delays_the_undoing_and_does_not_forget_it() -> None:
     play(act)
 
 
+def test_who_is_suspected_again_before_the_ledger_has_room_stays_held() -> None:
+    async def act(it: Bench) -> None:
+        await evader(it)
+        it.world.full = True
+        await it.looks(on_gpu(), 15)
+        it.world.full = False
+        it.world.rows.clear()
+        await it.looks(on_gpu(7), 5)
+        assert steps(it) == ["deny_opens", "freeze", "throttle"]
+        assert it.world.frozen == {CGROUP}
+
+    play(act)
+
+
+def test_with_detection_off_a_full_ledger_is_no_reason_to_hold_for_ever() -> None:
+    async def act(it: Bench) -> None:
+        await evader(it)
+        it.world.full = True
+        after = next_daemon(it, enabled=False)
+        assert it.world.frozen == {CGROUP}
+        it.world.full = False
+        await after.looks(on_gpu(7), 1)
+        assert it.world.frozen == set()
+        assert steps(after) == []
+
+    play(act)
+
+
+def test_what_cannot_be_done_again_is_not_taken_up() -> None:
+    async def act(it: Bench) -> None:
+        await evader(it)
+        for number, row in it.world.rows_held.items():
+            it.world.rows_held[number] = replace(row, done=row.step != "freeze")
+        it.world.frozen.clear()
+        real = it.world.freeze
+
+        def broken(cgroup: str, freezer: str, frozen: bool) -> None:
+            raise NotPossible("read-only file system")
+
+        it.world.freeze = broken  # type: ignore[method-assign]
+        after = next_daemon(it)
+        assert steps(after) == ["deny_opens", "throttle"]
+        it.world.freeze = real  # type: ignore[method-assign]
+        await after.looks(on_gpu(7), 3)
+        assert steps(after) == ["deny_opens", "freeze", "throttle"]
+
+    play(act)
+
+
 def test_without_room_for_its_row_nothing_is_held() -> None:
     async def act(it: Bench) -> None:
         it.world.full = True
