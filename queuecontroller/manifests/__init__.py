@@ -8,9 +8,9 @@ from .kueue import (
     read_limit_range,
     read_local_queue,
     read_topology_levels,
-    read_workload,
 )
 from .reader import ManifestError, Problem, Reader
+from .workloads import read_workload
 
 __all__ = [
     "ManifestError",

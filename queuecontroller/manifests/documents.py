@@ -32,11 +32,11 @@ from .kueue import (
     read_limit_range,
     read_local_queue,
     read_topology_levels,
-    read_workload,
 )
 from .nodes import read_node
 from .reader import ManifestError, Problem, Reader
 from .sources import CLUSTER_WIDE, Source, sources_of
+from .workloads import read_workload
 
 KUEUE_VERSIONS: Final = frozenset({"v1alpha1", "v1alpha2", "v1beta1", "v1beta2"})
 """v1alpha1 is where Cohort and Topology began."""

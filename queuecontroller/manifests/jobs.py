@@ -13,9 +13,9 @@ from typing import Any, Final
 from queuecontroller.engine.model import Workload
 from queuecontroller.engine.transformations import Transformations
 
-from .kueue import pod_set_of
 from .pods import AS_GIVEN
 from .reader import ManifestError, Reader, shown
+from .workloads import pod_set_of
 
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"

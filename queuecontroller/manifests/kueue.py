@@ -1,4 +1,4 @@
-"""Kueue's objects as the engine's values, from any of its three API versions.
+"""Kueue's objects but Workload as the engine's values, from any of its three API versions.
 
 Names that changed between versions are both read: `cohort` became `cohortName`, the fungibility
 values Borrow and Preempt became MayStopSearch. Fields that are known and decide nothing here are
@@ -8,49 +8,33 @@ ignored by name, so that a misspelt field is still found.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from queuecontroller.engine.limit_range import Bounds, LimitRange
 from queuecontroller.engine.model import (
     DEFAULT_WEIGHT_MILLI,
-    Admission,
     AdmissionCheckRule,
-    AdmissionCheckStatus,
     AdmissionMode,
     BorrowWithinCohort,
-    CheckState,
     ClusterQueue,
     ClusterQueuePreemption,
     Cohort,
-    Condition,
     FlavorFungibility,
     FlavorQuotas,
     FungibilityPolicy,
     FungibilityPreference,
     LocalQueue,
-    PodSet,
-    PodSetAssignment,
     PreemptionPolicy,
     QueueingStrategy,
-    RequeueState,
     ResourceFlavor,
     ResourceGroup,
     ResourceQuota,
     StopPolicy,
-    Workload,
-    WorkloadKey,
 )
 from queuecontroller.engine.selectors import LabelSelector, Requirement
-from queuecontroller.engine.transformations import Transformations
 
 from .pods import (
-    AS_GIVEN,
-    container_requests,
-    over_limit,
-    pod_requests,
-    read_node_affinity,
     read_requirements,
     read_taints,
     read_tolerations,
@@ -64,9 +48,6 @@ _OLD_FUNGIBILITY: Final = MappingProxyType(
     }
 )
 _NONE: Final[Mapping[str, PreemptionPolicy]] = MappingProxyType({})
-
-REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
-ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 
 def read_flavor(value: object, path: str = "ResourceFlavor") -> ResourceFlavor:
@@ -88,12 +69,6 @@ def read_local_queue(value: object, path: str = "LocalQueue") -> LocalQueue:
 def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, LimitRange]:
     """Its namespace, and its bounds."""
     return read(_limit_range, value, path)
-
-
-def read_workload(
-    value: object, path: str = "Workload", change: Transformations = AS_GIVEN
-) -> Workload:
-    return read(lambda reader: _workload(reader, change), value, path)
 
 
 def read_topology_levels(value: object, path: str = "Topology") -> tuple[str, tuple[str, ...]]:
@@ -284,161 +259,6 @@ def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
         level.done()
     spec.done()
     return name, tuple(levels)
-
-
-REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
-PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
-"""Of the pod template, where a job says what a Workload says in topologyRequest."""
-GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
-"""Prefixes of those that placement reads."""
-
-
-def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
-    template = reader.child("template")
-    topology = reader.child("topologyRequest")
-    count = reader.whole("count", 1, least=0)
-    least = reader.optional_whole("minCount", least=1)
-    made = pod_set_of(template, reader.text("name", "main"), count, least, change)
-    pod_set = replace(
-        made,
-        group=topology.optional_text("podSetGroupName"),
-        required_topology=topology.optional_text("required") or made.required_topology,
-        preferred_topology=topology.optional_text("preferred") or made.preferred_topology,
-        unconstrained_topology=topology.flag("unconstrained"),
-    )
-    topology.ignore(
-        "podIndexLabel",
-        "subGroupIndexLabel",
-        "subGroupCount",
-        "podSetSliceRequiredTopology",
-        "podSetSliceSize",
-        "podsetSliceRequiredTopologyConstraints",
-    )
-    topology.done()
-    reader.done()
-    return pod_set
-
-
-def pod_set_of(
-    template: Reader, name: str, count: int, least: int | None, change: Transformations
-) -> PodSet:
-    """Pods of one template; `least` are enough to begin with."""
-    spec = template.child("spec")
-    annotations = template.child("metadata").labels("annotations")
-    return PodSet(
-        name=name,
-        count=count,
-        min_count=least,
-        requests=pod_requests(spec, change),
-        node_selector=spec.labels("nodeSelector"),
-        affinity=read_node_affinity(spec),
-        tolerations=read_tolerations(spec, "tolerations"),
-        required_topology=annotations.get(REQUIRED_TOPOLOGY),
-        preferred_topology=annotations.get(PREFERRED_TOPOLOGY),
-        annotations={
-            name: value for name, value in annotations.items() if name.startswith(GPU_ANNOTATIONS)
-        },
-        containers=tuple(container_requests(spec)),
-        over_limit=over_limit(spec),
-    )
-
-
-def _assignment(reader: Reader) -> PodSetAssignment:
-    assignment = PodSetAssignment(
-        name=reader.text("name", "main"),
-        count=reader.whole("count", 1, least=0),
-        flavors=reader.labels("flavors"),
-        usage=reader.amounts("resourceUsage"),
-    )
-    reader.ignore("topologyAssignment", "delayedTopologyRequest")
-    reader.done()
-    return assignment
-
-
-def _admission(status: Reader) -> Admission | None:
-    if not status.has("admission"):
-        return None
-    reader = status.child("admission")
-    admission = Admission(
-        reader.required("clusterQueue"),
-        tuple(_assignment(one) for one in reader.children("podSetAssignments")),
-    )
-    reader.done()
-    return admission
-
-
-def _condition(reader: Reader) -> Condition:
-    return Condition(
-        type=reader.required("type"),
-        status=reader.text("status") == "True",
-        reason=reader.text("reason"),
-        message=reader.text("message"),
-        changed_ns=reader.time_ns("lastTransitionTime") or 0,
-    )
-
-
-def _check(reader: Reader) -> AdmissionCheckStatus:
-    return AdmissionCheckStatus(
-        reader.required("name"),
-        reader.choice("state", CheckState, CheckState.PENDING, {}),
-        reader.text("message"),
-    )
-
-
-def _workload(reader: Reader, change: Transformations) -> Workload:
-    head = reader.child("metadata")
-    reader.ignore("apiVersion", "kind")
-    spec, status = reader.child("spec"), reader.child("status")
-    requeue = status.child("requeueState")
-    annotations = head.child("annotations")
-    allowed = annotations.optional_text(ALLOWED_FLAVORS)
-    replaces = annotations.optional_text(REPLACEMENT_FOR)
-    priority_class = spec.child("priorityClassRef").optional_text("name")
-    workload = Workload(
-        namespace=head.text("namespace"),
-        name=head.required("name"),
-        uid=head.text("uid"),
-        created_ns=head.time_ns("creationTimestamp") or 0,
-        pod_sets=tuple(read_pod_set(one, change) for one in spec.children("podSets")),
-        queue_name=spec.text("queueName"),
-        priority=spec.whole("priority"),
-        priority_class=priority_class or spec.optional_text("priorityClassName"),
-        active=spec.flag("active", True),
-        max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds", least=1),
-        preemption_gates=_closed_gates(spec, status),
-        admission=_admission(status),
-        conditions=tuple(_condition(one) for one in status.children("conditions")),
-        admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
-        reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
-        requeue_state=RequeueState(requeue.whole("count", least=0), requeue.time_ns("requeueAt")),
-        replaces=WorkloadKey(replaces) if replaces else None,
-        owner_uid=_controller_uid(head),
-        allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
-    )
-    spec.ignore("priorityClassSource", "priorityClassName")
-    spec.done()
-    return workload
-
-
-def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:
-    return {one.required("name"): one.whole("count", least=0) for one in reader.children(key)}
-
-
-def _closed_gates(spec: Reader, status: Reader) -> tuple[str, ...]:
-    opened = {
-        gate.text("name")
-        for gate in status.children("preemptionGates")
-        if gate.text("position", gate.text("state", "Open")) == "Open"
-    }
-    names = [gate.required("name") for gate in spec.children("preemptionGates")]
-    return tuple(name for name in names if name not in opened)
-
-
-def _controller_uid(head: Reader) -> str:
-    for owner in head.children("ownerReferences"):
-        if owner.flag("controller"):
-            return owner.text("uid")
-    return ""
 
 
 def _limit_range(reader: Reader) -> tuple[str, LimitRange]:

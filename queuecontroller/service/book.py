@@ -16,8 +16,8 @@ from queuecontroller.engine.model import StopPolicy, WorkloadKey
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED
-from queuecontroller.manifests.kueue import read_workload
 from queuecontroller.manifests.reader import ManifestError, Problem
+from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.records import (
     Change,
     Desired,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from queuecontroller.engine.model import PodSet, Workload
 from queuecontroller.manifests.jobs import workloads_of
-from queuecontroller.manifests.kueue import read_workload
 from queuecontroller.manifests.reader import ManifestError, Problem
+from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.placement.request import AskError
 from queuecontroller.records import GpuAsk, OnPreemption, WorkloadRecord
 
