@@ -59,7 +59,7 @@ from nodeagent.core.histogram import Histogram
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_serving import make_kubelet
 from nodeagent.paths import host_name, library_dir, longest_runtime_dir, runtime_dir, state_dir
-from nodeagent.ports import Clock, Finding, LedgerLost, NodeView, Nvml
+from nodeagent.ports import Clock, Finding, LedgerFull, LedgerLost, NodeView, Nvml
 from nodeagent.shell.capacity import CapacityReader
 from nodeagent.shell.containment import Containment
 from nodeagent.shell.devices import Devices
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Unavailable as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
-    except LedgerLost as error:
+    except (LedgerLost, LedgerFull) as error:
         log.critical(
             "the ledger cannot be written: %s; daemon.state_dir has to be writable and its disk to"
             " have room; jobs go on under their limits",

@@ -316,12 +316,15 @@ class LedgerFull(Exception):
 
 class Ledger(Protocol):
     def load(self) -> list[GrantRecord]: ...
+    def ended(self) -> frozenset[GrantId]:
+        """Of this boot, as far as they are kept."""
+
     def store(self, record: GrantRecord) -> None:
         """Durable when it returns. Raises LedgerLost, LedgerFull."""
 
     @property
     def was_rebuilt(self) -> bool:
-        """The file was damaged and put aside: ask the regions what lives."""
+        """The file was damaged and put aside."""
 
     def close(self) -> None: ...
 

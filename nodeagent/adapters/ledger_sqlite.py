@@ -18,6 +18,7 @@ from nodeagent.adapters.sqlite_file import SqliteFile
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.ports import GrantRecord, GrantState, LedgerLost, LibraryIdentity
 from nodeagent.queue_ports import Done, Fence, Work, WorkKey
+from nodeagent.units import GrantId
 from nodeagent.watch_ports import AuditRow, Hold
 
 KEEP_ENDED: Final = 1000
@@ -96,6 +97,13 @@ class SqliteLedger:
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 records.append(read_plain(GrantRecord, json.loads(body)))
         return records
+
+    def ended(self) -> frozenset[GrantId]:
+        rows = self._run(
+            "SELECT grant_id FROM grants WHERE boot_id = ? AND state = ?",
+            (self._boot_id, GrantState.ENDED.value),
+        )
+        return frozenset(GrantId(grant) for (grant,) in rows)
 
     def store(self, record: GrantRecord) -> None:
         body = _json(record)

@@ -141,13 +141,16 @@ class Keeper:
             self._busy = False
 
     def _store(self, do: ev.Store) -> None:
+        self._remember(do.record)
+        self._regions.write_record(do.record)
+
+    def _remember(self, record: GrantRecord) -> None:
         try:
-            self._ledger.store(do.record)
+            self._ledger.store(record)
         except LedgerFull as error:
             # The row that is missing is older than the truth; a restart compares it with the
             # processes and regions.
             log.error("the ledger is full: %s", error)
-        self._regions.write_record(do.record)
 
     def _make_region(self, do: ev.MakeRegion) -> None:
         record = do.record
@@ -442,15 +445,17 @@ class Keeper:
         """Take over what lives, end what died while we were away, remove what belongs to nobody."""
         present = set(self._regions.present())
         records = {record.grant: record for record in self._ledger.load()}
-        if self._ledger.was_rebuilt:
-            for grant in present - records.keys():
-                found = self._regions.read_record(grant)
-                if found is not None and found.boot_id == self.book.boot_id:
-                    records[grant] = found
-                    self._ledger.store(found)
+        # Without a row: the ledger was damaged, moved away, put back from a copy, or its disk was
+        # full when the grant was made. An intent is written before its region is there, so nobody
+        # else's region can be without one.
+        for grant in present - records.keys() - self._ledger.ended():
+            found = self._regions.read_record(grant)
+            if found is not None and found.boot_id == self.book.boot_id:
+                records[grant] = found
+                self._remember(found)
         for grant, record in records.items():
             if grant not in present or not self._restore_one(record):
-                self._ledger.store(ev.ended(record))
+                self._remember(ev.ended(record))
                 present.discard(grant)
                 self._regions.remove(grant)
         for grant in present - records.keys():

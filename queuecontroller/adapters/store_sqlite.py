@@ -62,6 +62,7 @@ _STEPS: Final = (_SCHEMA, _USAGE)
 """What each version of the schema added. An older file gets what it lacks, in one transaction."""
 
 
+_OBJECTS: Final = "SELECT kind, namespace, name, revision, body FROM objects ORDER BY revision"
 _NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
@@ -140,17 +141,21 @@ class SqliteStore:
             cluster_id=meta["cluster_id"],
             term=int(meta["term"]),
             revision=int(meta["revision"]),
-            objects=[
-                ObjectRecord(*row)
-                for row in self._read(
-                    "SELECT kind, namespace, name, revision, body FROM objects ORDER BY revision"
-                )
-            ],
+            objects=[self._object(row) for row in self._read(_OBJECTS)],
             workloads=self._bodies("workloads", WorkloadRecord, "revision"),
             assignments=self._bodies("assignments", Assignment, "revision"),
             nodes=self._bodies("nodes", NodeRecord, "name"),
             usage=self._bodies("usage", UsageRecord, "queue"),
         )
+
+    def _object(self, row: tuple[Any, ...]) -> ObjectRecord:
+        try:
+            if not isinstance(json.loads(row[-1]), dict):
+                raise ValueError("is no object with fields")
+        except ValueError as error:
+            named = "/".join(part for part in row[:3] if part)
+            raise StoreUnusable(f"{self._path}: the row of {named}: {error}") from error
+        return ObjectRecord(*row)
 
     def _bodies(self, table: str, kind: Any, order: str) -> list[Any]:
         rows = []

@@ -110,6 +110,33 @@ def test_a_corrupt_ledger_is_put_aside_and_the_regions_say_what_lives() -> None:
         assert tenant.do("entry", reply["slot"])["generation"] == reply["generation"]
 
 
+@pytest.mark.parametrize("copy", [True, False], ids=["an earlier copy", "moved away"])
+def test_what_the_ledger_does_not_know_is_adopted_by_its_region(copy: bool) -> None:
+    with daemon() as node:
+        early = node.run("--gpumem", "1Gi", "--cores", "10", "--name", "early")
+        over = node.run("--gpumem", "1Gi", "--cores", "10", "--name", "over")
+        node.kill()
+        state = node.directory / "st"
+        kept = {file.name: file.read_bytes() for file in state.glob("ledger.sqlite*")}
+        node.start()
+        late = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "late")
+        waits = node.run("--gpumem", "1Gi", "--cores", "10", "--name", "waits")  # no CUDA yet
+        reply = late.do("register")
+        over.kill()
+        until("it is over", lambda: "over" not in {one.name for one in node.grants()})
+        node.kill()
+        for file in state.glob("ledger.sqlite*"):
+            file.unlink()
+        if copy:
+            for name, content in kept.items():
+                (state / name).write_bytes(content)
+        node.start()
+        assert {one.name for one in node.grants()} == {"early", "late", "waits"}
+        assert late.do("entry", reply["slot"])["generation"] == reply["generation"]
+        for one in (early, late, waits):
+            one.kill()
+
+
 def test_a_garbled_region_of_a_live_grant_is_removed_not_believed() -> None:
     with daemon() as node:
         tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "broken")

@@ -158,6 +158,18 @@ def test_an_empty_database_is_not_begun_anew(tmp_path: Path) -> None:
     assert database.read_bytes() == b""
 
 
+@pytest.mark.parametrize("body", ["{broken", "[1]", "{}"])
+def test_a_row_that_cannot_be_read_stops_the_start(tmp_path: Path, body: str) -> None:
+    database = tmp_path / "queue.sqlite"
+    SqliteStore(database).close()
+    with sqlite3.connect(database) as made:
+        made.execute("INSERT INTO objects VALUES ('Cohort', '', 'c', 1, ?)", (body,))
+    done = serve(database)
+    assert done.returncode == 69
+    assert done.stderr.count("\n") == 1
+    assert "critical" in done.stderr
+
+
 def test_a_directory_is_no_database(tmp_path: Path) -> None:
     done = serve(tmp_path)
     assert done.returncode == 69
