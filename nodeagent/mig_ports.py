@@ -91,6 +91,8 @@ class MigState:
     instances: tuple[MigInstance, ...] = ()
     """By place."""
     processes: tuple[MigProcess, ...] = ()
+    error: str = ""
+    """Why nothing more is known of it."""
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:

@@ -122,6 +122,7 @@ def _card(wire: Wire, view: MigView) -> Any:
             for one in state.instances
         ],
         holders=view.holders,
+        error=state.error,
     )
 
 
@@ -134,6 +135,7 @@ def _read_card(message: Any) -> MigView:
         supported=message.supported,
         enabled=message.enabled,
         pending=message.pending,
+        error=message.error,
         profiles=tuple(
             MigProfile(
                 one.name,

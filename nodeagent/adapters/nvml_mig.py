@@ -44,12 +44,12 @@ class Cutter:
     # --- reading ---
 
     def states(self) -> tuple[MigState, ...]:
-        """Raises pynvml.NVMLError. A card that cannot be read has no MIG as far as we know."""
+        """Raises pynvml.NVMLError. One card that is lost keeps nobody from seeing the others."""
         handles = [
             (index, optional(lambda i=index: pynvml.nvmlDeviceGetHandleByIndex(i)))  # type: ignore[misc]  # bound now
             for index in range(pynvml.nvmlDeviceGetCount())
         ]
-        return tuple(_state(handle, index) for index, handle in handles if handle is not None)
+        return tuple(_readable(handle, index) for index, handle in handles if handle is not None)
 
     def _read(self, gpu: GpuUuid) -> MigState:
         handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.encode())
@@ -103,7 +103,7 @@ class _Change:
                 return self._failed(f"the driver shows something else: {geometry(after)}")
             return self._end()
         except pynvml.NVMLError as error:
-            return self._failed(f"{doing}: {_why(error)}")
+            return self._failed(f"{doing}: {reason_of(error)}")
         except (GeometryError, InUse) as error:
             return self._failed(str(error))
 
@@ -126,9 +126,8 @@ class _Change:
             return True
         if activation in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
             return False
-        raise InUse(
-            f"MIG mode cannot be set {'on' if on else 'off'}: {_why(pynvml.NVMLError(activation))}"
-        )
+        said = reason_of(pynvml.NVMLError(activation))
+        raise InUse(f"MIG mode cannot be set {'on' if on else 'off'}: {said}")
 
     def _make(self, place: MigPlace) -> None:
         profile = next(one for one in _profiles(self._handle) if one.name == place.profile)
@@ -164,7 +163,7 @@ class _Change:
             try:
                 step()
             except pynvml.NVMLError as error:
-                failures.append(_why(error))
+                failures.append(reason_of(error))
         if failures:
             why += f"; taking it back failed too: {', '.join(dict.fromkeys(failures))}"
         return self._end(why)
@@ -202,7 +201,7 @@ def _restore(handle: Any, instance: MigInstance) -> None:
         pynvml.nvmlGpuInstanceCreateComputeInstance(found, device.profile_id)
 
 
-def _why(error: Any) -> str:
+def reason_of(error: Any) -> str:
     if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
         return "the driver lets root alone do it: the daemon must run as root"
     if error.value == pynvml.NVML_ERROR_IN_USE:
@@ -214,6 +213,17 @@ def _why(error: Any) -> str:
 
 
 # --- what NVML says -------------------------------------------------------------------------------
+
+
+def _readable(handle: Any, index: int) -> MigState:
+    try:
+        return _state(handle, index)
+    except pynvml.NVMLError as error:
+        uuid = optional(lambda: text(pynvml.nvmlDeviceGetUUID(handle)))
+        name = optional(lambda: text(pynvml.nvmlDeviceGetName(handle)))
+        return MigState(
+            GpuUuid(uuid or ""), index, name or "a GPU", supported=False, error=reason_of(error)
+        )
 
 
 def _state(handle: Any, index: int) -> MigState:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nodeagent.adapters.nvml_binding import pynvml
 from nodeagent.adapters.nvml_child import PR_SET_PDEATHSIG
-from nodeagent.adapters.nvml_mig import Cutter
+from nodeagent.adapters.nvml_mig import Cutter, reason_of
 from nodeagent.core.events import write_plain
 from nodeagent.units import GpuUuid
 
@@ -31,7 +31,7 @@ def answer(request: Any, library: str | None) -> Any:
         profiles = None if wanted is None else tuple(wanted)
         return {"outcome": write_plain(cutter.change(GpuUuid(request["gpu"]), profiles))}
     except pynvml.NVMLError as error:
-        return {"error": str(error)}
+        return {"error": reason_of(error)}
     except OSError as error:
         return {"error": f"NVML cannot be loaded: {error}"}
 

@@ -102,6 +102,8 @@ def card_lines(view: MigView) -> list[str]:
 
 
 def _mode(state: MigState) -> str:
+    if state.error:
+        return f"cannot be read: {state.error}"
     if not state.supported:
         return "no MIG"
     if state.enabled == state.pending:

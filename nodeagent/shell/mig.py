@@ -8,6 +8,7 @@ The audit row is durable before the driver is touched. A change goes on when its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import Counter
@@ -109,7 +110,8 @@ class MigDesk:
                 f"the change of {row.subject} to {wanted} was interrupted, nobody knows how far it"
                 " came: see `sluice mig show`, then set it again",
             )
-            self._audit.audit(replace(row, at_unix_s=self._clock.unix_s(), step=INTERRUPTED))
+            with contextlib.suppress(LedgerFull):  # then it is told once more
+                self._audit.audit(replace(row, at_unix_s=self._clock.unix_s(), step=INTERRUPTED))
 
     async def close(self) -> None:
         """A card half cut is worse than a late end."""
@@ -196,6 +198,10 @@ class MigDesk:
     async def _set(self, peer: Peer, ask: MigAsk) -> MigAnswer:
         state = _find(await self._states(), ask.gpu)
         wanted = None if ask.disable else ask.profiles
+        if state.error:
+            raise Refused(
+                RefusalKind.UNAVAILABLE, f"GPU {state.index} cannot be read: {state.error}"
+            )
         if not state.supported:
             raise Refused(RefusalKind.INVALID, f"GPU {state.index} ({state.name}) has no MIG")
         try:
@@ -244,7 +250,10 @@ class MigDesk:
             outcome = await self._after_silence(state, str(error))
         after = geometry(outcome.after) if outcome.after is not None else "not known"
         done = FAILED if outcome.error else DONE
-        self._write(done, peer, state, {**evidence, "after": after, "error": outcome.error})
+        try:
+            self._write(done, peer, state, {**evidence, "after": after, "error": outcome.error})
+        except LedgerFull as error:
+            log.error("MIG: the end of a change could not be written down: %s", error)
         told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
         failure = _failure(outcome, text) if outcome.error else ""
         self._journal.tell(

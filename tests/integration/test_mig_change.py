@@ -201,7 +201,10 @@ def test_before_hopper_the_mode_waits_for_a_reset_which_is_not_ours(node: Node) 
     table = node.cli("mig", "show", "--gpu", "1").stdout
     assert "MIG off, on is pending: reset of the GPU or reboot needed" in table
     control(node, "gpu_lost=1")
-    until("the card is away", lambda: "lost" in node.cli("top", "-n", "1").stdout)
+    until("the card is away", lambda: "cannot be read" in node.cli("mig", "show").stdout)
+    assert cut(node) == ["1g.10gb", "3g.40gb"], "the others are still shown"
+    refused = node.cli("mig", "set", "--gpu", "1", "none", check=False)
+    assert (refused.returncode, "GPU is lost" in refused.stderr) == (1, True)
     control(node)
     until("it is back", lambda: show(node, 1)["enabled"])
     assert node.cli("mig", "set", "--gpu", "1", "7x1g.5gb").returncode == 0
