@@ -58,6 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `sluice ps | head`
         _drop_output()
         return 0
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print(
+            f"sluice: {options.command}: the current directory is gone: cd to another",
+            file=sys.stderr,
+        )
+        return EXIT_USAGE
     except OSError as error:
         if error.filename is not None:
             raise

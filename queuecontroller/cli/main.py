@@ -68,6 +68,13 @@ def _call(name: str, words: Sequence[str]) -> int:
     except BrokenPipeError:  # `sluice-queue get workloads | head`
         _drop_output()
         return 0
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print(
+            f"sluice-queue: {name}: the current directory is gone: cd to another", file=sys.stderr
+        )
+        return EXIT_USAGE
     except OSError as error:
         if error.filename is not None:
             raise

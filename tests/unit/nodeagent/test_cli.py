@@ -175,3 +175,12 @@ def test_a_ledger_of_a_later_version_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 69
     assert "has schema 999" in done.stderr.splitlines()[-1]
     assert ledger.read_bytes()[100:] == before[100:]
+
+
+def test_a_current_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"rmdir {gone}; exec {SLUICE} config check --hami x"
+    done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "sluice: config: the current directory is gone: cd to another\n"
