@@ -20,6 +20,15 @@ def node() -> Iterator[Node]:
         until("every grant is gone", lambda: not node.grants())
 
 
+@pytest.fixture(autouse=True)
+def _alone(node: Node) -> Iterator[None]:
+    """Whoever a test left does not spoil the next."""
+    yield
+    for job in node.tenants:
+        if job.process.poll() is None:
+            job.kill()
+
+
 def gpu(node: Node, index: int) -> str:
     return next(str(g["uuid"]) for g in node.info()["gpus"] if g["index"] == index)
 
