@@ -120,7 +120,7 @@ class _Change:
         if bool(current) == on and bool(pending) == on:
             return True
         self._switched = True
-        activation = pynvml.nvmlDeviceSetMigMode(self._handle, int(on))
+        activation = self._set_mode(int(on))
         current, _pending = pynvml.nvmlDeviceGetMigMode(self._handle)
         if bool(current) == on:
             return True
@@ -128,6 +128,16 @@ class _Change:
             return False
         said = reason_of(pynvml.NVMLError(activation))
         raise InUse(f"MIG mode cannot be set {'on' if on else 'off'}: {said}")
+
+    def _set_mode(self, mode: int) -> int:
+        """What became of it, as an NVML error number. The driver may have unbound or reset the card
+        for it: what was asked for before is to be asked for again (NVML's reference,
+        nvmlDeviceSetMigMode)."""
+        activation = int(pynvml.nvmlDeviceSetMigMode(self._handle, mode))
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(self._before.gpu.encode())
+        return activation
 
     def _make(self, place: MigPlace) -> None:
         profile = next(one for one in _profiles(self._handle) if one.name == place.profile)
@@ -137,6 +147,19 @@ class _Change:
         )
         self._made.append(instance)
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, _whole(instance, profile.slices))
+
+    def _restore(self, instance: MigInstance) -> None:
+        """As it was, whatever of it is still there."""
+        number, span = instance.gpu_instance, instance.span
+        found = optional(lambda: pynvml.nvmlDeviceGetGpuInstanceById(self._handle, number))
+        if found is None:
+            where = pynvml.c_nvmlGpuInstancePlacement_t(span.start, span.size)
+            found = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                self._handle, instance.profile_id, ctypes.byref(where)
+            )
+        there = len(_compute_instances(found))
+        for device in instance.devices[there:]:
+            pynvml.nvmlGpuInstanceCreateComputeInstance(found, device.profile_id)
 
     # --- the end ---
 
@@ -155,8 +178,8 @@ class _Change:
         mode = int(self._before.pending)
         undo: list[Callable[[], object]] = [
             *(partial(_unmake, one) for one in reversed(self._made)),
-            *([partial(pynvml.nvmlDeviceSetMigMode, self._handle, mode)] if self._switched else []),
-            *(partial(_restore, self._handle, one) for one in self._destroyed),
+            *([partial(self._set_mode, mode)] if self._switched else []),
+            *(partial(self._restore, one) for one in self._destroyed),
         ]
         failures = []
         for step in undo:
@@ -186,19 +209,6 @@ def _unmake(instance: Any) -> None:
     for one in _compute_instances(instance):
         pynvml.nvmlComputeInstanceDestroy(one)
     pynvml.nvmlGpuInstanceDestroy(instance)
-
-
-def _restore(handle: Any, instance: MigInstance) -> None:
-    """As it was, whatever of it is still there."""
-    found = optional(lambda: pynvml.nvmlDeviceGetGpuInstanceById(handle, instance.gpu_instance))
-    if found is None:
-        where = pynvml.c_nvmlGpuInstancePlacement_t(instance.span.start, instance.span.size)
-        found = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
-            handle, instance.profile_id, ctypes.byref(where)
-        )
-    there = len(_compute_instances(found))
-    for device in instance.devices[there:]:
-        pynvml.nvmlGpuInstanceCreateComputeInstance(found, device.profile_id)
 
 
 def reason_of(error: Any) -> str:

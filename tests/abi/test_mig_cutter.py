@@ -93,3 +93,22 @@ def test_an_instance_that_nobody_can_use_is_made_anew(gpus: Card) -> None:
 def test_a_library_that_is_not_there_is_named(gpus: Card) -> None:
     program = ("-m", "nodeagent.adapters.nvml_mig_child", "/nowhere/libnvidia-ml.so.1")
     assert "/nowhere/libnvidia-ml.so.1" in ask(gpus, program, do="states")["error"]
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted", "call"),
+    [
+        (1, ["7g.80gb"], "nvmlDeviceCreateGpuInstanceWithPlacement:1:23"),
+        (0, None, "nvmlDeviceSetMigMode:1:19"),
+        (0, ["7g.80gb"], "nvmlGpuInstanceDestroy:1:19"),
+    ],
+    ids=["the mode goes off again", "the instances come back", "what was destroyed comes back"],
+)
+def test_every_step_is_taken_back(gpus: Card, at: int, wanted: Any, call: str) -> None:
+    gpu = uuids(gpus)[at]
+    gpus.control(f"fail={call}")
+    outcome = ask(gpus, do="change", gpu=gpu, wanted=wanted)["outcome"]
+    assert outcome["error"] != ""
+    assert outcome["rolled_back"]
+    assert outcome["after"]["instances"] == outcome["before"]["instances"]
+    assert outcome["after"]["enabled"] is (at == 0)
