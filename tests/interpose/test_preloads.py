@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from nodeagent.adapters import region_layout as c
 from tests import places
 from tests.interpose import regions
 from tests.interpose.regions import GIB, Region, build
+from tests.measure import ahead, shares
 
 JEMALLOC = [
     Path(directory) / "libjemalloc.so.2"
@@ -63,56 +65,67 @@ def preload(name: str) -> Path:
 def test_a_program_with_another_preload_keeps_to_its_grant(
     tmp_path: Path, simulated: dict[str, str], uuid: bytes, theirs: str, first: bool
 ) -> None:
-    region = Region(
-        tmp_path / "grant",
-        limits=(LIMIT,),
-        uuids=(uuid,),
-        driver=regions.SIM,
-        nvml=regions.SIM_NVML,
-        physical=40 * GIB,
-        flags=c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM,
-    )
-    limits = c.PolicyDevice.from_buffer_copy(region.policy.dev[0])
-    limits.share_ppm = SHARE_PPM
-    assert (
-        region.lib.sluice_policy_set_limits(ctypes.byref(region.policy), 0, ctypes.byref(limits))
-        == 0
-    )
-    ours = regions.BUILD / "preload" / "libsluice.so"
-    order = [preload(theirs), ours] if first else [ours, preload(theirs)]
-    done = subprocess.run(
-        [
-            places.TENANT,
-            "--kernel-ns",
-            "1000000",
-            "--launches",
-            "200",
-            "--warm",
-            "0",
-            "--hold",
-            str(LIMIT * 2),
-            "--alloc",
-            str(LIMIT // 2),
-        ],
-        env=region.environment(
-            **simulated,
-            LD_PRELOAD=":".join(map(str, order)),
-            LD_LIBRARY_PATH=str(regions.BUILD / "shim"),
-        ),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    got = json.loads(done.stdout.splitlines()[-1])
-    assert got["hold_result"] == 2, "twice the grant is refused"
-    assert got["alloc_result"] == 0
-    assert got["total_bytes"] == LIMIT
-    assert region.total("launches") == 200
-    assert region.total("throttled_ns") > 0
-    assert region.total("consumed_ns") == pytest.approx(200e6, rel=0.1), "each launch charged once"
-    if theirs == "fake_time":
-        # The program believes ten times as much time has passed; the share is of the real one.
-        got["wall_ns"] /= 10
-    assert got["gpu_ns"] / got["wall_ns"] == pytest.approx(SHARE_PPM / 1e6, abs=0.04)
+    number = itertools.count()
+
+    def measure() -> list[float]:
+        region = Region(
+            tmp_path / f"grant-{next(number)}",
+            limits=(LIMIT,),
+            uuids=(uuid,),
+            driver=regions.SIM,
+            nvml=regions.SIM_NVML,
+            physical=40 * GIB,
+            flags=c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM,
+        )
+        limits = c.PolicyDevice.from_buffer_copy(region.policy.dev[0])
+        limits.share_ppm = SHARE_PPM
+        assert (
+            region.lib.sluice_policy_set_limits(
+                ctypes.byref(region.policy), 0, ctypes.byref(limits)
+            )
+            == 0
+        )
+        ours = regions.BUILD / "preload" / "libsluice.so"
+        order = [preload(theirs), ours] if first else [ours, preload(theirs)]
+        tenant = subprocess.Popen(
+            [
+                places.TENANT,
+                "--kernel-ns",
+                "1000000",
+                "--launches",
+                "200",
+                "--warm",
+                "0",
+                "--hold",
+                str(LIMIT * 2),
+                "--alloc",
+                str(LIMIT // 2),
+            ],
+            env=region.environment(
+                **simulated,
+                LD_PRELOAD=":".join(map(str, order)),
+                LD_LIBRARY_PATH=str(regions.BUILD / "shim"),
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        ahead(tenant.pid)
+        out, err = tenant.communicate(timeout=120)
+        assert tenant.returncode == 0, err
+        assert err == ""
+        got = json.loads(out.splitlines()[-1])
+        assert got["hold_result"] == 2, "twice the grant is refused"
+        assert got["alloc_result"] == 0
+        assert got["total_bytes"] == LIMIT
+        assert region.total("launches") == 200
+        assert region.total("throttled_ns") > 0
+        assert region.total("consumed_ns") == pytest.approx(200e6, rel=0.1), (
+            "each launch charged once"
+        )
+        if theirs == "fake_time":
+            # The program believes ten times as much time has passed; the share is of the real one.
+            got["wall_ns"] /= 10
+        return [got["gpu_ns"] / got["wall_ns"]]
+
+    shares(measure, [SHARE_PPM / 1e6], 0.04)
