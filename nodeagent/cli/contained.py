@@ -55,8 +55,8 @@ def _answer(
             if failed.status != EXIT_UNREACHABLE:
                 raise
             found = without()
-            if found:
-                complain(f"{options.command}: no daemon answers: this is from its ledger")
+            if found or options.command == "contained":  # "nothing" may be another ledger's word
+                complain(f"{options.command}: {failed}; this is from the ledger")
     except Failed as failed:
         complain(f"{options.command}: {failed}")
         return failed.status
