@@ -14,6 +14,7 @@ from nodeagent.adapters.client import Client
 from nodeagent.cli import by_hand
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect, print_json
+from nodeagent.paths import client_socket
 from nodeagent.ports import ContainedView
 
 
@@ -56,7 +57,10 @@ def _answer(
                 raise
             found = without()
             if found or options.command == "contained":  # "nothing" may be another ledger's word
-                complain(f"{options.command}: {failed}; this is from the ledger")
+                where = client_socket(options.socket, environment)
+                complain(
+                    f"{options.command}: no daemon answers at {where}: this is from its ledger"
+                )
     except Failed as failed:
         complain(f"{options.command}: {failed}")
         return failed.status
