@@ -21,7 +21,7 @@ from typing import Final
 from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.mig import RESOURCE, resource_of
 from queuecontroller.placement.request import WHOLE_PPM, GpuRequest
-from queuecontroller.placement.stock import GpuRoom, NodeRoom, Stock
+from queuecontroller.placement.stock import GpuRoom, NodeRoom, Stock, parts_on
 
 
 def _part(ppm: int) -> GpuRequest:
@@ -179,16 +179,8 @@ def _times(gpu: GpuRoom, request: GpuRequest) -> int:
     """How many such parts this GPU can still give."""
     if request.wants(gpu.gpu) is not None:
         return 0
-    if request.exclusive:
-        fits = gpu.holders == 0 and gpu.slots > 0
-        return int(fits and request.memory_on(gpu.gpu) <= gpu.memory_bytes)
-    times = max(0, gpu.slots)
-    memory = request.memory_on(gpu.gpu)
-    if memory > 0:
-        times = min(times, max(0, gpu.memory_bytes) // memory)
-    if request.hard and request.share_ppm > 0:
-        times = min(times, max(0, gpu.share_ppm) // request.share_ppm)
-    return times
+    share_ppm = request.share_ppm if request.hard else 0
+    return parts_on(gpu, request.memory_on(gpu.gpu), share_ppm, request.exclusive)
 
 
 def _whole_requests(times: Sequence[int], count: int) -> int:

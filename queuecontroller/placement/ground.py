@@ -12,7 +12,7 @@ from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.choose import PodToPlace
 from queuecontroller.placement.mig import Span, most
 from queuecontroller.placement.request import GpuRequest
-from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share
+from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share, parts_on
 
 
 class _Gpu:
@@ -156,17 +156,7 @@ def _shares(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]
     numa = request.one_numa_node
 
     def on(uuid: str) -> int:
-        gpu, need = gpus[uuid], needs[uuid]
-        if gpu.alone > 0 or gpu.slots < 1 or gpu.memory_bytes < need:
-            return 0
-        if request.exclusive:
-            return int(gpu.holders <= 0 and not (share_ppm and gpu.share_ppm < share_ppm))
-        fit = gpu.slots
-        if need and gpu.memory_bytes // need < fit:
-            fit = gpu.memory_bytes // need
-        if share_ppm and gpu.share_ppm // share_ppm < fit:
-            fit = gpu.share_ppm // share_ppm
-        return max(0, fit)
+        return parts_on(gpus[uuid], needs[uuid], share_ppm, request.exclusive)
 
     fits = {uuid: on(uuid) for uuid in needs}
 

@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
 from queuecontroller.placement.mig import Span, most
@@ -332,3 +332,27 @@ def _take(room: NodeRoom, shares: Sequence[Share], sign: int) -> None:
         gpu.slots -= sign
         gpu.holders += sign
         gpu.alone += sign * share.alone
+
+
+class Free(Protocol):
+    """What is left of one GPU."""
+
+    memory_bytes: int
+    share_ppm: int
+    slots: int
+    holders: int
+    alone: int
+
+
+def parts_on(gpu: Free, memory_bytes: int, share_ppm: int, exclusive: bool) -> int:
+    """How many parts of so much memory and promised time it can still give."""
+    if gpu.alone > 0 or gpu.slots < 1 or gpu.memory_bytes < memory_bytes:
+        return 0
+    if exclusive:
+        return int(gpu.holders <= 0 and not (share_ppm and gpu.share_ppm < share_ppm))
+    times = gpu.slots
+    if memory_bytes:
+        times = min(times, gpu.memory_bytes // memory_bytes)
+    if share_ppm:
+        times = min(times, gpu.share_ppm // share_ppm)
+    return max(0, times)
