@@ -135,7 +135,7 @@ def of_node(room: NodeRoom, request: GpuRequest) -> Fragmentation:
 
 
 def _is_open(gpu: GpuRoom) -> bool:
-    return gpu.gpu.health in TAKES_WORK and not gpu.alone and not gpu.gpu.mig_enabled
+    return gpu.gives_shares and not gpu.alone
 
 
 def _of_mig(gpu: GpuRoom, profile: str) -> Fragmentation:

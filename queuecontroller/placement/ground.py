@@ -149,9 +149,7 @@ def _shares(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]
     needs = {
         uuid: request.memory_on(gpu.room.gpu)
         for uuid, gpu in gpus.items()
-        if not gpu.room.gpu.mig_enabled
-        and gpu.room.gpu.health in TAKES_WORK
-        and request.wants(gpu.room.gpu) is None
+        if gpu.room.gives_shares and request.wants(gpu.room.gpu) is None
     }
     numa = request.one_numa_node
 

@@ -33,11 +33,13 @@ def level_of(gpus: Iterable[tuple[int, int, bool]]) -> NodeKeys:
     """From free memory, free time and idleness of each usable GPU."""
     rooms: list[list[int]] = [[] for _ in range(IDLE + 1)]
     for memory, time, idle in sorted(gpus, reverse=True):
-        for at in range(bisect_right(TIMES, time)):
-            rooms[at].append(memory)
+        for room in rooms[: bisect_right(TIMES, time)]:
+            room.append(memory)
         if idle:
             rooms[IDLE].append(memory)
-    return tuple(room[size - 1] if len(room) >= size else NONE for size in SIZES for room in rooms)
+    return tuple(
+        [room[size - 1] if len(room) >= size else NONE for size in SIZES for room in rooms]
+    )
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from queuecontroller.engine.holders import Rank
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.room import Effort
 from queuecontroller.engine.workload_info import WorkloadInfo
-from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.request import GpuRequest
 from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share, Stock
 
@@ -239,11 +238,7 @@ class Stands:
                 share_ppm += share.share_ppm
             bytes_until.append(memory_bytes)
             ppm_until.append(share_ppm)
-        gpus = [
-            gpu
-            for gpu in room.gpus.values()
-            if gpu.gpu.health in TAKES_WORK and not gpu.gpu.mig_enabled
-        ]
+        gpus = [gpu for gpu in room.gpus.values() if gpu.gives_shares]
         return Stand(
             room.version,
             everyone,

@@ -44,16 +44,11 @@ class GpuRoom:
     """Of them, those that want no company."""
     spans: list[Span] = field(default_factory=list)
     """Memory slices taken by MIG instances."""
+    gives_shares: bool = field(init=False)
+    """At all, whatever is free; a GPU in MIG mode gives instances instead."""
 
-    @property
-    def usable(self) -> bool:
-        """For shares; a GPU in MIG mode gives instances instead."""
-        return (
-            self.slots > 0
-            and not self.alone
-            and not self.gpu.mig_enabled
-            and self.gpu.health in TAKES_WORK
-        )
+    def __post_init__(self) -> None:
+        self.gives_shares = not self.gpu.mig_enabled and self.gpu.health in TAKES_WORK
 
     def mig_free(self, profile: str) -> int:
         """Instances of the profile that still fit."""
@@ -78,13 +73,19 @@ class NodeRoom:
 
     def summarise(self) -> None:
         self.version = next(_VERSIONS)
-        usable = [room for room in self.gpus.values() if room.usable]
-        self.keys = level_of(
-            (room.memory_bytes, room.share_ppm, room.holders == 0) for room in usable
-        )
-        self.best_share_ppm = max((room.share_ppm for room in usable), default=0)
-        self.free_bytes = sum(max(0, room.memory_bytes) for room in usable)
-        if any(room.gpu.mig_enabled for room in self.gpus.values()):
+        usable = []
+        some_in_mig_mode = False
+        self.best_share_ppm = self.free_bytes = 0
+        for room in self.gpus.values():
+            some_in_mig_mode |= room.gpu.mig_enabled
+            if room.gives_shares and room.slots > 0 and not room.alone:
+                usable.append((room.memory_bytes, room.share_ppm, room.holders == 0))
+                if len(usable) == 1 or room.share_ppm > self.best_share_ppm:
+                    self.best_share_ppm = room.share_ppm
+                if room.memory_bytes > 0:
+                    self.free_bytes += room.memory_bytes
+        self.keys = level_of(usable)
+        if some_in_mig_mode:
             profiles = {one.name for r in self.gpus.values() for one in r.gpu.mig_profiles}
             self.mig = {
                 name: sum(room.mig_free(name) for room in self.gpus.values()) for name in profiles

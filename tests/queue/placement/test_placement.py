@@ -318,7 +318,8 @@ def fits_anywhere(made: Stock, request: GpuRequest) -> bool:
     """The same question, asked of every GPU of every node."""
     for room in made.nodes.values():
         count = sum(
-            r.usable
+            r.gives_shares
+            and not r.alone
             and r.memory_bytes >= request.memory_on(r.gpu)
             and (not request.hard or r.share_ppm >= request.share_ppm)
             and not (request.exclusive and r.holders)
