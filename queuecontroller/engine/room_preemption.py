@@ -29,6 +29,7 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 
 _LOOK_STEPS: Final = 50
+"""For each pod."""
 _MOST_TIMES: Final = 8
 """A search that was put off so often is ended in one go: nodes change faster than it looks."""
 
@@ -92,7 +93,8 @@ class _Question:
         self._gone: frozenset[WorkloadKey] = frozenset(cache.set_apart) | gone_with(info)
 
     def look(self, targets: Sequence[Target]) -> Verdict:
-        self._effort.take(_LOOK_STEPS)
+        pods = sum(one.count for one in self._assignment.pod_sets)
+        self._effort.take(_LOOK_STEPS * pods)
         return self._room.look(
             self._info, self._assignment, self._gone | {one.info.key for one in targets}
         )

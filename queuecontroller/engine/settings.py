@@ -67,7 +67,7 @@ class EngineSettings:
     """How long freed quota is collected before those set aside are looked at again, ns. 0 looks
     at once. Kueue collects for 1 s: fewer evaluations, and low priorities are not started into a
     gap that a high one would preempt them from a moment later."""
-    room_steps_per_cycle: int = 4_000
+    room_steps_per_cycle: int = 3_000
     """How much one cycle searches for room by preemption, in steps: a few thousand for each search
     on a thousand nodes, about 3 microseconds each. Who comes after that keeps its quota from others
     and is the first to be looked at in the next cycle, which comes at once."""
