@@ -193,3 +193,18 @@ def answers(url: str, service: subprocess.Popen[str]) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
+
+
+def test_the_image_has_what_ebpf_needs_without_bcc(root: Path) -> None:
+    code = (
+        "from nodeagent import native; from nodeagent.adapters import ebpf_kernel, ebpf_prebuilt;"
+        "file = native.locate().bpf_object; ebpf_kernel.load_libbpf();"
+        "print(file.is_file(), file.with_name(ebpf_prebuilt.OLD).is_file())"
+    )
+    done = subprocess.run(
+        ["chroot", root, "/usr/bin/python3", "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "True True\n", done.stderr
