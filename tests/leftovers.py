@@ -31,9 +31,12 @@ def watch() -> None:
 
 
 def left(temporary: str = "") -> list[str]:
-    """One line for each thing; `temporary` is the directory pytest keeps on purpose, for its mounts."""
+    """One line for each thing; `temporary` is the directory pytest keeps on purpose: only its mounts count."""
     roots = [*_made, *([temporary] if temporary else [])]
-    found = [f"directory {path}" for path in _made if os.path.exists(path)]
+    kept = f"{temporary}/" if temporary else "\0"
+    found = [
+        f"directory {path}" for path in _made if os.path.exists(path) and not path.startswith(kept)
+    ]
     for line in Path("/proc/self/mounts").read_text().splitlines():
         mount = line.split()[1]
         if any(mount.startswith(f"{root}/") for root in roots):

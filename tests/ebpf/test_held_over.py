@@ -15,7 +15,7 @@ from tests.ebpf.live import Opener, needs_ebpf
 from tests.ebpf.test_in_the_daemon import is_up
 from tests.integration.test_held_over import config, contained, looked, rows, set_policy, undone
 from tests.node import Node, until
-from tests.places import TENANT
+from tests.places import AT_REST, TENANT
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 POD = "1b4e28ba-2fa1-11d2-883f-0000000000c1"
@@ -59,9 +59,7 @@ def opener(node: Node, place: dict[str, Container]) -> Iterator[Opener]:
     container is frozen and refused. The daemon is dead."""
     made = Opener("openat", place["its"].directory, DEVICE_PATH)
     try:
-        place["its"].run(
-            *(TENANT, "--warm", "0", "--seconds", "600"), environment=node.on_the_driver()
-        )
+        place["its"].run(*(TENANT, *AT_REST), environment=node.on_the_driver())
         until("its container is held", place["its"].held, HELD_S)
         pin = pins(node) / f"deny-{place['its'].directory.stat().st_ino}"
         until("its opens are refused", pin.exists, HELD_S)

@@ -16,7 +16,7 @@ from tests.ebpf.live import Opener, needs_ebpf
 from tests.ebpf.test_in_the_daemon import is_up
 from tests.integration.test_held_over import contained, stopped
 from tests.node import Node, until
-from tests.places import REPO, SLUICE, TENANT
+from tests.places import AT_REST, REPO, SLUICE, TENANT
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 POD = "1b4e28ba-2fa1-11d2-883f-0000000000d1"
@@ -28,12 +28,21 @@ PLACES = ("/run", "/var/lib")
 
 
 def prerm() -> str:
-    return (REPO / "packaging/debian/sluice-nodeagent.prerm").read_text()
+    return _through_path((REPO / "packaging/debian/sluice-nodeagent.prerm").read_text())
 
 
 def preun() -> str:
     text = (REPO / "packaging/rpm/sluice.spec").read_text()
-    return text.partition("\n%preun nodeagent\n")[2].partition("\n%postun nodeagent\n")[0]
+    return _through_path(
+        text.partition("\n%preun nodeagent\n")[2].partition("\n%postun nodeagent\n")[0]
+    )
+
+
+def _through_path(script: str) -> str:
+    """The installed program is called without leaving compiled files; here it is not in /usr/bin."""
+    installed = "python3 -I -B /usr/bin/sluice "
+    assert installed in script
+    return script.replace(installed, "sluice ")
 
 
 class SystemNode(Node):
@@ -142,7 +151,7 @@ def test_removal_leaves_nobody_held(
     how_it_ended: str,
 ) -> None:
     assert callable(script)
-    running = (TENANT, "--warm", "0", "--seconds", "600")
+    running = (TENANT, *AT_REST)
     accomplice = place["its"].run("cat")
     opener = Opener("openat", place["its"].directory, DEVICE_PATH)
     try:
@@ -185,7 +194,7 @@ def test_removal_leaves_nobody_held(
 )
 def test_an_upgrade_lets_nobody_go(node: SystemNode, script: object, argument: str) -> None:
     assert callable(script)
-    alone = node.run_bare("alone", "--warm", "0", "--seconds", "600").process
+    alone = node.run_bare("alone", *AT_REST).process
     until("the process is stopped", lambda: stopped(alone.pid), HELD_S)
     until("it is written down", lambda: [one["step"] for one in contained(node)] == ["freeze"])
     node.stop_daemon()

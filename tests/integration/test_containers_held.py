@@ -20,7 +20,7 @@ from nodeagent.watch_ports import NotPossible
 from tests.cgroups import ROOTS, Container, answers, pods
 from tests.demo.__main__ import workplace
 from tests.node import Node, until
-from tests.places import TENANT
+from tests.places import AT_REST, TENANT
 from tests.pods import PodNode, pod_node
 
 CONTAINED_S = 3.0
@@ -161,9 +161,7 @@ def node() -> Iterator[PodNode]:
 
 def evader(node: PodNode, container: Container) -> subprocess.Popen[str]:
     """A program straight on the driver, in a pod that has a grant."""
-    return container.run(
-        *(TENANT, "--warm", "0", "--seconds", "3600"), environment=node.node.on_the_driver()
-    )
+    return container.run(*(TENANT, *AT_REST), environment=node.node.on_the_driver())
 
 
 def state_of(node: PodNode, name: str) -> str:

@@ -24,12 +24,16 @@ def grant_named(node: Daemon, name: str) -> object:
     return found
 
 
+def _planned(turn: dict[str, int]) -> dict[str, int] | None:
+    return turn if turn["plan_ppm"] else None
+
+
 def test_a_registered_process_survives_the_daemon_and_is_adopted() -> None:
     with daemon() as node:
         tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "job")
         reply = tenant.do("register")
         tenant.do("set", reply["slot"], "charged_bytes", 3 << 30)
-        before = tenant.do("turn", 0)
+        before = until("its turn is planned", lambda: _planned(tenant.do("turn", 0)))
         node.kill()
         assert tenant.do("turn", 0) == before, "limits stay while the daemon is away"
         node.start()

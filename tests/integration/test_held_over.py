@@ -19,7 +19,7 @@ import pytest
 from tests.cgroups import ROOTS, Container, answers, pods
 from tests.demo.__main__ import workplace
 from tests.node import Node, until
-from tests.places import REPO, TENANT
+from tests.places import AT_REST, REPO, TENANT
 from tests.pods import PodNode, pod_node
 
 HELD_S = 10.0
@@ -104,7 +104,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.fixture
 def evader(node: Node) -> subprocess.Popen[str]:
     """Straight on the driver, and held because of it."""
-    process = node.run_bare("evader", "--warm", "0", "--seconds", "600").process
+    process = node.run_bare("evader", *AT_REST).process
     until("it is stopped", lambda: stopped(process.pid), HELD_S)
     until("its row says that it is done", lambda: rows(node, "holds")[0]["done"])
     return process
@@ -264,9 +264,7 @@ def pods_node() -> Iterator[PodNode]:
 
 def held_pod(node: PodNode, container: Container) -> subprocess.Popen[str]:
     """An evader in it; its container is frozen and its grant throttled."""
-    process = container.run(
-        *(TENANT, "--warm", "0", "--seconds", "600"), environment=node.node.on_the_driver()
-    )
+    process = container.run(*(TENANT, *AT_REST), environment=node.node.on_the_driver())
     until("its container is held", container.held, HELD_S)
     until(
         "both rows say so",

@@ -18,7 +18,7 @@ import pytest
 
 from nodeagent.units import NS_PER_S
 from tests.node import Node, Tenant, running, until
-from tests.places import SIM, TENANT
+from tests.places import AT_REST, SIM, TENANT
 
 REPORTED_S, CONTAINED_S = 2.0, 3.0
 SLACK = 2.5
@@ -46,8 +46,8 @@ def events(node: Node, kind: str = "") -> list[dict[str, Any]]:
     return [event for event in found if not kind or event["kind"] == kind]
 
 
-def bare(node: Node, seconds: float = 3600.0) -> subprocess.Popen[str]:
-    return node.run_bare("bare", "--warm", "0", "--seconds", str(seconds)).process
+def bare(node: Node) -> subprocess.Popen[str]:
+    return node.run_bare("bare", *AT_REST).process
 
 
 def of_pid(node: Node, pid: int, kind: str) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ def test_in_a_grant_it_is_held_by_default_and_its_neighbours_are_not(
         "LD_PRELOAD",
         f"LD_LIBRARY_PATH={tmp_path}",
         TENANT,
-        *("--warm", "0", "--seconds", "3600"),
+        *AT_REST,
         flags=("--gpumem", "4Gi", "--cores", "30"),
     )
     pid = evader.process.pid
