@@ -9,11 +9,25 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from nodeagent.adapters.cgroups import freezer_root, unified_root
 from tests.node import until
 
 ROOTS = {"unified": unified_root(), "freezer": freezer_root()}
 """Where this host has each hierarchy; None: not at all."""
+each_hierarchy = pytest.mark.parametrize(
+    "hierarchy",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                ROOTS[name] is None, reason=f"THIS HOST HAS NO {name.upper()} CGROUPS: not tried"
+            ),
+        )
+        for name in ("unified", "freezer")
+    ],
+)
 
 
 class Container:

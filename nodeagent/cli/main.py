@@ -218,17 +218,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     command("ps", "show", "List grants.")
     top = command("top", "show", "Watch GPUs and grants.")
-    top.add_argument(
-        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
-    )
-    top.add_argument(
-        "-n",
-        "--rounds",
-        type=read.rounds,
-        default=0,
-        metavar="N",
-        help="stop after N (default: never)",
-    )
+    _repeats(top)
 
     top.add_argument(
         "--sort",
@@ -278,17 +268,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     trace = command("trace", "trace", "Watch the launches of one process; for root.")
     trace.add_argument("pid", type=read.pid, metavar="PID", help="a process of a grant")
-    trace.add_argument(
-        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
-    )
-    trace.add_argument(
-        "-n",
-        "--rounds",
-        type=read.rounds,
-        default=0,
-        metavar="N",
-        help="stop after N (default: never)",
-    )
+    _repeats(trace)
 
     resize = command("resize", "change", "Change the limits of a running grant.")
     resize.add_argument("grant", metavar="GRANT", help=GRANT_FORM)
@@ -342,6 +322,20 @@ def make_parser() -> argparse.ArgumentParser:
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser
+
+
+def _repeats(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
+    )
+    command.add_argument(
+        "-n",
+        "--rounds",
+        type=read.rounds,
+        default=0,
+        metavar="N",
+        help="stop after N (default: never)",
+    )
 
 
 def _add_mig(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:

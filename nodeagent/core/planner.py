@@ -256,7 +256,9 @@ class TurnPlanner:
         self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
     ) -> list[tuple[Tenant, DeviceTurn]]:
         shares = divide_by_priority(active, self._rules.floor_ppm)
-        period, quanta = windows(shares, self._rules, self._launches_ns(gpu, active))
+        lengths = self._lengths[gpu]  # settled by this plan
+        launches_ns = [lengths[tenant.grant] for tenant in active]
+        period, quanta = windows(shares, self._rules, launches_ns)
         start = now_ns // period * period
         out = []
         for tenant, share, quantum in zip(active, shares, quanta, strict=True):

@@ -17,7 +17,7 @@ import pytest
 from nodeagent.adapters.cgroup_hold import CgroupRestrainer, ContainerCgroup
 from nodeagent.adapters.proc_facts import ProcInspector
 from nodeagent.watch_ports import NotPossible
-from tests.cgroups import ROOTS, Container, answers, pods
+from tests.cgroups import ROOTS, Container, answers, each_hierarchy, pods
 from tests.demo.__main__ import workplace
 from tests.node import Node, until
 from tests.places import AT_REST, TENANT
@@ -32,18 +32,6 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="making cgroups needs root"),
 ]
-each_hierarchy = pytest.mark.parametrize(
-    "hierarchy",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                ROOTS[name] is None, reason=f"THIS HOST HAS NO {name.upper()} CGROUPS: not tried"
-            ),
-        )
-        for name in ("unified", "freezer")
-    ],
-)
 
 
 @pytest.fixture

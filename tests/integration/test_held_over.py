@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cgroups import ROOTS, Container, answers, pods
+from tests.cgroups import Container, answers, each_hierarchy, pods
 from tests.demo.__main__ import workplace
 from tests.node import Node, until
 from tests.places import AT_REST, REPO, TENANT
@@ -27,18 +27,6 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="holding others' processes needs root"),
 ]
-each_hierarchy = pytest.mark.parametrize(
-    "hierarchy",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                ROOTS[name] is None, reason=f"THIS HOST HAS NO {name.upper()} CGROUPS: not tried"
-            ),
-        )
-        for name in ("unified", "freezer")
-    ],
-)
 
 
 def stopped(pid: int) -> bool:
