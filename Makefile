@@ -31,7 +31,7 @@ test-peers: build ## against the real code of others: the CDI library, the kubel
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	@packaging/floor.sh full
-	$(BIN)/python -m pytest -m 'not packages' --hypothesis-profile explore $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not packages and not cluster' --hypothesis-profile explore $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/floor.sh full $(PYTEST_ARGS)

@@ -9,6 +9,11 @@ need=()
 python3 -c 'import ensurepip, venv' 2>/dev/null || need+=(python3-venv)
 command -v gcc >/dev/null || need+=(gcc libc6-dev)
 command -v clang >/dev/null || need+=(clang)
+# Certificates and namespaces of the tests' clusters and nodes.
+command -v openssl >/dev/null || need+=(openssl)
+command -v ip >/dev/null || need+=(iproute2)
+command -v nsenter >/dev/null || need+=(util-linux)
+[ -n "$(ls /usr/lib/*/libseccomp.so.2 /usr/lib64/libseccomp.so.2 2>/dev/null)" ] || need+=(libseccomp2)
 [ -e /usr/include/stdio.h ] || need+=(libc6-dev)
 if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,address - -o /dev/null 2>/dev/null; then
 	need+=(libclang-rt-dev)

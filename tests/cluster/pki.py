@@ -1,0 +1,118 @@
+"""Throw-away certificates of one cluster, made with openssl: authorities, servers, the clients of each part, kubeconfigs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DAYS = "30"
+EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+CLIENTS = {
+    "admin": "/O=system:masters/CN=admin",
+    "controller-manager": "/CN=system:kube-controller-manager",
+    "scheduler": "/CN=system:kube-scheduler",
+}
+"""Who has a kubeconfig in every cluster; a node's kubelet besides."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    directory: Path
+    name: str = "ca"
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / f"{self.name}.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.directory / f"{self.name}.key"
+
+    def create(self, common_name: str) -> Authority:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        subject = ("-subj", f"/CN={common_name}")
+        openssl(
+            *("req", "-x509", *EC, "-days", DAYS, "-keyout", self.key, "-out", self.certificate),
+            *subject,
+        )
+        return self
+
+    def issue(self, name: str, subject: str, usage: str, alternatives: Sequence[str] = ()) -> None:
+        """NAME.crt and NAME.key; `usage` as openssl writes it (clientAuth, serverAuth), alternatives as DNS:… and IP:…"""
+        key, certificate = (self.directory / f"{name}.{ending}" for ending in ("key", "crt"))
+        request, extensions = (self.directory / f"{name}.{ending}" for ending in ("csr", "ext"))
+        lines = ["keyUsage=digitalSignature,keyEncipherment", f"extendedKeyUsage={usage}"]
+        if alternatives:
+            lines.append(f"subjectAltName={','.join(alternatives)}")
+        extensions.write_text("\n".join(lines) + "\n")
+        openssl("req", *EC, "-keyout", key, "-out", request, "-subj", subject)
+        openssl(
+            *("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key),
+            *("-CAcreateserial", "-days", DAYS, "-out", certificate, "-extfile", extensions),
+        )
+        key.chmod(0o600)
+        request.unlink()
+        extensions.unlink()
+
+
+@dataclass(frozen=True)
+class Pki:
+    """What `create` left in a directory."""
+
+    directory: Path
+
+    def __truediv__(self, name: str) -> Path:
+        return self.directory / name
+
+    def kubeconfig(self, name: str) -> Path:
+        return self.directory / f"{name}.kubeconfig"
+
+
+def create(directory: Path, server: str, names: Iterable[str], node: str = "") -> Pki:
+    """For a cluster whose API server is `server` (https://…) and has those names and addresses. With `node` also what its
+    kubelet needs. Kept if it is there: a machine that boots again has the same."""
+    made = Pki(directory)
+    if made.kubeconfig("admin").exists():
+        return made
+    authority = Authority(directory).create("sluice-test-cluster")
+    authority.issue("apiserver", "/CN=kube-apiserver", "serverAuth", list(names))
+    clients = dict(CLIENTS)
+    if node:
+        clients["kubelet"] = f"/O=system:nodes/CN=system:node:{node}"
+        front = Authority(directory, "front").create("sluice-test-front-proxy")
+        front.issue("front-client", "/CN=front-proxy-client", "clientAuth")
+        authority.issue("to-kubelet", "/O=system:masters/CN=apiserver-kubelet", "clientAuth")
+        authority.issue(
+            "kubelet-server", f"/CN={node}", "serverAuth", [f"DNS:{node}", "IP:127.0.0.1"]
+        )
+    openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", made / "tokens.key")
+    openssl("ec", "-in", made / "tokens.key", "-pubout", "-out", made / "tokens.pub")
+    for name, subject in clients.items():
+        authority.issue(name, subject, "clientAuth")
+    for name in (
+        *(one for one in clients if one != "admin"),
+        "admin",
+    ):  # last: it says that all is there
+        _write_kubeconfig(made, name, server)
+    return made
+
+
+def _write_kubeconfig(pki: Pki, name: str, server: str) -> None:
+    cluster = {"server": server, "certificate-authority": str(pki / "ca.crt")}
+    user = {"client-certificate": str(pki / f"{name}.crt"), "client-key": str(pki / f"{name}.key")}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+        "current-context": "test",
+    }
+    pki.kubeconfig(name).write_text(json.dumps(document, indent=1))
+
+
+def openssl(*words: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=120)
