@@ -59,6 +59,15 @@ static uint64_t listed_box_bytes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t co
 	return sum;
 }
 
+static uint64_t listed_fabric_bytes(const CUDA_FABRIC_COPY_BATCH_OP *copies, size_t count)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; copies && i < count; i++)
+		sum += copies[i].size;
+	return sum;
+}
+
 /* The place where the driver's call is kept is as good a name for it as a function's handle is for a kernel. */
 #define COPY(symbol, BYTES, STREAM, params, arguments)                                                                 \
 	CUresult symbol params                                                                                         \
@@ -285,4 +294,23 @@ COPY(cuMemcpy3DBatchAsync_v2, listed_box_bytes(copies, count), stream,
      (count, copies, flags, stream))
 COPY(cuMemcpy3DBatchAsync_v2_ptsz, listed_box_bytes(copies, count), own_stream(stream),
      (size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, unsigned long long flags, CUstream stream),
+     (count, copies, flags, stream))
+
+/* CUDA 13.2 and later: one copy with what a batch says about each, and copies to other nodes, which read or write this
+ * GPU's memory at this end. */
+COPY(cuMemcpyWithAttributesAsync, bytes, stream,
+     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes, CUstream stream),
+     (to, from, bytes, attributes, stream))
+COPY(cuMemcpyWithAttributesAsync_ptsz, bytes, own_stream(stream),
+     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes, CUstream stream),
+     (to, from, bytes, attributes, stream))
+COPY(cuMemcpy3DWithAttributesAsync, listed_box_bytes(copy, 1), stream,
+     (CUDA_MEMCPY3D_BATCH_OP * copy, unsigned long long flags, CUstream stream), (copy, flags, stream))
+COPY(cuMemcpy3DWithAttributesAsync_ptsz, listed_box_bytes(copy, 1), own_stream(stream),
+     (CUDA_MEMCPY3D_BATCH_OP * copy, unsigned long long flags, CUstream stream), (copy, flags, stream))
+COPY(cuFabricCpyBatchAsync, listed_fabric_bytes(copies, count), stream,
+     (size_t count, CUDA_FABRIC_COPY_BATCH_OP *copies, unsigned long long flags, CUstream stream),
+     (count, copies, flags, stream))
+COPY(cuFabricCpyBatchAsync_ptsz, listed_fabric_bytes(copies, count), own_stream(stream),
+     (size_t count, CUDA_FABRIC_COPY_BATCH_OP *copies, unsigned long long flags, CUstream stream),
      (count, copies, flags, stream))

@@ -683,6 +683,7 @@ enum CUmemLocationType_enum {
 	CU_MEM_LOCATION_TYPE_HOST = 2,
 	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
 	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* since CUDA 13.4; the low byte of id is the device */
 	CU_MEM_LOCATION_TYPE_MAX = 0x7fffffff,
 };
 
@@ -754,6 +755,30 @@ struct CUDA_MEMCPY3D_BATCH_OP_st {
 
 typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP_v1;
 typedef CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP;
+/* CUDA 13.5: copies over a fabric. An operand is a pointer or a place in a logical endpoint. */
+struct CUfabricCpyOperand_st {
+	uint32_t type;
+	union {
+		struct {
+			CUdeviceptr ptr;
+			CUmemLocation locHint;
+		} ptr;
+		struct {
+			uint32_t id;
+			uint64_t offset;
+		} le;
+	} op;
+};
+
+typedef struct CUfabricCpyOperand_st CUfabricCpyOperand;
+struct CUDA_FABRIC_COPY_BATCH_OP_st {
+	CUfabricCpyOperand src;
+	CUfabricCpyOperand dst;
+	size_t size;
+	unsigned int flags;
+};
+
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
 struct CUDA_ARRAY_DESCRIPTOR_st {
 	size_t Width;
 	size_t Height;

@@ -45,6 +45,13 @@ void guest_leave(void);
 int guest_current_device(void);
 void guest_forget_current_device(void); /* called by every hook that changes the current context */
 int guest_device_of_ordinal(CUdevice ordinal);
+/* The CUDA ordinal of the device whose memory a location means, a part of a device included; -1: not device memory. */
+static inline int guest_location_ordinal(const CUmemLocation *location)
+{
+	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+		return location->id & 0xff;
+	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
+}
 /* A tag of the calling thread's current context, for telling whose allocations go when it is destroyed. */
 uint32_t guest_current_context(void);
 uint32_t guest_context_tag(CUcontext context);

@@ -29,14 +29,15 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	struct ptrmap_entry physical = { .bytes = bytes, .owner = 1, .kind = PTRMAP_PHYSICAL };
 	struct ptrmap_entry name = { .owner = 1, .kind = PTRMAP_HANDLE };
 	CUresult r;
-	int device;
+	int device, ordinal;
 
 	if (!driver.cuMemCreate)
 		return CUDA_ERROR_NOT_FOUND;
-	if (!handle || !prop || bytes == 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !guest_enter())
+	ordinal = prop ? guest_location_ordinal(&prop->location) : -1;
+	if (!handle || bytes == 0 || ordinal < 0 || !guest_enter())
 		return driver.cuMemCreate(handle, bytes, prop, flags);
-	device = guest_device_of_ordinal(prop->location.id);
-	if (device < 0 && (prop->location.id < 0 || (uint32_t)prop->location.id >= guest_self()->device_count))
+	device = guest_device_of_ordinal(ordinal);
+	if (device < 0 && (uint32_t)ordinal >= guest_self()->device_count)
 		r = driver.cuMemCreate(handle, bytes, prop, flags); /* no such device: the driver's own error */
 	else if ((r = charge_take(device, bytes)) == CUDA_SUCCESS) {
 		r = driver.cuMemCreate(handle, bytes, prop, flags);

@@ -41,6 +41,26 @@ def driver_symbols() -> dict[str, Symbol]:
     return {name: Symbol(name, int(since), base) for name, since, base in rows}
 
 
+@dataclass(frozen=True)
+class Unlisted:
+    """An export of real drivers that cuGetProcAddress does not know."""
+
+    is_function: bool
+    ours: bool
+    """Handed on by us; else left to the driver, where a debugger looks for it."""
+
+
+def unlisted() -> dict[str, Unlisted]:
+    lines = (INTERPOSE / "cuda_unlisted.txt").read_text().splitlines()
+    rows = (line.split() for line in lines if not line.startswith("#"))
+    return {name: Unlisted(kind == "function", where == "shim") for name, kind, where in rows}
+
+
+def exported() -> set[str]:
+    """What stands in the place of libcuda.so.1 exports, but for the marker."""
+    return {*driver_symbols(), *(name for name, one in unlisted().items() if one.ours)}
+
+
 def hooks() -> dict[str, Hook]:
     found = re.findall(
         r"^HOOK\((\w+), \w+, (\w+), \(.*\), (\d+)\)$",

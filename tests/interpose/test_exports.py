@@ -66,7 +66,7 @@ def expected_exports(library: str) -> set[str]:
             *symbols.listed("nvml_shim/forward.def", "FORWARD"),
             MARKER,
         }
-    return {*symbols.driver_symbols(), MARKER}
+    return {*symbols.exported(), MARKER}
 
 
 @pytest.fixture(params=LIBRARIES)
