@@ -36,6 +36,7 @@ quick)
 	tests=(
 		tests/unit/test_floor.py
 		tests/unit/nodeagent/test_{metrics,metrics_http,hami_config}.py
+		tests/unit/kubernetes/test_client.py
 		tests/queue/test_{manifests,lint}.py
 		tests/queue/service/test_{api,pages,node_figures}.py
 		tests/kubelet/test_plugin.py

@@ -31,7 +31,7 @@ from typing import Any, Final
 REPO: Final = Path(__file__).resolve().parent.parent
 QUEUE_UID: Final = 64000
 """Of sluice-queue in the image; a number, because Kubernetes' runAsNonRoot wants one."""
-INSTALLED: Final = ("sluice-nodeagent", "sluice-queue")
+INSTALLED: Final = ("sluice-common", "sluice-nodeagent", "sluice-queue")
 EMPTIED: Final = (
     "var/cache/apt",
     "var/lib/apt/lists",

@@ -13,7 +13,7 @@ made_by=$(sha256sum packaging/root.sh | cut -d' ' -f1)
 [ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
 packaging/tools.sh mmdebstrap=mmdebstrap
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-needs=ca-certificates,libbpf1,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
+needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
 case $kind in
 machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
 image) needs+=,systemd-standalone-sysusers ;;

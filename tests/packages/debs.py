@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.places import BUILD, REPO
 
-NAMES = ("sluice-nodeagent", "sluice-queue", "sluice-sim")
+NAMES = ("sluice-common", "sluice-nodeagent", "sluice-queue", "sluice-sim")
 VERSION = (REPO / "VERSION").read_text().strip()
 NEXT = "99.0.0"
 """The version that upgrades go to."""

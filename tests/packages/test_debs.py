@@ -49,7 +49,8 @@ def test_libraries_lie_below_their_version_and_the_package_leads_there(
 
 
 def test_each_package_has_what_is_its_own(debs: dict[str, Path]) -> None:
-    node, queue, sim = (contents(debs[name]) for name in NAMES)
+    common, node, queue, sim = (contents(debs[name]) for name in NAMES)
+    assert "/usr/lib/python3/dist-packages/sluicecommon/kubernetes/client.py" in common
     assert {
         "/usr/bin/sluice",
         "/lib/systemd/system/sluice.service",
@@ -120,12 +121,18 @@ def test_it_depends_on_what_it_imports(debs: dict[str, Path]) -> None:
         "yaml": "python3-yaml",
         "pyroute2": "python3-pyroute2",
         "psutil": "python3-psutil",
+        "aiohttp": "python3-aiohttp",
+        "sluicecommon": "sluice-common",
     }
-    ours = {"nodeagent", "queuecontroller", "pynvml", "bcc"}
-    for package, deb in (("nodeagent", "sluice-nodeagent"), ("queuecontroller", "sluice-queue")):
+    ours = {"nodeagent", "queuecontroller", "sluicecommon", "pynvml", "bcc"}
+    for package, deb in (
+        ("nodeagent", "sluice-nodeagent"),
+        ("queuecontroller", "sluice-queue"),
+        ("sluicecommon", "sluice-common"),
+    ):
         depends = output("dpkg-deb", "-f", debs[deb], "Depends")
         imported = set().union(*(imports(path) for path in (REPO / package).rglob("*.py")))
-        foreign = imported & modules.keys()
+        foreign = (imported & modules.keys()) - {package}
         unknown = imported - modules.keys() - ours - sys.stdlib_module_names
         assert unknown == set()
         assert [modules[name] for name in foreign if modules[name] not in depends] == []

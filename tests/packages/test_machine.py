@@ -365,7 +365,7 @@ def bpf_objects(node: Machine) -> list[tuple[str, int]]:
 def test_purging_under_a_running_job_leaves_nothing(
     node: Machine, old_job: subprocess.Popen[str], bpf_objects: list[tuple[str, int]]
 ) -> None:
-    node.sh("apt-get purge -y sluice-nodeagent sluice-queue sluice-sim")
+    node.sh("apt-get purge -y sluice-common sluice-nodeagent sluice-queue sluice-sim")
     assert old_job.poll() is None, "the job was hurt"
     assert node.sh("grep sluice /proc/mounts", check=False).stdout == ""
     assert (

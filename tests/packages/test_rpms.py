@@ -94,7 +94,7 @@ def test_the_files_are_those_of_the_debian_packages() -> None:
 
 def test_it_requires_what_the_debian_packages_depend_on() -> None:
     named = {"python3-prometheus-client": "prometheus-client", "python3-yaml": "pyyaml"}
-    for name in ("sluice-nodeagent", "sluice-queue"):
+    for name in ("sluice-common", "sluice-nodeagent", "sluice-queue"):
         depends = output("dpkg-deb", "-f", built()[name], "Depends")
         wanted = {
             named.get(one, one.removeprefix("python3-")): floor
@@ -103,6 +103,7 @@ def test_it_requires_what_the_debian_packages_depend_on() -> None:
         requires = output("rpm", "-qp", "--requires", rpms()[name])
         got = dict(re.findall(r"python3dist\(([\w-]+)\) >= ([\d.]+)", requires))
         assert got.keys() == wanted.keys()
+        assert ("sluice-common" in requires) == (name != "sluice-common")
         assert ("libbpf" in requires) == ("libbpf" in depends) == (name == "sluice-nodeagent")
         assert all(
             float(".".join(got[k].split(".")[:2])) == float(".".join(wanted[k].split(".")[:2]))

@@ -1,0 +1,1 @@
+"""What both services have in common, and what installs with either of them."""

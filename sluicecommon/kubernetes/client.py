@@ -1,0 +1,243 @@
+"""The API server over HTTP, with aiohttp 3.8 (Debian 12's) and later.
+
+Thin: objects are plain documents, as the API server sends them. Every call ends in an answer, in
+ApiRefused (its own word) or in ApiAway. Nothing is repeated here: whoever calls knows whether a
+repetition is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from sluicecommon.kubernetes.credentials import Credentials, NoAccess
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import Resource
+
+DEADLINE_S: Final = 30.0
+LARGEST_ANSWER_BYTES: Final = 512 << 20
+MERGE_PATCH: Final = "application/merge-patch+json"
+_NAMES_SERVERS: Final = tuple(map(int, aiohttp.__version__.split(".")[:2])) >= (3, 9)
+_TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.TimeoutError, NoAccess)
+
+
+class ApiClient:
+    """Of one event loop; connects when it is first asked."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        user_agent: str,
+        connections: int = 16,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Raises NoAccess. `connections`: more than 16 writes in flight only add latency
+        (docs/decisions/0014-kubernetes-client.md)."""
+        if credentials.access.server_name and not _NAMES_SERVERS:
+            raise NoAccess("tls-server-name needs aiohttp 3.9 or later")
+        self._credentials = credentials
+        self._user_agent = user_agent
+        self._connections = connections
+        self._deadline_s = deadline_s
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def server(self) -> str:
+        return self._credentials.access.server
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # --- objects ------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
+        return await self._ask("GET", resource.path(namespace, name))
+
+    async def get_path(self, path: str) -> dict[str, Any]:
+        """What is no object: /version, /apis/GROUP/VERSION."""
+        return await self._ask("GET", path)
+
+    async def list_page(
+        self, resource: Resource, parameters: Sequence[tuple[str, str]] = (), namespace: str = ""
+    ) -> bytes:
+        """As it comes: a reflector reads it."""
+        return await self._bytes("GET", resource.path(namespace), parameters)
+
+    async def create(
+        self, resource: Resource, document: Mapping[str, Any], namespace: str = ""
+    ) -> dict[str, Any]:
+        return await self._ask("POST", resource.path(namespace), document)
+
+    async def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Mapping[str, Any],
+        namespace: str = "",
+        subresource: str = "",
+        resource_version: str = "",
+    ) -> dict[str, Any]:
+        """`subresource`: status. With `resource_version` it is refused as a conflict when the
+        object has changed since. A patch that changes nothing costs the server as much as one
+        that does: do not send it."""
+        if resource_version:
+            head = dict(patch.get("metadata") or {}) | {"resourceVersion": resource_version}
+            patch = {**patch, "metadata": head}
+        path = resource.path(namespace, name, subresource)
+        return await self._ask("PATCH", path, patch, MERGE_PATCH)
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str = "", uid: str = ""
+    ) -> dict[str, Any]:
+        """`uid`: that object, and not one of the same name that came later."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        return await self._ask("DELETE", resource.path(namespace, name), options)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def watch(
+        self,
+        resource: Resource,
+        parameters: Sequence[tuple[str, str]],
+        silence_s: float,
+        namespace: str = "",
+    ) -> AsyncIterator[bytes]:
+        """Pieces as they come, an empty one when the server has taken the request, until it ends
+        it. Raises ApiRefused; ApiAway when it breaks or is silent for so long."""
+        # Between two pieces only: a watch that lives has no end of its own.
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._deadline_s, sock_read=silence_s
+        )
+        async with self._request("GET", resource.path(namespace), parameters, timeout) as answer:
+            yield b""
+            try:
+                async for piece in answer.content.iter_any():
+                    yield piece
+            except _TROUBLE as error:
+                silent = isinstance(error, TimeoutError | asyncio.TimeoutError)
+                what = f"silent for {silence_s:g} s" if silent else said(error)
+                raise ApiAway(f"{self.server}: {what}") from error
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        document: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+    ) -> dict[str, Any]:
+        body = await self._bytes(method, path, (), document, kind)
+        try:
+            read = json.loads(body)
+        except ValueError as error:
+            raise ApiAway(f"{self.server}{path}: not JSON: {error}") from error
+        if not isinstance(read, dict):
+            raise ApiAway(f"{self.server}{path}: not an object")
+        return read
+
+    async def _bytes(
+        self,
+        method: str,
+        path: str,
+        parameters: Sequence[tuple[str, str]] = (),
+        document: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=self._deadline_s)
+        async with self._request(method, path, parameters, timeout, document, kind) as answer:
+            try:
+                if (answer.content_length or 0) > LARGEST_ANSWER_BYTES:
+                    raise ApiAway(
+                        f"{self.server}{path}: an answer of {answer.content_length} bytes"
+                    )
+                return await answer.read()
+            except _TROUBLE as error:
+                raise ApiAway(f"{self.server}: {said(error)}") from error
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        parameters: Sequence[tuple[str, str]],
+        timeout: aiohttp.ClientTimeout,
+        document: Mapping[str, Any] | None = None,
+        kind: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of success, not yet read. Raises ApiRefused, ApiAway."""
+        headers = {"Accept": "application/json"}
+        data = None
+        if document is not None:
+            headers["Content-Type"] = kind
+            data = json.dumps(document, separators=(",", ":")).encode()
+        try:
+            token = self._credentials.token()
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+            request: dict[str, Any] = {"ssl": self._credentials.tls() or False}
+            if name := self._credentials.access.server_name:
+                request["server_hostname"] = name
+            answer = await self._connected().request(
+                method,
+                self.server + path,
+                params=list(parameters),
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                **request,
+            )
+        except _TROUBLE as error:
+            raise ApiAway(f"{self.server}: {said(error)}") from error
+        try:
+            if answer.status >= 300:
+                raise await self._refusal(answer)
+            yield answer
+        finally:
+            if answer.content.at_eof():
+                answer.release()
+            else:
+                answer.close()  # what is not read would hold up the next request
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # A proxy of the environment is for people: the API server is in the cluster.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=60),
+                headers={"User-Agent": self._user_agent},
+                trust_env=False,
+            )
+        return self._session
+
+    async def _refusal(self, answer: aiohttp.ClientResponse) -> ApiRefused:
+        if answer.status == 401:
+            self._credentials.forget()
+        reason, message = "", answer.reason or ""
+        with contextlib.suppress(*_TROUBLE, ValueError):
+            status = json.loads(await answer.content.read(1 << 16))
+            if isinstance(status, dict):
+                reason = str(status.get("reason") or "")
+                message = str(status.get("message") or message)
+        return ApiRefused(
+            answer.status, reason, message, _seconds(answer.headers.get("Retry-After"))
+        )
+
+
+def _seconds(text: str | None) -> float | None:
+    return (
+        min(float(text), 300.0) if text is not None and text.isascii() and text.isdigit() else None
+    )
+
+
+def said(error: BaseException) -> str:
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

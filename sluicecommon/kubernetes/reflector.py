@@ -1,0 +1,284 @@
+"""What is there of one kind, kept up to date: which request comes next, and what its bytes change.
+
+No I/O: the shell (`following`) makes the request that `next` says, hands in what comes of it, and
+does what is returned. What it knows is never thrown away for trouble: while the API server is
+away, the last that was known stands, and a list that comes later says what has gone meanwhile.
+
+A streaming list is asked for first (`sendInitialEvents`): the API server then never holds a whole
+list in memory for us. One that does not know it answers 400 or 422, and is read in pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from sluicecommon.kubernetes.decoding import BadAnswer, Bookmark, Decoder, Item, Lines, StreamError
+from sluicecommon.kubernetes.errors import GONE
+
+T = TypeVar("T")
+
+PAGE: Final = 500
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+SILENCE_S: Final = 150.0
+"""The server sends a bookmark each minute. A connection that says nothing for longer than two is
+taken for dead; to ask again from the same version costs one request."""
+WATCH_S: Final = 300
+"""After which the server ends a watch, so that clients spread over the servers again."""
+STREAM_TRIES: Final = 3
+"""Streaming lists that end before their end, until lists in pages are tried."""
+_NO_STREAMING: Final = (400, 422)
+_TOO_LARGE_VERSION: Final = 504
+"""The server's cache has not come to the version we ask for."""
+
+Parameters = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """GET one page of the list."""
+
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """GET, and hand in each piece as it comes."""
+
+    parameters: Parameters
+    silence_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Changed(Generic[T]):
+    """New, or different from what was told before."""
+
+    item: Item[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """All that is there has been told, and what is gone too."""
+
+
+Change = Changed[T] | Removed | Synced
+
+
+class Reflector(Generic[T]):
+    def __init__(
+        self,
+        decoder: Decoder[T],
+        selectors: Parameters = (),
+        jitter: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """`selectors`: fieldSelector, labelSelector. `jitter`: 0.5 to 1.5, drawn for each pause and
+        watch, lest a thousand nodes come back at once."""
+        self.synced = False
+        """A whole list has been told at some time; stays while there is trouble."""
+        self.trouble = "not asked yet"
+        """Why what is known may be old; empty: it is not."""
+        self.denied = False
+        """The trouble is that we are not allowed to; no repetition changes that."""
+        self.lists_total = 0
+        self._decoder = decoder
+        self._selectors = selectors
+        self._jitter = jitter
+        self._lines = Lines()
+        self._versions: dict[str, str] = {}
+        """Of all that was told, by key."""
+        self._listed: set[str] | None = None
+        """Keys of the list that is being read; None: none is."""
+        self._version = ""
+        """Where the watch goes on."""
+        self._streams = True
+        self._stream_failures = 0
+        self._exactly = False
+        """The next list in pages has to come from etcd: the cache is behind what we know."""
+        self._failures = 0
+        self._heard = False
+        """The watch that is open has said something."""
+        self._after: Fetch | Watch | None = None
+        self.next: Fetch | Watch | Pause = self._list()
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    # --- what came of the request -------------------------------------------------------------
+
+    def paused(self) -> None:
+        """The pause is over."""
+        assert self._after is not None
+        self.next, self._after = self._after, None
+
+    def page(self, body: bytes) -> list[Change[T]]:
+        """The answer to a Fetch."""
+        try:
+            page = self._decoder.page(body)
+        except BadAnswer as error:
+            return self._failed(str(error), self._list())
+        assert self._listed is not None
+        changes = [change for one in page.items for change in self._tell(one)]
+        if page.more:
+            self.next = self._page_after(page.more)
+            return changes
+        self._version = page.version
+        return changes + self._list_ends()
+
+    def opened(self) -> None:
+        """The server has taken the Watch, and may have nothing to say for long."""
+        if self._listed is None:
+            self.trouble, self.denied = "", False
+
+    def piece(self, data: bytes) -> list[Change[T]]:
+        """Of the answer to a Watch. When `next` is another request afterwards, the connection is
+        to be closed: whatever it says is not wanted any more."""
+        changes: list[Change[T]] = []
+        try:
+            for line in self._lines.feed(data):
+                changes += self._line(line)
+                if not isinstance(self.next, Watch):
+                    break
+        except BadAnswer as error:
+            changes += self._failed(str(error), self._repeat())
+        return changes
+
+    def ended(self, why: str = "") -> list[Change[T]]:
+        """The watch is over: the server ended it, or (`why`) the connection broke or was silent."""
+        self._lines.forget()
+        if self._listed is not None:
+            self._stream_failures += 1
+            self._streams = self._stream_failures < STREAM_TRIES
+            return self._failed(why or "the list ended before its end", self._list())
+        if why:
+            return self._failed(why, self._again())
+        if not self._heard:  # lest one that ends every watch at once is asked without a pause
+            return self._failed("", self._again())
+        self.next = self._again()
+        return []
+
+    def failed(self, why: str) -> list[Change[T]]:
+        """No answer to the request."""
+        return self._failed(why, self._repeat())
+
+    def refused(
+        self, status: int, message: str, retry_after_s: float | None = None
+    ) -> list[Change[T]]:
+        """The API server said no to the request."""
+        listing = self._listed is not None
+        if listing and isinstance(self.next, Watch) and status in _NO_STREAMING and self._streams:
+            self._streams = False
+            self.next = self._list()
+            return []
+        if status == GONE or (listing and status == _TOO_LARGE_VERSION):
+            self._exactly = listing and not isinstance(self.next, Watch)
+            return self._failed(f"{status}: {message}", self._list(), retry_after_s)
+        self._failed(f"{status}: {message}", self._repeat(), retry_after_s)
+        self.denied = status in (401, 403)
+        return []
+
+    # --- what the bytes say -------------------------------------------------------------------
+
+    def _line(self, line: bytes) -> list[Change[T]]:
+        event = self._decoder.line(line)
+        if isinstance(event, StreamError):
+            what = f"{event.code}: {event.message}"
+            gone = event.code == GONE or self._listed is not None
+            return self._failed(what, self._list() if gone else self._again())
+        self._heard = True
+        if isinstance(event, Bookmark):
+            self._version = event.version
+            if event.ends_initial and self._listed is not None:
+                return self._list_ends()
+            self._well()
+            return []
+        if self._listed is None:
+            self._version = event.item.version
+            self._well()
+        if event.deleted:
+            return self._remove(event.item.key)
+        return self._tell(event.item)
+
+    def _tell(self, item: Item[T]) -> list[Change[T]]:
+        if self._listed is not None:
+            self._listed.add(item.key)
+        if self._versions.get(item.key) == item.version:
+            return []
+        self._versions[item.key] = item.version
+        return [Changed(item)]
+
+    def _remove(self, key: str) -> list[Change[T]]:
+        if self._listed is not None:
+            self._listed.discard(key)
+        return [Removed(key)] if self._versions.pop(key, None) is not None else []
+
+    def _list_ends(self) -> list[Change[T]]:
+        assert self._listed is not None
+        gone = [key for key in self._versions if key not in self._listed]
+        streamed = isinstance(self.next, Watch)
+        self._listed, self._exactly, self.synced = None, False, True
+        self._stream_failures = 0
+        self._well()
+        if not streamed:
+            self.next = self._again()
+        return [change for key in gone for change in self._remove(key)] + [Synced()]
+
+    # --- what comes next ----------------------------------------------------------------------
+
+    def _well(self) -> None:
+        self._failures, self.trouble, self.denied = 0, "", False
+
+    def _failed(
+        self, why: str, then: Fetch | Watch, pause_s: float | None = None
+    ) -> list[Change[T]]:
+        if why:
+            self.trouble = why
+        grown = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+        self._failures += 1
+        self._lines.forget()
+        self._after = then
+        self.next = Pause(max(grown * self._jitter(), pause_s or 0.0))
+        return []
+
+    def _repeat(self) -> Fetch | Watch:
+        """A page is not asked for twice: its token may be why."""
+        return self._list() if self._listed is not None else self._again()
+
+    def _list(self) -> Fetch | Watch:
+        self.lists_total += 1
+        self._listed, self._heard = set(), False
+        if self._streams:
+            return self._watch(
+                ("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")
+            )
+        if self._exactly:
+            return Fetch((*self._selectors, ("limit", str(PAGE))))
+        if self._version:
+            at_least = ("resourceVersionMatch", "NotOlderThan")
+            return Fetch((*self._selectors, ("resourceVersion", self._version), at_least))
+        # Out of the server's cache, in one: a page from etcd costs it six times as much.
+        return Fetch((*self._selectors, ("resourceVersion", "0")))
+
+    def _page_after(self, token: str) -> Fetch:
+        return Fetch((*self._selectors, ("limit", str(PAGE)), ("continue", token)))
+
+    def _again(self) -> Watch:
+        """The watch, from where it was."""
+        self._heard = False
+        return self._watch(("resourceVersion", self._version))
+
+    def _watch(self, *how: tuple[str, str]) -> Watch:
+        end = ("timeoutSeconds", str(max(1, int(WATCH_S * self._jitter()))))
+        also = (("watch", "true"), ("allowWatchBookmarks", "true"), end)
+        return Watch((*self._selectors, *also, *how), SILENCE_S)
