@@ -7,12 +7,15 @@
  * It runs as root, in the container's mount namespace before the runtime changes its root, over a file system that the
  * image's maker wrote. So: statically linked (runtimes have given hooks the container's LD_PRELOAD), every path of the
  * container is resolved inside of its root, nothing of the image is executed or written, and what goes wrong ends the
- * start of the container with a sentence. The merged file is a tmpfs of its own, mounted read-only over the image's.
+ * start of the container with a sentence. The merged file is a tmpfs of its own, mounted read-only over the image's,
+ * whatever stands in that: whether our line "is there already" is nothing an image is asked.
  * Source: OCI runtime specification 1.2, config.md "Hooks" and runtime.md "State".
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,6 +25,9 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "interpose/hook/json.h"
@@ -30,8 +36,13 @@
 #define STATE_MAX (1 << 20)
 #define CONFIG_MAX (16 << 20)
 #define PRELOAD_MAX (64 << 10)
+#define DEADLINE_S 10 /* it takes 1 ms; a runtime that waits for a hook holds its container's lock */
 #define TMPFS_OPTIONS "size=128k,nr_inodes=4,mode=0755"
 #define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+#ifndef FUSE_SUPER_MAGIC /* in <linux/magic.h> since Linux 5.16 */
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
 
 #define FILE_IN_ROOT "etc/ld.so.preload"
 
@@ -45,6 +56,38 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
 	va_end(arguments);
 	fputc('\n', stderr);
 	exit(1);
+}
+
+/* --- the deadline ----------------------------------------------------------------------------------------------- */
+
+static void too_late(int number)
+{
+	static const char said[] = NAME ": not done within its deadline: something of the image does not answer\n";
+
+	(void)number;
+	(void)!write(STDERR_FILENO, said, sizeof(said) - 1);
+	_exit(1);
+}
+
+/*
+ * A sentence first. Where that cannot be said, as in a wait that only a fatal signal ends (a FUSE server that has taken
+ * the request), SIGKILL a second later.
+ */
+static void set_deadline(void)
+{
+	struct sigaction action = { .sa_handler = too_late };
+	struct sigevent last = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL };
+	struct itimerspec when = { .it_value.tv_sec = DEADLINE_S + 1 };
+	sigset_t ours;
+	int timer; /* the kernel's; timer_create() of an old glibc is in a library of its own */
+
+	sigemptyset(&ours);
+	sigaddset(&ours, SIGALRM);
+	if (sigaction(SIGALRM, &action, NULL) != 0 || sigprocmask(SIG_UNBLOCK, &ours, NULL) != 0 ||
+	    syscall(SYS_timer_create, CLOCK_MONOTONIC, &last, &timer) != 0 ||
+	    syscall(SYS_timer_settime, timer, 0, &when, NULL) != 0)
+		fail("cannot set the deadline: %s", strerror(errno));
+	alarm(DEADLINE_S);
 }
 
 /* A string of at most `most` bytes; NUL inside ends what follows from it. */
@@ -125,6 +168,33 @@ static const char *fd_path(int fd, char buffer[32])
 	return buffer;
 }
 
+/*
+ * A link of the image may lead to where a read has effects, never ends or shows what is the host's: the kernel's own
+ * file systems, and FUSE, whose files are whatever their server says. A root that is FUSE itself (fuse-overlayfs) is
+ * the runtime's.
+ */
+static void check_file_system(int root, int fd)
+{
+	static const long kernels[] = {
+		PROC_SUPER_MAGIC,   SYSFS_MAGIC,         DEBUGFS_MAGIC,  TRACEFS_MAGIC,      SECURITYFS_MAGIC,
+		CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, BPF_FS_MAGIC,   SELINUX_MAGIC,      SMACK_MAGIC,
+		EFIVARFS_MAGIC,     PSTOREFS_MAGIC,      BINFMTFS_MAGIC, DEVPTS_SUPER_MAGIC, NSFS_MAGIC,
+	};
+	struct statfs file;
+	struct statfs around;
+	struct stat inner;
+	struct stat outer;
+
+	if (fstatfs(fd, &file) != 0 || fstatfs(root, &around) != 0)
+		fail("cannot tell the file system of /etc/ld.so.preload of the image: %s", strerror(errno));
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
+		if (file.f_type == kernels[i])
+			fail("/etc/ld.so.preload of the image leads to a file of the kernel");
+	if (file.f_type == FUSE_SUPER_MAGIC && (around.f_type != FUSE_SUPER_MAGIC || fstat(fd, &inner) != 0 ||
+	                                        fstat(root, &outer) != 0 || inner.st_dev != outer.st_dev))
+		fail("/etc/ld.so.preload of the image leads to a FUSE file system");
+}
+
 /* The image's file, or an empty new one to mount over, as runtimes make for every mount. */
 static int open_target(int root)
 {
@@ -147,6 +217,7 @@ static int open_target(int root)
 	}
 	if (fd < 0)
 		fail("cannot open /etc/ld.so.preload of the container: %s", strerror(errno));
+	check_file_system(root, fd);
 	if (fstat(fd, &seen) != 0 || !S_ISREG(seen.st_mode))
 		fail("/etc/ld.so.preload of the image is not a file");
 	return fd;
@@ -154,21 +225,36 @@ static int open_target(int root)
 
 /* --- the merged file -------------------------------------------------------------------------------------------- */
 
-/* ld.so takes spaces, tabs and colons as the ends of names too. */
-static bool has_entry(const char *list, const char *entry)
+/*
+ * The names of the image's own, one on each line and without ours, in place: what comes out is never longer, but for the
+ * newline behind the last, for which read_all() has left room. As glibc's loader reads it (elf/rtld.c, do_preload()): a
+ * '#' anywhere, also in the middle of a word, takes the rest of its line away; spaces, tabs, colons and newlines end
+ * names; NUL ends all of it.
+ */
+static void normalize(char *list, const char *ours)
 {
 	const char *ends = " \t\n:";
+	const char *end = list + strlen(list);
+	const char *from = list;
+	char *to = list;
 
-	for (list += strspn(list, ends); *list; list += strspn(list, ends)) {
-		size_t length = strcspn(list, ends);
+	for (char *at = strchr(list, '#'); at; at = strchr(at, '#')) {
+		size_t length = strcspn(at, "\n");
 
-		if (*list == '#') /* a comment, to the end of its line */
-			length = strcspn(list, "\n");
-		else if (length == strlen(entry) && memcmp(list, entry, length) == 0)
-			return true;
-		list += length;
+		memset(at, ' ', length);
+		at += length;
 	}
-	return false;
+	while (from < end) { /* never looks behind `to`: the last newline stands where the NUL was */
+		size_t length = strcspn(from, ends);
+
+		if (length > 0 && (length != strlen(ours) || memcmp(from, ours, length) != 0)) {
+			memmove(to, from, length);
+			to += length;
+			*to++ = '\n';
+		}
+		from += length + 1;
+	}
+	*to = '\0';
 }
 
 static void write_file(int directory, const char *library, const char *rest)
@@ -225,15 +311,15 @@ static void preload(int root, const char *library, const char *label)
 {
 	int target = open_target(root);
 	char path[32];
-	int image = open(fd_path(target, path), O_RDONLY | O_CLOEXEC);
+	int image = open(fd_path(target, path), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
 	if (image < 0)
 		fail("cannot read /etc/ld.so.preload of the image: %s", strerror(errno));
 	char *list = read_all(image, PRELOAD_MAX, "/etc/ld.so.preload of the image");
 
 	close(image);
-	if (!has_entry(list, library))
-		cover(root, target, library, list, label);
+	normalize(list, library);
+	cover(root, target, library, list, label);
 	free(list);
 }
 
@@ -283,6 +369,7 @@ int main(int argc, char **argv)
 		      stderr);
 		return 2;
 	}
+	set_deadline();
 	char *state = read_all(STDIN_FILENO, STATE_MAX, "the container's state");
 	char *bundle = text_at(state, "bundle", "the container's state");
 	char *config = read_config(bundle);

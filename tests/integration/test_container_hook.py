@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,11 @@ class Bundle:
         )
 
     def run(
-        self, after: str = "cat rootfs/etc/ld.so.preload", state: str | None = None, **env: str
+        self,
+        after: str = "cat rootfs/etc/ld.so.preload",
+        state: str | None = None,
+        before: str = "true",
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         """The hook, and then `after`, in one mount namespace, as a runtime has it before it changes its root."""
         return subprocess.run(
@@ -49,7 +54,7 @@ class Bundle:
                 "--propagation=private",
                 "sh",
                 "-c",
-                f'mount --rbind rootfs rootfs && "$0" preload {LIBRARY} && {after}',
+                f'mount --rbind rootfs rootfs && {before} && "$0" preload {LIBRARY} && {after}',
                 CONTAINER_HOOK,
             ],
             input=self.state() if state is None else state,
@@ -80,10 +85,16 @@ def bundle(tmp_path: Path) -> Bundle:
         (None, f"{LIBRARY}\n"),
         ("", f"{LIBRARY}\n"),
         ("/usr/lib/libjemalloc.so\n", f"{LIBRARY}\n/usr/lib/libjemalloc.so\n"),
-        ("/usr/lib/libjemalloc.so", f"{LIBRARY}\n/usr/lib/libjemalloc.so"),
-        (f"# {LIBRARY}\n/a.so\n", f"{LIBRARY}\n# {LIBRARY}\n/a.so\n"),
+        ("/usr/lib/libjemalloc.so", f"{LIBRARY}\n/usr/lib/libjemalloc.so\n"),
+        (f"# {LIBRARY}\n/a.so\n", f"{LIBRARY}\n/a.so\n"),
         (f"{LIBRARY}.old\n", f"{LIBRARY}\n{LIBRARY}.old\n"),
-        (f"/a.so:{LIBRARY} /b.so\n", f"/a.so:{LIBRARY} /b.so\n"),
+        (f"/a.so:{LIBRARY} /b.so\n", f"{LIBRARY}\n/a.so\n/b.so\n"),
+        (f"{LIBRARY}\n", f"{LIBRARY}\n"),
+        (f"/evil.so {LIBRARY}\n", f"{LIBRARY}\n/evil.so\n"),
+        (f"x#y {LIBRARY}\n", f"{LIBRARY}\nx\n"),
+        (f"x#y {LIBRARY}", f"{LIBRARY}\nx\n"),
+        (f"a #\n\t:{LIBRARY}:: b#{LIBRARY}#\n#\nc", f"{LIBRARY}\na\nb\nc\n"),
+        (f"/a.so\0{LIBRARY}\n", f"{LIBRARY}\n/a.so\n"),
     ],
     ids=[
         "none",
@@ -92,7 +103,13 @@ def bundle(tmp_path: Path) -> Bundle:
         "no newline at its end",
         "ours in a comment",
         "a longer name",
-        "ours already",
+        "ours already, behind another",
+        "ours already, alone",
+        "ours already, behind an evil one",
+        "ours behind a comment in the middle of a word",
+        "the same without a newline",
+        "comments and ends of names of every kind",
+        "nothing counts behind a NUL",
     ],
 )
 def test_ours_goes_before_what_the_image_has(
@@ -157,6 +174,74 @@ def test_what_is_no_file_is_refused_at_once(bundle: Bundle, kind: str) -> None:
     done = bundle.run()
     assert done.returncode == 1
     assert "/etc/ld.so.preload of the image" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("proc", "keys"), ("proc", "kmsg"), ("sysfs", "kernel/notes"), ("proc", "self/environ")],
+)
+def test_a_link_to_a_file_of_the_kernel_is_refused_unread(
+    bundle: Bundle, kind: str, path: str
+) -> None:
+    """Reading /proc/kmsg takes the messages away and waits for the next one."""
+    (bundle.root / "kernel").mkdir()
+    bundle.preload.symlink_to(f"/kernel/{path}")
+    done = bundle.run(before=f"mount -t {kind} none rootfs/kernel")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "/etc/ld.so.preload of the image leads to a file of the kernel" in done.stderr
+
+
+def test_a_runtime_that_never_ends_its_sentence_is_not_waited_for(bundle: Bundle) -> None:
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run(
+            [CONTAINER_HOOK, "preload", LIBRARY],
+            stdin=reader,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not done within its deadline" in done.stderr
+
+
+FUSE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/dev/fuse", os.O_RDWR)
+os.set_inheritable(fd, True)
+options = f"fd={fd},rootmode=100644,user_id=0,group_id=0".encode()
+if libc.mount(b"image", b"rootfs/etc/ld.so.preload", b"fuse", 0, options) != 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK), reason="no FUSE in this kernel")
+def test_a_server_of_the_image_that_never_answers_is_not_waited_for(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    bundle.preload.write_text("")
+    script = tmp_path / "fuse.py"
+    script.write_text(FUSE)
+    hook = f"{CONTAINER_HOOK} preload {LIBRARY}; echo status $?"
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "--propagation=private", "sh", "-c"),
+            'mount --rbind rootfs rootfs && exec "$0" "$1" "$2"',
+            *(sys.executable, script, hook),
+        ],
+        input=bundle.state(),
+        capture_output=True,
+        text=True,
+        cwd=bundle.directory,
+        timeout=60,
+    )
+    assert done.stdout in ("status 1\n", "status 137\n"), done  # a sentence, or the kernel's
+    assert done.returncode == 0, done
 
 
 def test_no_library_of_the_image_gets_into_it(bundle: Bundle, tmp_path: Path) -> None:
