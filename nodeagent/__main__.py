@@ -52,6 +52,7 @@ from nodeagent.adapters.registration import SeqpacketDoorman
 from nodeagent.adapters.sd_notify import SdNotify
 from nodeagent.adapters.sqlite_file import LedgerTooNew
 from nodeagent.adapters.uevents import Uevents
+from nodeagent.adapters.web.probes import ProbeServer
 from nodeagent.adapters.wire import Wire
 from nodeagent.config import ConfigError, MetricsSettings, Settings, split_address
 from nodeagent.core.health import HealthChange
@@ -169,7 +170,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     except LedgerTooNew as error:
         raise Unavailable(str(error)) from error
     if ledger.was_rebuilt:
-        log.error("the ledger was damaged and put aside; the regions say what lives")
+        log.error("the ledger was put aside; the regions say what lives")
 
     clock = SystemClock()
     notify = SdNotify(environment.get("NOTIFY_SOCKET"))
@@ -306,6 +307,14 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     if settings.metrics.enabled:
         histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
         endpoints.append(make_metrics(settings.metrics, service, histograms, clock))
+    if settings.metrics.probes:
+        endpoints.append(
+            ProbeServer(
+                split_address(settings.metrics.probes),
+                service.loop_views,
+                clock.unix_s,
+            )
+        )
     node = Node(settings, clock, keeper, turns, gpus, nvml, service, endpoints, notify.send)
     nodes.append(node)
     node.held_up_s = mig.held_up_s

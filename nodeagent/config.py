@@ -151,6 +151,9 @@ class MetricsSettings:
     """Serve /metrics and /healthz."""
     listen: str = "127.0.0.1:9464"
     """Address and port. Loopback by default: the labels name users' jobs."""
+    probes: str = ""
+    """Address and port of a listener for /healthz and /readyz alone, for a pod's probes. Empty:
+    none, both are beside /metrics only."""
     dcgm: str = _choice("off", "off", "on", "auto")
     """Also serve dcgm-exporter's default counters under its names. auto: only when nothing answers
     at 127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
@@ -387,10 +390,13 @@ def _check_together(settings: Settings) -> list[str]:
             f"planner.smallest_quantum_ms: two turns of {planner.smallest_quantum_ms:g} ms do not"
             f" fit into planner.period_ms ({planner.period_ms:g})"
         )
-    try:
-        split_address(settings.metrics.listen)
-    except ValueError as error:
-        problems.append(f"metrics.listen: {error}")
+    addresses = {"listen": settings.metrics.listen, "probes": settings.metrics.probes}
+    for name, address in addresses.items():
+        try:
+            if address or name == "listen":
+                split_address(address)
+        except ValueError as error:
+            problems.append(f"metrics.{name}: {error}")
     return (
         problems
         + _check_metrics(settings.metrics)

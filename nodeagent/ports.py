@@ -71,6 +71,10 @@ class Processes(Protocol):
         as a tenant wrote them. Claims with nobody behind them are absent. Costs at most one
         pass over /proc."""
 
+    def users_of(self, grant: GrantId, uid: int, pod_uid: str) -> list[ProcessHandle]:
+        """Who has a region of this grant mapped whose files may be gone: processes of the user,
+        or of the pod where one is named. Costs one pass over /proc."""
+
     def maps_file(self, pid: int, device: int, inode: int) -> bool | None:
         """Has this process the file mapped? None: may not look."""
 

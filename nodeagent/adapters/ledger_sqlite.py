@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.adapters.sqlite_file import SqliteFile
+from nodeagent.adapters.sqlite_file import UNREADABLE, SqliteFile, row_sum
 from nodeagent.core.events import read_plain, write_plain
 from nodeagent.ports import GrantRecord, GrantState, LedgerLost, LibraryIdentity
 from nodeagent.queue_ports import Done, Fence, Work, WorkKey
 from nodeagent.units import GrantId
 from nodeagent.watch_ports import AuditRow, Hold
+
+log = logging.getLogger(__name__)
 
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""
@@ -57,6 +60,8 @@ CREATE TABLE driver_files (
     id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (boot_id, body)
 ) STRICT;
 """
+_SCHEMA_5: Final = "ALTER TABLE grants ADD COLUMN crc INTEGER;"
+"""row_sum() of it; NULL: of an earlier version."""
 KEEP_AUDIT: Final = 10_000
 """Rows of acts kept, whatever became of their grants."""
 KEEP_DRIVER_FILES: Final = 1000
@@ -68,14 +73,17 @@ class SqliteLedger:
     def __init__(self, path: Path, boot_id: str) -> None:
         """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
         self._boot_id = boot_id
-        self._file = SqliteFile(path, (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4))
+        schemas = (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)
+        self._file = SqliteFile(path, schemas, settle=self._settle)
         self._run = self._file.run
-        ended = GrantState.ENDED.value
-        # Processes, cgroups and pins of an earlier boot died with it, and so did its grants.
-        self._run("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
-        self._run("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
-        self._run("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
-        self._run(
+
+    def _settle(self, db: sqlite3.Connection) -> None:
+        """Processes, cgroups and pins of an earlier boot died with it, and so did its grants."""
+        ended, boot_id = GrantState.ENDED.value, self._boot_id
+        db.execute("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
+        db.execute("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
+        db.execute("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
+        db.execute(
             "DELETE FROM grants WHERE state = ? AND grant_id NOT IN (SELECT grant_id FROM"
             " grants WHERE state = ? ORDER BY written_unix_s DESC LIMIT ?)",
             (ended, ended, KEEP_ENDED),
@@ -86,16 +94,21 @@ class SqliteLedger:
         return self._file.was_rebuilt
 
     def load(self) -> list[GrantRecord]:
-        """Grants of this boot that have not ended. A row that cannot be read is skipped: its
-        region tells more."""
+        """Grants of this boot that have not ended. A row that cannot be read, or is not what was
+        written, is skipped: its region has a copy."""
         rows = self._run(
-            "SELECT body FROM grants WHERE boot_id = ? AND state != ?",
+            "SELECT grant_id, body, crc FROM grants WHERE boot_id = ? AND state != ?",
             (self._boot_id, GrantState.ENDED.value),
         )
         records = []
-        for (body,) in rows:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+        for grant, body, crc in rows:
+            if crc is not None and crc != row_sum(grant, body):
+                log.error("the ledger's row of grant %.64s is damaged and not believed", grant)
+                continue
+            try:
                 records.append(read_plain(GrantRecord, json.loads(body)))
+            except UNREADABLE as error:
+                log.error("the ledger's row of grant %.64s cannot be read: %s", grant, error)
         return records
 
     def ended(self) -> frozenset[GrantId]:
@@ -108,10 +121,17 @@ class SqliteLedger:
     def store(self, record: GrantRecord) -> None:
         body = _json(record)
         self._run(
-            "INSERT INTO grants VALUES (?, ?, ?, ?, ?) ON CONFLICT (grant_id) DO UPDATE SET"
+            "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (grant_id) DO UPDATE SET"
             " state = excluded.state, written_unix_s = excluded.written_unix_s,"
-            " body = excluded.body",
-            (record.grant, record.boot_id, record.state.value, time.time(), body),
+            " body = excluded.body, crc = excluded.crc, boot_id = excluded.boot_id",
+            (
+                record.grant,
+                record.boot_id,
+                record.state.value,
+                time.time(),
+                body,
+                row_sum(record.grant, body),
+            ),
         )
 
     # --- acts of our own accord ---
@@ -134,7 +154,7 @@ class SqliteLedger:
         """A row that cannot be read is of a later version, and left to it."""
         found = []
         for number, body in self._run(_HOLDS, (self._boot_id,)):
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(*UNREADABLE):
                 found.append(_hold(number, body))
         return found
 
@@ -159,7 +179,7 @@ class SqliteLedger:
         )
         found = []
         for (body,) in rows:
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(*UNREADABLE):
                 found.append(read_plain(LibraryIdentity, json.loads(body)))
         return found
 
@@ -187,7 +207,7 @@ class SqliteLedger:
     def _bodies(self, table: str, kind: type[Any], which: str = "", *values: str) -> list[Any]:
         found = []
         for (body,) in self._run(f"SELECT body FROM {table} {which}", values):
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(*UNREADABLE):
                 found.append(read_plain(kind, json.loads(body)))
         return found
 
@@ -221,7 +241,7 @@ def read_holds(path: Path, boot_id: str) -> list[Hold]:
             return [_hold(number, body) for number, body in db.execute(_HOLDS, (boot_id,))]
         finally:
             db.close()
-    except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+    except (sqlite3.Error, *UNREADABLE) as error:
         raise LedgerLost(f"{path}: {error}") from error
 
 

@@ -121,17 +121,22 @@ def _move(made: Path, place: Path) -> None:
 def _use(place: Path) -> None:
     """Note that a program of this boot has it. By the boot's id: clocks are set back and forth."""
     note = place / _NOTE
-    if not note.is_file() or note.read_text(encoding="ascii") != boot_id():
+    if not note.is_file() or not _of_this_boot(note):
         new = place / f"{_NOTE}.{os.getpid()}"
         new.write_text(boot_id(), encoding="ascii")
         new.replace(note)
+
+
+def _of_this_boot(note: Path) -> bool:
+    """As bytes: a damaged note is another boot's."""
+    return note.read_bytes() == boot_id().encode()
 
 
 def _forget(root: Path, keep: Path) -> None:
     """Remove what nobody was given since the machine started: no program can have it."""
     for entry in root.iterdir():
         try:
-            of_this_boot = (entry / _NOTE).read_text(encoding="ascii") == boot_id()
+            of_this_boot = _of_this_boot(entry / _NOTE)
         except OSError:
             of_this_boot = boot_id() in entry.name  # being made, or moved away, just now
         if entry != keep and not of_this_boot:

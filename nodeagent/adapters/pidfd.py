@@ -15,8 +15,9 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 
+from nodeagent.adapters.region_users import users_of
 from nodeagent.ports import Process, ProcessHandle
-from nodeagent.units import SlotIndex
+from nodeagent.units import GrantId, SlotIndex
 
 SO_PEERPIDFD = 77
 """Linux 6.5; not in the socket module before Python 3.13."""
@@ -119,6 +120,22 @@ class SystemProcesses:
                 handle = self.find(process.pid, process.starttime_ticks)
                 if handle is not None:
                     found[claimed] = handle
+        return found
+
+    def users_of(self, grant: GrantId, uid: int, pod_uid: str) -> list[ProcessHandle]:
+        found: list[ProcessHandle] = []
+        for pid in users_of(grant, pod_uid):
+            try:
+                process = read_process(pid)
+            except OSError:
+                continue
+            handle = self.find(pid, process.starttime_ticks)
+            if handle is None:
+                continue
+            if pod_uid or process.uid in (uid, 0):
+                found.append(handle)
+            else:
+                handle.close()
         return found
 
     def maps_file(self, pid: int, device: int, inode: int) -> bool | None:

@@ -360,7 +360,7 @@ class TmpfsRegions:
             with beneath.directory(self._found(grant)) as root:
                 text = beneath.read_beneath(root, RECORD_FILE)
             record: GrantRecord = read_plain(GrantRecord, json.loads(text))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
         return record if record.grant == grant else None
 

@@ -40,7 +40,8 @@ from nodeagent.ports import (
     UsageImage,
     Waiting,
 )
-from nodeagent.units import NS_PER_S, GrantId, RequestId, SlotIndex
+from nodeagent.shell.lost_region import LostRegion
+from nodeagent.units import MAX_SLOTS, NS_PER_S, GrantId, RequestId, SlotIndex
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Open:
     """A registration was refused, and logged."""
     image: UsageImage | None = None
     """Its last reading, nothing of it believed."""
+    lost: bool = False
+    """Its files are gone while processes have them mapped: nothing is known of its usage."""
     half_claims: set[SlotIndex] = field(default_factory=set)
     """Claims seen without a start time: their owner may be between two stores."""
 
@@ -453,24 +456,33 @@ class Keeper:
             if found is not None and found.boot_id == self.book.boot_id:
                 records[grant] = found
                 self._remember(found)
+        lost = []
         for grant, record in records.items():
-            if grant not in present or not self._restore_one(record):
+            region = self._open_region(record, grant in present)
+            if region is None:
+                lost.append(record)
+            else:
+                self._restore_one(record, region)
+        for record in lost:  # last: processes of the other grants are known now
+            if not self._hold_lost(record):
                 self._remember(ev.ended(record))
-                present.discard(grant)
-                self._regions.remove(grant)
+                present.discard(record.grant)
+                self._regions.remove(record.grant)
         for grant in present - records.keys():
             log.info("grant %s: removed, left over from an earlier run", grant)
             self._regions.remove(grant)
         self.adopt_claims()
 
-    def _restore_one(self, record: GrantRecord) -> bool:
-        if record.state is GrantState.ENDED:
-            return False
+    def _open_region(self, record: GrantRecord, present: bool) -> Region | None:
+        if not present or record.state is GrantState.ENDED:
+            return None
         try:
-            region = self._regions.open(record, self.book.limits(record))
+            return self._regions.open(record, self.book.limits(record))
         except RegionDamaged as error:
             log.warning("grant %s: %s", record.grant, error)
-            return False
+            return None
+
+    def _restore_one(self, record: GrantRecord, region: Region) -> None:
         self._adopt_region(record, region)
         opened = self.open[record.grant]
         slots = []
@@ -484,6 +496,39 @@ class Keeper:
         self._count(opened)
         log.info("grant %s: taken over, %d processes", record.grant, len(slots))
         self.apply(ev.Restored(record, self._find_owner(record), tuple(slots)))
+
+    def _hold_lost(self, record: GrantRecord) -> bool:
+        """Without a region that can be used: whoever lives keeps the quota, until they have ended.
+        False: nobody does."""
+        if record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
+            return False  # nobody had it yet, or nobody was left
+        container = record.container
+        known = self.tenant_pids()
+        handles: list[ProcessHandle] = []
+        for handle in self.processes.users_of(
+            record.grant, record.owner.uid, container.pod_uid if container is not None else ""
+        ):
+            if handle.process.pid in known or len(handles) == MAX_SLOTS:
+                handle.close()
+            else:
+                handles.append(handle)
+        # A container's next start needs a region: its grant ends with those that run now.
+        owned = container is None and self._find_owner(record)
+        if not handles and not owned:
+            return False
+        physical = [device.physical_bytes for device in record.devices]
+        opened = Open(LostRegion(), GrantAccount(physical), lost=True)
+        self.open[record.grant] = opened
+        slots = []
+        for index, handle in enumerate(handles):
+            slots.append((SlotIndex(index), handle.process))
+            self._watch(record.grant, opened, handle, SlotIndex(index), 1)
+        log.error(
+            "grant %s: its region's files are gone or damaged: its quota is held until its"
+            " processes have ended, new ones of it get no CUDA",
+            record.grant,
+        )
+        self.apply(ev.Restored(record, owned, tuple(slots)))
         return True
 
     def _find_owner(self, record: GrantRecord) -> bool:

@@ -28,6 +28,7 @@ from nodeagent.ports import (
     GpuView,
     GrantAsk,
     Granted,
+    GrantRecord,
     GrantView,
     HostFigures,
     LoopView,
@@ -315,7 +316,7 @@ class Service:
         return NodeView(
             gpus=tuple(self._gpu_views()),
             grants=tuple(self._view(held) for held in grants),
-            loops=tuple(LoopView(name, at) for name, at in sorted(self.loops.items())),
+            loops=self.loop_views(),
             waiting=len(self._keeper.book.queue),
             reading_age_s=None if read_at is None else (now_ns - read_at) / NS_PER_S,
             driver_version=self._gpus.driver_version,
@@ -335,6 +336,9 @@ class Service:
             counters=self.counters(),
             queue=self.queue.view() if self.queue is not None else None,
         )
+
+    def loop_views(self) -> tuple[LoopView, ...]:
+        return tuple(LoopView(name, at) for name, at in sorted(self.loops.items()))
 
     def _gpu_views(self) -> list[GpuView]:
         loads = self._keeper.book.loads()
@@ -418,7 +422,7 @@ class Service:
             pid=record.owner.pid,
             command=record.command,
             policy=record.policy,
-            state="paused" if record.paused and record.state == "active" else record.state.value,
+            state=_shown_state(record, opened),
             created_unix_s=record.created_unix_s,
             processes=len(held.slots),
             tamper_events_total=sum(opened.account.tampers.values()) if opened else 0,
@@ -469,6 +473,12 @@ class Service:
         if held is None:
             raise Refused(RefusalKind.NOT_FOUND, f"grant {grant} has ended")
         return held
+
+
+def _shown_state(record: GrantRecord, opened: Open | None) -> str:
+    if opened is not None and opened.lost:
+        return "lost"
+    return "paused" if record.paused and record.state == "active" else record.state.value
 
 
 def check_ask(ask: GrantAsk, max_wait_s: float) -> None:

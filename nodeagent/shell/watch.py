@@ -193,7 +193,7 @@ class Watch:
                     GpuUser(
                         subject,
                         unit_of(gpu, one),
-                        known is not None,
+                        known is not None or self._is_lost(subject.grant),
                         known is None and subject.uid == 0 and self._is_exempt(subject),
                         one.memory_bytes,
                         one.sm_ratio,
@@ -211,7 +211,7 @@ class Watch:
     def _grants(self) -> Iterable[GrantSight]:
         for grant, opened in self._keeper.open.items():
             held = self._keeper.book.grants.get(grant)
-            if held is None or not opened.tenants:
+            if held is None or not opened.tenants or opened.lost:
                 continue
             subject = self._of_grant(grant)
             tampers = sum(opened.account.tampers.values())
@@ -235,6 +235,11 @@ class Watch:
                     tampers,
                     hooks if index == 0 else (),
                 )
+
+    def _is_lost(self, grant: GrantId | None) -> bool:
+        """Who is registered there is not known any more, and nobody is held for that."""
+        opened = self._keeper.open.get(grant) if grant is not None else None
+        return opened is not None and opened.lost
 
     def _of_grant(self, grant: GrantId) -> Subject:
         """The grant as a whole; a container's by the cgroup of one of its registered processes."""

@@ -12,6 +12,7 @@ import ctypes
 import json
 import mmap
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -85,6 +86,11 @@ class TenantProcess:
             case ["disguise", slot, pid]:
                 self.usage.slot[int(slot)].claim_starttime = read_process(int(pid)).starttime_ticks
                 self.usage.slot[int(slot)].self_claim = int(pid) << 32 | 1
+            case ["fork"]:
+                child = os.fork()
+                if child == 0:
+                    signal.pause()
+                return {"pid": child}
             case ["exec"]:
                 os.execv(sys.executable, [sys.executable, "-c", _OTHER_PROGRAM])
             case ["entry", slot]:

@@ -141,7 +141,7 @@ def test_what_the_ledger_does_not_know_is_adopted_by_its_region(copy: bool) -> N
             one.kill()
 
 
-def test_a_garbled_region_of_a_live_grant_is_removed_not_believed() -> None:
+def test_a_garbled_region_of_a_live_grant_is_not_believed_and_its_quota_is_kept() -> None:
     with daemon() as node:
         tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "broken")
         (grant,) = node.grants()
@@ -150,8 +150,68 @@ def test_a_garbled_region_of_a_live_grant_is_removed_not_believed() -> None:
         policy.chmod(0o644)
         policy.write_bytes(b"\xff" * c.POLICY_BYTES)
         node.start()
-        assert node.grants() == []
+        (kept,) = node.grants()
+        assert (kept.grant, kept.state, kept.directory) == (grant.grant, "lost", "")
         tenant.kill()
+        until("its quota is back", lambda: not node.grants())
+        assert not Path(grant.directory).exists()
+
+
+def _remove_files(directory: Path, how: str) -> None:
+    if how == "umount":
+        subprocess.run(["umount", "-l", directory], check=True)
+        directory.rmdir()
+        return
+    for file in directory.iterdir():
+        file.unlink()
+    if how == "rmdir":
+        subprocess.run(["umount", "-l", directory], check=False, capture_output=True)
+        directory.rmdir()
+
+
+@pytest.mark.parametrize("how", ["unlink", "rmdir", "umount"])
+def test_region_files_that_root_removed_give_nobody_their_quota_twice(how: str) -> None:
+    """80 GiB of one card: 60 are held by a, whose files go; b must not be given 60, too."""
+    with daemon() as node:
+        with node.client() as client:
+            card = client.node_info().gpus[0].uuid
+        wanted = ("--gpumem", "60Gi", "--cores", "70", "--gpu-uuid", card)
+        a = node.run(*wanted, "--name", "a")
+        a.do("register")
+        (grant,) = node.grants()
+        if how == "umount" and not os.path.ismount(grant.directory):
+            pytest.skip("regions have no mounts of their own here")
+        node.kill()
+        _remove_files(Path(grant.directory), how)
+        node.start()
+        (kept,) = node.grants()
+        assert (kept.name, kept.state, kept.pid, kept.processes) == ("a", "lost", a.pid, 1)
+        asked = ("run", *wanted, "--", "true")
+        done = node.sluice(*asked)
+        assert done.returncode == 125
+        assert "do not fit" in done.stderr or "free" in done.stderr, done.stderr
+        assert f"grant {grant.grant}: its region's files are gone" in node.log.read_text()
+        node.kill()
+        node.start()
+        assert [one.name for one in node.grants()] == ["a"], "over another restart, too"
+        a.kill()
+        until("its quota is back", lambda: not node.grants())
+        assert node.sluice(*asked).returncode == 0
+
+
+def test_children_of_an_owner_that_ended_keep_the_quota_of_removed_files() -> None:
+    with daemon() as node:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "family")
+        child = tenant.do("fork")["pid"]
+        (grant,) = node.grants()
+        node.kill()
+        _remove_files(Path(grant.directory), "unlink")
+        tenant.kill()
+        node.start()
+        (kept,) = node.grants()
+        assert (kept.name, kept.state, kept.processes) == ("family", "lost", 1)
+        os.kill(child, signal.SIGKILL)
+        until("its quota is back", lambda: not node.grants())
 
 
 def test_a_second_daemon_in_the_same_place_refuses_to_start() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.adapters.metrics_http import Access, Certificate, MetricsServer
+from nodeagent.adapters.web.clients import MOST, Clients, origin_of
+from nodeagent.adapters.web.probes import ProbeServer
 from nodeagent.core.exposition import OPENMETRICS, TEXT
 from nodeagent.ports import LoopView
 from tests.unit.nodeagent.views import node
@@ -126,3 +128,72 @@ def test_tls_and_a_renewed_certificate_without_a_restart(tmp_path: Path) -> None
     files[0].unlink()
     served_with.refresh()
     assert served("GET /metrics HTTP/1.1", certificate=served_with, trust=renewed)[0][2] == b"page"
+
+
+def test_who_is_silent_takes_nothing_from_who_asks() -> None:
+    """200 connections that say nothing, from one address and from many: each scrape is answered."""
+
+    async def run() -> list[bytes]:
+        server = MetricsServer("127.0.0.1", 0, node, lambda _: b"page", lambda: NOW_S)
+        probes = ProbeServer(("127.0.0.1", 0), lambda: node().loops, lambda: NOW_S)
+        for one in (server, probes):
+            await one.start()
+        silent = []
+        answers = []
+        for number in range(200):
+            for one in (server, probes):
+                local = (f"127.0.{number % 50}.2", 0)
+                silent.append(
+                    await asyncio.open_connection("127.0.0.1", one.port, local_addr=local)
+                )
+            if number % 20 == 19:
+                for one, path in ((server, "/metrics"), (server, "/healthz"), (probes, "/readyz")):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+                    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                    answers.append((await reader.read()).rpartition(b"\r\n")[2])
+                    writer.close()
+        assert len(server.clients) <= MOST
+        for _, writer in silent:
+            writer.close()
+        for one in (server, probes):
+            await one.close()
+        return answers
+
+    assert asyncio.run(run()) == [b"page", b"ok\n", b"ok\n"] * 10
+
+
+def test_probes_answer_nothing_else() -> None:
+    async def run() -> bytes:
+        probes = ProbeServer(("127.0.0.1", 0), lambda: (), lambda: NOW_S)
+        await probes.start()
+        found = b""
+        for path in ("/metrics", "/readyz", "/healthz"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            found += (await reader.read()).split(b"\r\n")[0] + b"\n"
+            writer.close()
+        await probes.close()
+        return found
+
+    assert asyncio.run(run()).decode().splitlines() == [
+        "HTTP/1.1 404 Not Found",
+        "HTTP/1.1 503 Service Unavailable",
+        "HTTP/1.1 200 OK",
+    ]
+
+
+def test_the_address_with_the_most_makes_room_its_oldest_silent_one_first() -> None:
+    gone: list[str] = []
+    clients = Clients(most=4, most_per_address=3)
+    for name in ("a1", "b1", "b2"):
+        one = clients.enter(name[0], lambda name=name: gone.append(name))
+        one.asked = name == "b1"
+    clients.enter("c", lambda: gone.append("c1"))
+    clients.enter("d", lambda: gone.append("d1"))
+    assert gone == ["b2"], "b1 is being answered"
+    for name in ("a2", "a3", "a4"):
+        clients.enter("a", lambda name=name: gone.append(name))
+    assert gone == ["b2", "a1", "a2", "a3"], "a has the most by then, and pays for itself"
+    assert len(clients) == 4
+    assert origin_of("2001:db8::1") == origin_of("2001:db8::2") != origin_of("2001:db8:0:1::1")
+    assert origin_of("::ffff:10.0.0.1") == origin_of("10.0.0.1") == "10.0.0.1"

@@ -196,7 +196,7 @@ def test_every_process_of_a_grant_that_was_stopped_goes_on_and_no_other() -> Non
             process = Process(pid, pid * 10, 1000, 1000)
             tenants[pid] = SimpleNamespace(handle=SimpleNamespace(process=process), process=process)
         account = SimpleNamespace(tampers={"x": 0}, total=total, activity=total)
-        opened = SimpleNamespace(tenants=tenants, account=account, image=None)
+        opened = SimpleNamespace(tenants=tenants, account=account, image=None, lost=False)
         it.world.open[GrantId("g1")] = opened
         one.record = replace(one.record, devices=(SimpleNamespace(gpu="GPU-0"),))  # type: ignore[arg-type]
         await it.looks(on_gpu(), 1)
