@@ -1,0 +1,1 @@
+"""Every fault that was thought of beforehand, and what becomes of it: cases.py is the list."""

@@ -1,0 +1,381 @@
+"""The list of faults: what is done, what must become of it, and which tests show that.
+
+The letters: A ways around the interposer, B the shared memory, C clocks, D the daemon and its disk, E the kubelet, F the
+GPU, G the network and the queue controller, H what comes in files. The tests of a case are the whole of it together;
+test_cases.py checks that each exists, and `make test-faults` runs them and writes what came out to build/faults.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    what: str
+    """What is done → what must come out."""
+    tests: tuple[str, ...] = ()
+    """FILE::TEST below tests/, without parameters."""
+    not_applicable: str = ""
+    """Why there is nothing to test."""
+
+
+SELFTEST = "integration/test_selftest.py::test_by_mount_everything_is_hooked_that_the_page_says"
+WITHOUT_DRA = (
+    "Sluice speaks the device plugin API; it has no DRA driver, and nothing to prepare or unprepare"
+)
+
+CASES: tuple[Case, ...] = (
+    # --- A: ways around the interposer ---
+    Case(
+        "A1",
+        "the environment is cleared → hooked",
+        (
+            "integration/test_injection.py::test_an_empty_environment_changes_nothing",
+            "integration/test_pods.py::test_clearing_the_environment_changes_nothing",
+        ),
+    ),
+    Case(
+        "A2",
+        "a setuid program, for which the linker drops LD_PRELOAD → hooked",
+        ("faults/test_bypass.py::test_a2_a_setuid_program_is_hooked",),
+    ),
+    Case(
+        "A3",
+        "a static program without a loader opens a GPU → told within 2 s, contained within 5 s",
+        (
+            "faults/test_bypass.py::test_a3_a_static_program_is_told_and_its_container_refused_and_held",
+        ),
+    ),
+    Case("A4", "the tenant's own LD_PRELOAD before ours → hooked", (SELFTEST,)),
+    Case(
+        "A5",
+        "LD_AUDIT binds the symbols elsewhere → hooked",
+        ("faults/test_bypass.py::test_a5_an_auditor_of_the_linker_is_hooked",),
+    ),
+    Case(
+        "A6",
+        "a plugin opened with RTLD_DEEPBIND → hooked",
+        (SELFTEST, "faults/test_bypass.py::test_a6_a7_a_plugin_linked_to_the_driver_is_hooked"),
+    ),
+    Case(
+        "A7",
+        "a plugin in a namespace of dlmopen → hooked",
+        (SELFTEST, "faults/test_bypass.py::test_a6_a7_a_plugin_linked_to_the_driver_is_hooked"),
+    ),
+    Case(
+        "A8",
+        "symbols looked up by hand in the loaded files → hooked, or counted against what is accounted",
+        (
+            "faults/test_bypass.py::test_a8_who_looks_for_the_driver_among_the_loaded_files_finds_us",
+            "ebpf/test_audit.py::test_launches_without_us_are_seen",
+        ),
+    ),
+    Case(
+        "A9",
+        "the tenant brings its own copy of the driver → named and told within 2 s",
+        (
+            "integration/test_watch.py::test_a_copied_driver_is_named",
+            "integration/test_watch.py::test_in_a_grant_it_is_held_by_default_and_its_neighbours_are_not",
+            "ebpf/test_audit.py::test_a_copied_driver_is_noticed_by_its_inode",
+        ),
+    ),
+    Case(
+        "A10",
+        "a loader patched so that it reads no preload file → hooked",
+        ("faults/test_bypass.py::test_a10_a_linker_that_knows_no_preload_file_is_hooked",),
+    ),
+    Case(
+        "A11",
+        "chroot into a tree without our mounts → told and held",
+        ("faults/test_bypass.py::test_a11_who_leaves_by_chroot_is_told_and_held",),
+    ),
+    Case(
+        "A12",
+        "our mounts covered in a user namespace → told and held",
+        (
+            "faults/test_bypass.py::test_a12_who_mounts_over_us_in_a_user_namespace_is_told_and_held",
+        ),
+    ),
+    Case(
+        "A13",
+        "the library cannot be loaded or finds no region → CUDA is refused, never unlimited",
+        (
+            SELFTEST,
+            "integration/test_whole_node.py::test_without_its_region_a_program_gets_no_cuda_rather_than_unlimited_cuda",
+            "interpose/test_manners.py::test_one_line_and_no_more_when_cuda_is_refused",
+        ),
+    ),
+    Case(
+        "A14",
+        "a GPU opened by the system call of 32-bit programs → told",
+        ("ebpf/test_opens.py::test_an_open_is_told_within_a_second_whatever_the_way",),
+    ),
+    Case(
+        "A15",
+        "a GPU opened through io_uring → told, and refused where it may not",
+        (
+            "ebpf/test_opens.py::test_an_open_is_told_within_a_second_whatever_the_way",
+            "ebpf/test_opens.py::test_a_refused_cgroup_gets_no_gpu_and_nobody_else_notices",
+        ),
+    ),
+    Case(
+        "A16",
+        "the byte under a probe restored → told, nobody crashes",
+        (
+            "ebpf/test_audit.py::test_code_that_was_written_over_is_noticed",
+            "ebpf/test_audit.py::test_a_restored_nop_of_our_own_probe_is_noticed",
+        ),
+    ),
+    Case(
+        "A17",
+        "NVIDIA_VISIBLE_DEVICES=all without an allocation → refused by the configuration, told at the open",
+        (
+            "ebpf/test_contain.py::test_an_opener_without_an_allocation_is_refused_and_held_and_nobody_else",
+            "unit/nodeagent/test_safety.py::test_who_may_take_gpus_by_a_variable",
+        ),
+    ),
+    Case(
+        "A18",
+        "every symbol of the driver's headers → hooked or listed",
+        (
+            "interpose/test_exports.py::test_exactly_the_real_librarys_symbols_are_exported",
+            "interpose/test_resolve.py::test_every_wrapped_name_in_every_version_and_flavour_is_its_wrapper",
+            "interpose/test_resolve.py::test_what_is_not_wrapped_comes_from_the_driver_untouched",
+        ),
+    ),
+    # --- B: the shared memory ---
+    Case(
+        "B1",
+        "the usage file truncated → repaired and counted, the neighbour unharmed",
+        (
+            "integration/test_daemon_hostile.py::test_truncating_the_usage_file_is_repaired_and_counted",
+        ),
+    ),
+    Case("B2", "the usage file grown → no space, repaired and counted"),
+    Case("B3", "holes punched into the usage file → the process registers anew or goes on"),
+    Case(
+        "B4",
+        "random bytes everywhere → no crash, no absurd figure",
+        (
+            "integration/test_daemon_hostile.py::test_garbage_everywhere_is_counted_and_believed_nowhere",
+            "fuzz/test_corpus.py::test_no_input_of_the_corpus_is_a_finding",
+        ),
+    ),
+    Case("B5", "magic, version and sizes of the header changed → counted, believed nowhere"),
+    Case("B6", "a slot in the name of pid 1 or a stranger → no signal to anybody"),
+    Case(
+        "B7",
+        "counters at 2⁶⁴ − 1 or running backwards → clamped and counted",
+        (
+            "integration/test_daemon_hostile.py::test_an_impossible_value_is_counted_and_not_shown",
+            "integration/test_daemon_hostile.py::test_a_counter_that_runs_backwards_is_counted",
+            "unit/nodeagent/test_usage.py::test_a_counter_that_stays_wrong_is_counted_at_every_look",
+        ),
+    ),
+    Case(
+        "B8",
+        "a link, a pipe or a device in the place of a file → refused",
+        (
+            "unit/nodeagent/test_beneath.py::test_links_and_ways_out_are_refused",
+            "unit/nodeagent/test_beneath.py::test_a_pipe_does_not_make_us_wait_and_is_refused",
+            "unit/nodeagent/test_beneath.py::test_a_file_is_replaced_whole_and_links_planted_in_its_way_are_not_followed",
+        ),
+    ),
+    Case(
+        "B9",
+        "SIGKILL at any instruction, thousands of times → 0 overshoot, 0 left charged",
+        ("interpose/test_torture.py::test_1000_kills_never_pass_the_limit_and_leak_nothing",),
+    ),
+    Case("B10", "a tenant stopped in the middle → the allocations of others do not wait for it"),
+    Case(
+        "B11",
+        "a storm of forks → 256 slots, the 257th is told so",
+        (
+            "integration/test_daemon_grants.py::test_the_257th_process_is_told_that_there_is_no_space",
+        ),
+    ),
+    Case("B12", "a process that becomes another 1,000 times → the slots stay as they are"),
+    Case("B13", "the pid of a dead process given to another → never taken for it"),
+    Case("B14", "one writes 0xff everywhere → its neighbour's work goes on at its rate"),
+    Case(
+        "B15", "the daemon killed while it publishes → readers keep a whole page, the next repairs"
+    ),
+    # --- C: clocks ---
+    Case("C1", "the wall clock steps by an hour and ten years → grants and shares as before"),
+    Case("C2", "a tenant in a time namespace of its own → its share as before, no burst"),
+    Case("C3", "all processes frozen and thawed → no burst"),
+    Case("C4", "the daemon stopped for long → jobs go on at their rate, no burst after it"),
+    Case(
+        "C5",
+        "clocks that race and run backwards → the virtual clock never does",
+        (
+            "properties/test_gate.py::test_the_virtual_clock_never_runs_backwards_nor_wraps",
+            "properties/test_gate.py::test_a_torn_or_hostile_plan_never_hangs_a_tenant",
+        ),
+    ),
+    # --- D: the daemon and its disk ---
+    Case(
+        "D1",
+        "kill -9 while it answers → nothing acknowledged is lost or given twice",
+        (
+            "kubelet/test_endurance.py::test_killed_while_it_answers_nothing_acknowledged_is_lost_or_given_twice",
+            "kubelet/test_stateful.py::TestMachine::runTest",
+        ),
+    ),
+    Case("D2", "the state disk is full → refused cleanly, jobs go on, recovers when there is room"),
+    Case("D3", "fdatasync fails → the daemon ends with 75 and loses nothing silently"),
+    Case(
+        "D4", "any system call fails for want of descriptors or memory → no hang, nothing damaged"
+    ),
+    Case("D5", "the database truncated, zeroed, bits flipped, older, newer → put aside or refused"),
+    Case(
+        "D6",
+        "state of another boot → not believed",
+        ("unit/nodeagent/test_ledger.py::test_another_boot_has_none_of_them",),
+    ),
+    Case(
+        "D7",
+        "two daemons → the second refuses to start",
+        (
+            "integration/test_daemon_restart.py::test_a_second_daemon_in_the_same_place_refuses_to_start",
+            "unit/nodeagent/test_cli.py::test_one_state_directory_has_one_daemon",
+        ),
+    ),
+    Case(
+        "D8",
+        "the daemon hangs → the watchdog starts it again, jobs are unaffected",
+        ("packages/test_machine.py::test_a_stopped_daemon_is_started_again_and_its_jobs_go_on",),
+    ),
+    Case("D9", "the disk of the log is full, standard error is closed → it keeps running"),
+    Case("D10", "a memory limit of 64 MiB → ended and started again, grants and jobs stay"),
+    # --- E: the kubelet ---
+    Case(
+        "E1",
+        "the kubelet restarts again and again → registered again each time",
+        ("kubelet/test_endurance.py::test_registered_again_after_every_restart_of_the_kubelet",),
+    ),
+    Case("E2", "the same Allocate a hundred times, and 32 at once → identical answers"),
+    Case("E3", "unknown, doubled, no, 100,000 and huge device ids → refused"),
+    Case("E4", "Prepare after Unprepare → refused", not_applicable=WITHOUT_DRA),
+    Case("E5", "Unprepare of an unknown claim → fine", not_applicable=WITHOUT_DRA),
+    Case("E6", "a container restarts again and again → no stale usage, no mounts left"),
+    Case("E7", "names and UIDs of pods with ways out, newlines, 4 KiB → refused or shown escaped"),
+    # --- F: the GPU ---
+    Case(
+        "F1",
+        "NVML does not start → unhealthy, and healthy later",
+        (
+            "integration/test_daemon_restart.py::test_without_nvml_the_daemon_serves_and_says_what_is_missing",
+            "integration/test_driver_trouble.py::test_a_replaced_driver_is_read_by_a_new_process_and_told",
+        ),
+    ),
+    Case(
+        "F2",
+        "a GPU falls off the bus → that one only",
+        ("integration/test_gpu_health.py::test_a_gpu_that_fell_off_the_bus_is_lost_alone",),
+    ),
+    Case(
+        "F3",
+        "every XID → the class of the table",
+        (
+            "unit/nodeagent/test_health.py::test_the_shipped_table_is_nvidias_catalogue",
+            "unit/nodeagent/test_health.py::test_a_code_nobody_knows_is_looked_at",
+        ),
+    ),
+    Case(
+        "F4",
+        "NVML hangs → everything else goes on, the reader is replaced",
+        (
+            "integration/test_driver_trouble.py::test_a_hung_driver_leaves_running_grants_and_all_else_alone",
+        ),
+    ),
+    Case(
+        "F5",
+        "the driver is replaced under us → read anew, regions are kept",
+        (
+            "integration/test_driver_trouble.py::test_a_replaced_driver_is_read_by_a_new_process_and_told",
+            "integration/test_driver_replaced.py::test_the_driver_from_before_an_update_is_no_foreign_one",
+        ),
+    ),
+    Case("F6", "a kernel that never ends → told as a runaway, its grant held, others go on"),
+    Case(
+        "F7",
+        "the driver refuses an allocation after it was charged → the charge is given back",
+        (
+            "interpose/test_accounting.py::test_charges_equal_the_devices_truth_after_each_of_a_thousand_steps",
+        ),
+    ),
+    Case(
+        "F8",
+        "a process has twice the memory it accounts → told after three looks",
+        (
+            "unit/nodeagent/test_detection.py::test_memory_beyond_the_slack_is_told_after_three_looks",
+        ),
+    ),
+    # --- G: the network and the queue controller ---
+    Case(
+        "G1",
+        "a node is cut off → jobs go on, nothing starts after the lease, reconciled when it heals",
+        ("queue/service/test_partition.py::test_a_partition_stops_nothing_and_starts_nothing",),
+    ),
+    Case("G2", "the network works in one direction only → as if it were cut"),
+    Case("G3", "delay, loss, reordering, 1 kbit/s → started once, nothing piles up"),
+    Case("G4", "the old leader wakes up → all its writes are refused"),
+    Case("G5", "the controller killed again and again under load → each job starts exactly once"),
+    Case(
+        "G6",
+        "a node with an old epoch → may say nothing",
+        ("queue/service/test_nodes.py::test_a_stale_epoch_may_say_nothing",),
+    ),
+    Case(
+        "G7",
+        "decisions repeated → one start",
+        (
+            "unit/nodeagent/test_queue_decisions.py::test_a_repeated_decision_about_ended_work_starts_nothing",
+            "unit/nodeagent/test_queue_decisions.py::test_whatever_comes_in_whatever_order",
+            "queue/service/test_nodes.py::test_a_confirmation_twice_changes_nothing",
+        ),
+    ),
+    Case(
+        "G8",
+        "the controller's database restored from an old backup → nodes report, no job is ended",
+        (
+            "queue/service/test_nodes.py::test_a_database_restored_from_an_old_copy_takes_over_what_runs",
+        ),
+    ),
+    Case("G9", "certificates expired, foreign, self-signed, of another name → refused"),
+    Case(
+        "G10",
+        "a token for another audience → refused",
+        not_applicable="the controller is spoken to with certificates or over its own socket; the pages' token has no audience"
+        " (unit/nodeagent/test_metrics_http.py has what is refused there)",
+    ),
+    Case(
+        "G11", "500 slow connections, 64 MiB in a message, 10⁶ of metadata → refused, others served"
+    ),
+    # --- H: what comes in files ---
+    Case(
+        "H1",
+        "bombs, deep nesting, bad text and odd numbers in manifests → refused with their place",
+        (
+            "queue/service/test_api.py::test_garbage_is_refused_with_its_place",
+            "queue/test_manifests.py::test_a_document_that_cannot_be_used_is_told_and_the_rest_is_read",
+            "queue/test_reading_fuzz.py::test_any_text_is_read_or_told",
+            "queue/test_reading_fuzz.py::test_an_odd_value_anywhere_is_read_or_told",
+        ),
+    ),
+    Case("H2", "newlines, escapes, NUL and bidi in names → escaped in every log and table"),
+    Case("H3", "a million distinct values of a label → the cap on series holds"),
+    Case("H4", "an environment that brings a line of its own → refused"),
+    Case(
+        "H5",
+        "an admission webhook is down → as its policy says",
+        not_applicable="Sluice has no admission webhook: limits are read from the pod when its container is made",
+    ),
+)
+
+
+def by_id() -> dict[str, Case]:
+    return {case.id: case for case in CASES}
