@@ -78,6 +78,9 @@ class Processes(Protocol):
     def maps_file(self, pid: int, device: int, inode: int) -> bool | None:
         """Has this process the file mapped? None: may not look."""
 
+    def image_of(self, pid: int) -> int:
+        """A number that another program in the same process has differently. 0: not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryIdentity:

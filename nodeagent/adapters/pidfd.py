@@ -154,6 +154,14 @@ class SystemProcesses:
             return False
         return False
 
+    def image_of(self, pid: int) -> int:
+        """Where its stack begins: laid out anew, and by chance, for each program that it becomes."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                return int(stat.read().rpartition(b")")[2].split()[25])
+        except (OSError, ValueError, IndexError):
+            return 0
+
 
 def peer_of(connection: socket.socket) -> PidfdHandle:
     """Who connected, by the kernel's word. Raises OSError when the peer is gone already."""

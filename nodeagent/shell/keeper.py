@@ -55,6 +55,8 @@ class Tenant:
 
     handle: ProcessHandle
     generation: int
+    image: int
+    """Of the program that registered; see Processes.image_of."""
 
 
 @dataclass(slots=True)
@@ -282,8 +284,8 @@ class Keeper:
 
     def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
         """A closed socket alone proves nothing: programs close descriptors they do not know. A
-        process that has not mapped the region any more has become another program, and its GPU
-        memory went with the old one."""
+        process that has not mapped the region any more, or is another program that has mapped it
+        anew before we came to look, has become another one, and its GPU memory went with the old."""
         opened = self.open.get(grant)
         tenant = opened.tenants.get(slot) if opened else None
         if opened is None or tenant is None or tenant.generation != generation:
@@ -292,8 +294,13 @@ class Keeper:
         if (
             not tenant.handle.alive()
             or self.processes.maps_file(process.pid, *opened.region.usage_file()) is False
+            or self._is_another_program(tenant)
         ):
             self._slot_gone(grant, slot, generation)
+
+    def _is_another_program(self, tenant: Tenant) -> bool:
+        image = self.processes.image_of(tenant.handle.process.pid)
+        return 0 not in (image, tenant.image) and image != tenant.image
 
     def _watch(
         self,
@@ -306,7 +313,8 @@ class Keeper:
         before = opened.tenants.get(slot)
         if before is not None:  # asked again for the slot it has
             before.handle.close()
-        opened.tenants[slot] = Tenant(handle, generation)
+        image = self.processes.image_of(handle.process.pid)
+        opened.tenants[slot] = Tenant(handle, generation, image)
         handle.on_exit(partial(self._slot_gone, grant, slot, generation))
         self._count(opened)
         for registered in self.on_registered:

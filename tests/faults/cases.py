@@ -153,8 +153,16 @@ CASES: tuple[Case, ...] = (
             "integration/test_daemon_hostile.py::test_truncating_the_usage_file_is_repaired_and_counted",
         ),
     ),
-    Case("B2", "the usage file grown → no space, repaired and counted"),
-    Case("B3", "holes punched into the usage file → the process registers anew or goes on"),
+    Case(
+        "B2",
+        "the usage file grown → no space, repaired and counted",
+        ("faults/test_regions.py::test_b2_the_file_cannot_be_grown_into_the_nodes_memory",),
+    ),
+    Case(
+        "B3",
+        "holes punched into the usage file → the process registers anew or goes on",
+        ("faults/test_regions.py::test_b3_a_hole_is_zeroes_and_harms_its_own_grant_alone",),
+    ),
     Case(
         "B4",
         "random bytes everywhere → no crash, no absurd figure",
@@ -163,8 +171,19 @@ CASES: tuple[Case, ...] = (
             "fuzz/test_corpus.py::test_no_input_of_the_corpus_is_a_finding",
         ),
     ),
-    Case("B5", "magic, version and sizes of the header changed → counted, believed nowhere"),
-    Case("B6", "a slot in the name of pid 1 or a stranger → no signal to anybody"),
+    Case(
+        "B5",
+        "magic, version and sizes of the header changed → counted, believed nowhere",
+        ("faults/test_regions.py::test_b5_a_changed_header_is_counted_and_believed_nowhere",),
+    ),
+    Case(
+        "B6",
+        "a slot in the name of pid 1 or a stranger → no signal to anybody",
+        (
+            "faults/test_regions.py::test_b6_a_slot_in_the_name_of_a_stranger_brings_him_no_signal",
+            "integration/test_daemon_restart.py::test_a_claim_in_the_name_of_a_stranger_is_zeroed",
+        ),
+    ),
     Case(
         "B7",
         "counters at 2⁶⁴ − 1 or running backwards → clamped and counted",
@@ -188,7 +207,11 @@ CASES: tuple[Case, ...] = (
         "SIGKILL at any instruction, thousands of times → 0 overshoot, 0 left charged",
         ("interpose/test_torture.py::test_1000_kills_never_pass_the_limit_and_leak_nothing",),
     ),
-    Case("B10", "a tenant stopped in the middle → the allocations of others do not wait for it"),
+    Case(
+        "B10",
+        "a tenant stopped in the middle → the allocations of others do not wait for it",
+        ("faults/test_regions.py::test_b10_a_stopped_process_holds_up_nobodys_allocations",),
+    ),
     Case(
         "B11",
         "a storm of forks → 256 slots, the 257th is told so",
@@ -196,11 +219,33 @@ CASES: tuple[Case, ...] = (
             "integration/test_daemon_grants.py::test_the_257th_process_is_told_that_there_is_no_space",
         ),
     ),
-    Case("B12", "a process that becomes another 1,000 times → the slots stay as they are"),
-    Case("B13", "the pid of a dead process given to another → never taken for it"),
-    Case("B14", "one writes 0xff everywhere → its neighbour's work goes on at its rate"),
     Case(
-        "B15", "the daemon killed while it publishes → readers keep a whole page, the next repairs"
+        "B12",
+        "a process that becomes another 1,000 times → the slots stay as they are",
+        (
+            "faults/test_regions.py::test_b12_a_process_that_becomes_another_again_and_again_keeps_to_one_slot",
+            "integration/test_daemon_hostile.py::test_a_program_that_becomes_another_gives_its_slot_back",
+        ),
+    ),
+    Case(
+        "B13",
+        "the pid of a dead process given to another → never taken for it",
+        (
+            "faults/test_regions.py::test_b13_the_pid_of_a_dead_process_is_never_taken_for_it",
+            "faults/test_regions.py::test_b13_a_daemon_that_slept_meanwhile_takes_nobody_for_the_dead",
+        ),
+    ),
+    Case(
+        "B14",
+        "one writes 0xff everywhere → its neighbour's work goes on at its rate",
+        (
+            "faults/test_regions.py::test_b14_one_who_writes_rubbish_everywhere_costs_its_neighbour_nothing",
+        ),
+    ),
+    Case(
+        "B15",
+        "the daemon killed while it publishes → readers keep a whole page, the next repairs",
+        ("faults/test_regions.py::test_b15_killed_while_it_publishes_readers_keep_a_whole_page",),
     ),
     # --- C: clocks ---
     Case("C1", "the wall clock steps by an hour and ten years → grants and shares as before"),

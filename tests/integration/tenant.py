@@ -3,7 +3,8 @@ it is told.
 
 Run as `python -m tests.integration.tenant GRANT_DIR`; obeys one command per line on stdin and
 answers one JSON line: `register [SLOT+1]`, `claim SLOT`, `set SLOT FIELD VALUE`, `truncate
-BYTES`, `garbage`, `close`, `entry SLOT`, `turn DEVICE`.
+BYTES`, `grow BYTES`, `punch OFFSET LENGTH`, `write OFFSET HEX`, `garbage`, `close`, `entry SLOT`,
+`turn DEVICE`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from nodeagent.adapters import region_layout as c
 from nodeagent.adapters.pidfd import read_process
 
+PUNCH_HOLE = 0x03
+"""FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
 _OTHER_PROGRAM = "import sys; print(chr(34) + 'ready' + chr(34), flush=True); sys.stdin.read()"
 
 
@@ -81,6 +84,19 @@ class TenantProcess:
                 self._socket.close()
             case ["claimed", slot]:
                 return self.usage.slot[int(slot)].self_claim
+            case ["grow", size]:
+                try:
+                    os.posix_fallocate(self.usage_fd, 0, int(size))
+                except OSError as error:
+                    return error.errno
+            case ["punch", offset, length]:
+                arguments = (ctypes.c_int(PUNCH_HOLE), int(offset), int(length))
+                wide = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+                libc = ctypes.CDLL(None, use_errno=True)
+                libc.fallocate.argtypes = wide
+                return ctypes.get_errno() if libc.fallocate(self.usage_fd, *arguments) else 0
+            case ["write", offset, data]:
+                return os.pwrite(self.usage_fd, bytes.fromhex(data), int(offset))
             case ["size"]:
                 return os.fstat(self.usage_fd).st_size
             case ["disguise", slot, pid]:

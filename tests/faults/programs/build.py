@@ -45,3 +45,23 @@ def auditor() -> Path:
 @functools.cache
 def static_opener() -> Path:
     return _compile("opener-static", REPO / "tests" / "programs" / "opener.c", "-static")
+
+
+@functools.cache
+def stopper() -> Path:
+    return _compile("stopper", _here("stopper.c"), str(REPO / "interpose" / "region.c"))
+
+
+@functools.cache
+def execer() -> Path:
+    return _compile("execer", _here("execer.c"), "-ldl")
+
+
+@functools.cache
+def wallclock() -> Path:
+    return _compile("wallclock.so", _here("wallclock.c"), "-shared", "-fPIC", "-ldl")
+
+
+@functools.cache
+def liar() -> Path:
+    return _compile("liar.so", _here("liar.c"), "-shared", "-fPIC")
