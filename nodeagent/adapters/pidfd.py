@@ -155,7 +155,7 @@ class SystemProcesses:
         return False
 
     def image_of(self, pid: int) -> int:
-        """Where its stack begins: laid out anew, and by chance, for each program that it becomes."""
+        """Where its stack begins: by chance, and anew for each program that it becomes."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 return int(stat.read().rpartition(b")")[2].split()[25])

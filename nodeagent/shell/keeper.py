@@ -285,7 +285,7 @@ class Keeper:
     def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
         """A closed socket alone proves nothing: programs close descriptors they do not know. A
         process that has not mapped the region any more, or is another program that has mapped it
-        anew before we came to look, has become another one, and its GPU memory went with the old."""
+        anew before we came to look, has become another one: its GPU memory went with the old."""
         opened = self.open.get(grant)
         tenant = opened.tenants.get(slot) if opened else None
         if opened is None or tenant is None or tenant.generation != generation:
