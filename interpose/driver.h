@@ -14,6 +14,9 @@
 
 #include "interpose/cuda_abi.h"
 
+/* The newest CUDA version whose symbols are listed (hooks.def, forward.def, cuda_symbols.txt). */
+#define CUDA_NEWEST_LISTED 13050
+
 struct driver_table {
 #define HOOK(group, ret, name, params, since) ret(*name) params;
 #define DRIVER_ONLY(ret, name, params) ret(*name) params;

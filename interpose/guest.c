@@ -268,10 +268,16 @@ struct sluice_usage_device *guest_usage(int device)
 	return &guest_page->guest.usage->slot[own_slot()].dev[device];
 }
 
-void guest_count_unknown_export(void)
+void guest_count_unknown_symbol(void)
 {
 	if (guest_self())
-		__atomic_fetch_add(&guest_page->guest.usage->slot[own_slot()].unknown_exports, 1, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&guest_page->guest.usage->slot[own_slot()].unknown_symbols, 1, __ATOMIC_RELAXED);
+}
+
+void guest_count_unknown_table(void)
+{
+	if (guest_self())
+		__atomic_fetch_add(&guest_page->guest.usage->slot[own_slot()].unknown_tables, 1, __ATOMIC_RELAXED);
 }
 
 void guest_read_device(int device, struct sluice_policy_device *ret_device)

@@ -62,8 +62,9 @@ struct sluice_usage_device *guest_usage(int device);
 void guest_read_device(int device, struct sluice_policy_device *ret_device);
 /* What may be charged on a device now: UINT64_MAX if memory is not enforced, 0 if the grant is revoked. */
 uint64_t guest_memory_limit(int device);
-/* A symbol or table of the driver was handed out that we know nothing about. */
-void guest_count_unknown_export(void);
+/* A symbol, a private table of the driver was handed out that we know nothing about. */
+void guest_count_unknown_symbol(void);
+void guest_count_unknown_table(void);
 /* Re-register when the daemon gave our slot away (generation moved). Called from slow paths. */
 void guest_check_generation(void);
 

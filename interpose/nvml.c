@@ -238,7 +238,8 @@ static nvmlReturn_t list(const struct attach_region *region, nvmlDevice_t ours[M
 	for (unsigned int i = 0; r == NVML_SUCCESS && i < all && count < MAX_GPUS; i++)
 		if (real.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS && is_ours(region, device))
 			ours[count++] = device;
-	*ret_count = count;
+	if (r == NVML_SUCCESS) /* as the library itself: an error writes nothing */
+		*ret_count = count;
 	return r;
 }
 

@@ -83,6 +83,7 @@ static bool same_base(const char *a, const char *b)
  * How well a hook fits a request: 0 not at all, higher is better. A name with a version or stream suffix means that
  * entry point alone. A base name means the newest form that the requested version has, and of that the per-thread
  * flavour if it is wanted and exists: cuMemGetInfo at 13000 is cuMemGetInfo_v2, although a cuMemGetInfo is exported too.
+ * A negative version is a very large one, as it is to drivers.
  */
 static int fits(const struct driver_hook *hook, const char *symbol, int version, bool per_thread)
 {
@@ -90,8 +91,7 @@ static int fits(const struct driver_hook *hook, const char *symbol, int version,
 
 	if (symbol[parts_of(symbol).base])
 		return strcmp(hook->name, symbol) == 0;
-	if (!same_base(hook->name, symbol) || version < 0 || hook->since > (uint32_t)version ||
-	    (own.per_thread && !per_thread))
+	if (!same_base(hook->name, symbol) || hook->since > (uint32_t)version || (own.per_thread && !per_thread))
 		return 0;
 	return 2 * own.version + own.per_thread;
 }
@@ -164,14 +164,31 @@ static bool is_forwarded(const char *symbol, const void *real)
 	return false;
 }
 
-static CUresult ask_driver(const char *symbol, void **pfn, int version, cuuint64_t flags,
+/* The three entry points. The first form has no status: where the others answer "yes, nothing, because", it says
+ * CUDA_ERROR_NOT_FOUND and leaves the caller's pointer alone. */
+enum form { FIRST_FORM, SECOND_FORM, SECOND_FORM_PER_THREAD };
+
+/* Ask the driver as the caller asked us. *ret_found is NULL where the driver has nothing to give. */
+static CUresult ask_driver(enum form form, const char *symbol, void **ret_found, int version, cuuint64_t flags,
                            CUdriverProcAddressQueryResult *status)
 {
-	CUdriverProcAddressQueryResult unused;
+	CUresult r;
 
-	if (driver.cuGetProcAddress_v2)
-		return driver.cuGetProcAddress_v2(symbol, pfn, version, flags, status ? status : &unused);
-	return driver.cuGetProcAddress(symbol, pfn, version, flags);
+	if (form == SECOND_FORM_PER_THREAD && driver.cuGetProcAddress_v2_ptsz)
+		return driver.cuGetProcAddress_v2_ptsz(symbol, ret_found, version, flags, status);
+	if (form != FIRST_FORM && driver.cuGetProcAddress_v2)
+		return driver.cuGetProcAddress_v2(symbol, ret_found, version, flags, status);
+	if (driver.cuGetProcAddress) {
+		r = driver.cuGetProcAddress(symbol, ret_found, version, flags);
+		if (form == FIRST_FORM || (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_FOUND))
+			return r;
+		/* a driver of CUDA 11, asked through a form it does not have */
+		if (status)
+			*status = r ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
+		return CUDA_SUCCESS;
+	}
+	r = driver.cuGetProcAddress_v2(symbol, ret_found, version, flags, status);
+	return r == CUDA_SUCCESS && !*ret_found ? CUDA_ERROR_NOT_FOUND : r;
 }
 
 /* Does this driver answer with the functions it exports? All known ones do. */
@@ -182,13 +199,28 @@ static bool answers_exports(void)
 	void *pfn = NULL;
 
 	if (now == 0) {
-		now = ask_driver("cuDeviceGetCount", &pfn, 12000, 0, NULL) == CUDA_SUCCESS && pfn &&
+		now = ask_driver(FIRST_FORM, "cuDeviceGetCount", &pfn, 12000, 0, NULL) == CUDA_SUCCESS && pfn &&
 		                      pfn == (void *)driver.cuDeviceGetCount
 		              ? 1
 		              : 2;
 		__atomic_store_n(&known, now, __ATOMIC_RELAXED);
 	}
 	return now == 1;
+}
+
+/*
+ * A function was handed out that is in none of our lists. That is a gap in them if the version asked for, and the driver,
+ * are not newer than the lists: what a newer driver has is not known here, and saying so for every program on it would
+ * make the signal worthless.
+ */
+static void handed_out_unknown(int version)
+{
+	int newest = 0;
+
+	if (driver.cuDriverGetVersion && driver.cuDriverGetVersion(&newest) != CUDA_SUCCESS)
+		newest = 0;
+	if ((uint32_t)version <= CUDA_NEWEST_LISTED || newest <= CUDA_NEWEST_LISTED)
+		guest_count_unknown_symbol();
 }
 
 /* A driver without cuGetProcAddress is older than 11.3, where that came: whoever asks for 11.3 or later means the newest
@@ -214,89 +246,96 @@ static void *newest_export(const char *symbol, int version, bool per_thread)
 }
 
 /* Its exports are all there is. A form of a wrapped function that is not among the wrapped ones is no answer. */
-static CUresult look_up_ourselves(const char *symbol, void **pfn, int version, bool per_thread,
-                                  CUdriverProcAddressQueryResult *status)
+static void *look_up_ourselves(const char *symbol, int version, bool per_thread, CUdriverProcAddressQueryResult *status)
 {
 	const struct driver_hook *hook = hook_by_name(symbol, version, per_thread, true);
+	bool guarded = is_hooked_base(symbol, false);
 	void *found = hook ? hook->wrapper : NULL;
 
-	if (!hook && !is_hooked_base(symbol, false))
+	if (!hook && !guarded)
 		found = newest_export(symbol, version, per_thread);
-	*pfn = found;
-	if (status)
-		*status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	*status = found     ? CU_GET_PROC_ADDRESS_SUCCESS
+	          : guarded ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+	                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	if (found && !hook && !is_forwarded(symbol, NULL))
-		guest_count_unknown_export();
-	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+		handed_out_unknown(version);
+	return found;
 }
 
-static CUresult look_up(const char *symbol, void **pfn, int version, cuuint64_t flags, bool per_thread,
-                        CUdriverProcAddressQueryResult *status)
+/* Our answer instead of the driver's `real`; NULL: a newer form of a function we guard, which we do not know. Absent is
+ * the only safe answer to that: an older wrapper has other parameters, and unguarded it would be a hole. */
+static void *instead_of(void *real, const char *symbol, int version, bool per_thread)
 {
 	const struct driver_hook *hook;
-	void *wrapper;
-	CUresult r;
+	void *wrapper = wrapper_of(real, symbol, version, per_thread);
+
+	if (!wrapper && !answers_exports()) {
+		hook = hook_by_name(symbol, version, per_thread, false);
+		wrapper = hook ? hook->wrapper : NULL;
+	}
+	if (wrapper)
+		return wrapper;
+	if (is_forwarded(symbol, answers_exports() ? real : NULL))
+		return real;
+	if (is_hooked_base(symbol, true))
+		return NULL;
+	handed_out_unknown(version);
+	return real;
+}
+
+static CUresult look_up(enum form form, const char *symbol, void **pfn, int version, cuuint64_t flags,
+                        CUdriverProcAddressQueryResult *status)
+{
+	CUdriverProcAddressQueryResult unused = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, *why = status ? status : &unused;
+	bool per_thread = form == SECOND_FORM_PER_THREAD, asked = true;
+	void *found = NULL;
+	CUresult r = CUDA_SUCCESS;
 
 	if (flags & CU_GET_PROC_ADDRESS_LEGACY_STREAM)
 		per_thread = false;
 	if (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		per_thread = true;
-	if (!driver.cuGetProcAddress_v2 && !driver.cuGetProcAddress) {
-		if (!symbol || !pfn || driver_load() != 0)
-			return CUDA_ERROR_NOT_FOUND;
-		return look_up_ourselves(symbol, pfn, version, per_thread, status);
-	}
-	if (per_thread && driver.cuGetProcAddress_v2_ptsz && !(flags & 3)) {
-		CUdriverProcAddressQueryResult unused;
-
-		r = driver.cuGetProcAddress_v2_ptsz(symbol, pfn, version, flags, status ? status : &unused);
-	} else {
-		r = ask_driver(symbol, pfn, version, flags, status);
-	}
-	if (r != CUDA_SUCCESS || !symbol || !pfn || !*pfn)
-		return r;
-	wrapper = wrapper_of(*pfn, symbol, version, per_thread);
-	if (!wrapper && !answers_exports()) {
-		hook = hook_by_name(symbol, version, per_thread, false);
-		wrapper = hook ? hook->wrapper : NULL;
-	}
-	if (wrapper) {
-		*pfn = wrapper;
-		return r;
-	}
-	if (is_forwarded(symbol, answers_exports() ? *pfn : NULL))
-		return r;
-	guest_count_unknown_export();
-	if (is_hooked_base(symbol, true)) {
-		/* A newer form of a function we guard, which we do not know: absent is the only safe answer. Its
-		 * parameters may differ, so an older wrapper would be wrong, and unguarded it would be a hole. */
-		*pfn = NULL;
-		if (status)
-			*status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+	if (driver_load() != 0)
 		return CUDA_ERROR_NOT_FOUND;
+	if (!driver.cuGetProcAddress_v2 && !driver.cuGetProcAddress) {
+		if (!symbol || !pfn)
+			return CUDA_ERROR_INVALID_VALUE;
+		found = look_up_ourselves(symbol, version, per_thread, why);
+		asked = false;
+	} else if (!symbol || !pfn) {
+		return ask_driver(form, symbol, pfn, version, flags, status);
+	} else {
+		r = ask_driver(form, symbol, &found, version, flags, why);
 	}
-	return r;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (found && asked) {
+		found = instead_of(found, symbol, version, per_thread);
+		if (!found)
+			*why = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+	}
+	if (!found && form == FIRST_FORM)
+		return CUDA_ERROR_NOT_FOUND;
+	*pfn = found;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
-	driver_load();
-	return look_up(symbol, pfn, version, flags, false, NULL);
+	return look_up(FIRST_FORM, symbol, pfn, version, flags, NULL);
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status)
 {
-	driver_load();
-	return look_up(symbol, pfn, version, flags, false, status);
+	return look_up(SECOND_FORM, symbol, pfn, version, flags, status);
 }
 
 /* What a program compiled for per-thread default streams links to: the same, with the other default. */
 CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *status)
 {
-	driver_load();
-	return look_up(symbol, pfn, version, flags, true, status);
+	return look_up(SECOND_FORM_PER_THREAD, symbol, pfn, version, flags, status);
 }
 
 /* --- cuGetExportTable -------------------------------------------------------------------------------------------- */
@@ -320,6 +359,8 @@ static const struct known_table {
 	{ { 0x26, 0x3e, 0x88, 0x60 }, false }, /* context checks */
 	{ { 0xdd, 0x9e, 0x98, 0xa4 }, false }, /* hybrid runtime */
 	{ { 0xd4, 0x08, 0x20, 0x55 }, false }, /* INTEGRITY_CHECK: hashes driver state, which we leave alone */
+	{ { 0x21, 0x31, 0x8c, 0x60 }, false }, /* cuBLAS and the other libraries of mathematics; see docs/security.md */
+	{ { 0x7c, 0xb6, 0x3f, 0x9b }, false }, /* CUPTI: profiling */
 };
 
 #define BYPASS_SLOT 1
@@ -361,12 +402,12 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 		copy = guarded(*table);
 		if (!copy) { /* not the table we know: do not hand out a door we cannot guard */
 			*table = NULL;
-			guest_count_unknown_export();
-			return CUDA_ERROR_NOT_FOUND;
+			guest_count_unknown_table();
+			return CUDA_ERROR_INVALID_VALUE; /* what drivers say of a table they do not have */
 		}
 		*table = copy;
 	} else if (!known) {
-		guest_count_unknown_export();
+		guest_count_unknown_table();
 	}
 	return r;
 }

@@ -170,7 +170,8 @@ class SlotUsage:
     generation_seen: int
     heartbeat_ns: int
     hook_mask: int
-    unknown_exports: int
+    unknown_symbols: int
+    unknown_tables: int
     self_claim: int
     claim_starttime: int
     devices: tuple[DeviceCounters, ...]

@@ -178,10 +178,11 @@ struct sluice_usage_slot {
 	uint64_t generation_seen; /* the generation the process registered under */
 	uint64_t heartbeat_ns;    /* CLOCK_MONOTONIC of the last slow path */
 	uint64_t hook_mask;       /* which groups of hooks are in place */
-	uint64_t unknown_exports; /* driver tables and symbols handed out unhooked */
+	uint64_t unknown_symbols; /* functions of the driver handed out that are in none of the guest's lists */
 	uint32_t ns_pid;
 	uint32_t status;
-	uint8_t reserved0[24];
+	uint64_t unknown_tables; /* private tables of the driver, likewise; older guests count both above */
+	uint8_t reserved0[16];
 	/* line 1: registration while the daemon is away */
 	uint64_t self_claim; /* 0 = free, else ns_pid << 32 | tag; taken by compare-and-swap */
 	uint64_t claim_starttime;

@@ -12,7 +12,7 @@
 
 static const struct {
 	const char *name; /* what a caller asks for */
-	int since;
+	unsigned since;
 	const char *symbol;
 } rows[] = {
 #include "symbol_rows.inc"
@@ -47,9 +47,9 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 {
 	bool want_per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known = false,
 	     best_per_thread = false;
-	int best_since = -1;
+	unsigned best_since = 0;
 
-	if (!name || !function || flags > 3 || version < 0)
+	if (!name || !function || flags > 3)
 		return CUDA_ERROR_INVALID_VALUE;
 	*function = NULL;
 	pthread_once(&once, find_addresses);
@@ -59,10 +59,11 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		if (!address[i] || strcmp(rows[i].name, name) != 0)
 			continue;
 		known = true;
-		if (rows[i].since > version || (per_thread && !want_per_thread))
+		if (rows[i].since > (unsigned)version || (per_thread && !want_per_thread))
 			continue;
 		/* a per-thread flavour of the newest version beats the plain one; a newer version beats both */
-		if (rows[i].since > best_since || (rows[i].since == best_since && per_thread && !best_per_thread)) {
+		if (!*function || rows[i].since > best_since ||
+		    (rows[i].since == best_since && per_thread && !best_per_thread)) {
 			best_since = rows[i].since;
 			best_per_thread = per_thread;
 			*function = address[i];
@@ -72,15 +73,24 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
 		          : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 		                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS; /* as drivers: "yes, nothing, because" */
 }
 
 SIM_API CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
 {
-	return cuGetProcAddress_v2(name, function, version, flags, NULL);
+	void *found = NULL;
+	CUresult r = function ? cuGetProcAddress_v2(name, &found, version, flags, NULL) : CUDA_ERROR_INVALID_VALUE;
+
+	if (r == CUDA_SUCCESS && !found)
+		return CUDA_ERROR_NOT_FOUND; /* and the pointer stays as it was */
+	if (found)
+		*function = found;
+	return r;
 }
 
 SIM_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-	return table && id ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+	if (table && id)
+		*table = NULL;
+	return CUDA_ERROR_INVALID_VALUE;
 }

@@ -52,7 +52,7 @@ _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
 _HEAD: Final = struct.Struct("=QHHI")  # sluice_usage_header up to claim_high
-_LINE0: Final = struct.Struct("=4Q")
+_LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
 _DEVICE: Final = struct.Struct("=8Q")
 _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -241,9 +241,9 @@ class TmpfsRegion:
             DeviceCounters(*_DEVICE.unpack_from(raw, _DEVICES_AT + i * _DEVICE.size))
             for i in range(self._devices)
         )
-        seen, beat, hooks, unknown = _LINE0.unpack_from(raw)
+        seen, beat, hooks, symbols, _pid, _status, tables = _LINE0.unpack_from(raw)
         claim, starttime = _CLAIM.unpack_from(raw, _CLAIM_AT)
-        return SlotUsage(seen, beat, hooks, unknown, claim, starttime, devices)
+        return SlotUsage(seen, beat, hooks, symbols, tables, claim, starttime, devices)
 
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
         head = self._read(0, _HEAD.size)

@@ -235,13 +235,14 @@ def _foreign(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
 def _hook_gap(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
     found = []
     for sight in look.grants:
-        for pid, mask, unknown in sight.hooks:
+        for pid, mask, symbols, tables in sight.hooks:
             missing = REQUIRED_HOOKS & ~mask if mask else 0
-            if missing or unknown:
+            if missing or symbols or tables:
                 evidence: Evidence = {
                     "pid": pid,
                     "missing_hooks": missing,
-                    "unknown_exports": unknown,
+                    "unknown_symbols": symbols,
+                    "unknown_tables": tables,
                 }
                 found.append(Condition(sight.subject, evidence, str(pid)))
     return found
@@ -324,7 +325,7 @@ RULES: Mapping[Rule, RuleSpec] = MappingProxyType(
             ),
             RuleSpec(
                 Rule.HOOK_GAP, Confidence.LOW, 1, _no_hold, _NOTHING,
-                _hook_gap, "runs without all hooks, or has asked the driver for unknown tables",
+                _hook_gap, "runs without all hooks, or was given driver functions we do not know",
             ),
             RuleSpec(
                 Rule.LAUNCHES, Confidence.MEDIUM, 1, _no_hold, _NOTHING,

@@ -72,8 +72,8 @@ class GrantSight:
     outstanding_ns: int
     tampers: int
     """Impossible values so far."""
-    hooks: tuple[tuple[int, int, int], ...] = ()
-    """(pid, mask of hook groups in place, unknown export tables asked for)."""
+    hooks: tuple[tuple[int, int, int, int], ...] = ()
+    """(pid, mask of hook groups in place, unknown symbols, unknown export tables handed out)."""
 
 
 @dataclass(frozen=True, slots=True)

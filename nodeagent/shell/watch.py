@@ -216,7 +216,12 @@ class Watch:
             subject = self._of_grant(grant)
             tampers = sum(opened.account.tampers.values())
             hooks = tuple(
-                (tenant.handle.process.pid, used.hook_mask, used.unknown_exports)
+                (
+                    tenant.handle.process.pid,
+                    used.hook_mask,
+                    used.unknown_symbols,
+                    used.unknown_tables,
+                )
                 for slot, tenant in opened.tenants.items()
                 if opened.image is not None
                 and (used := opened.image.slots.get(slot)) is not None

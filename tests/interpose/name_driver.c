@@ -30,7 +30,7 @@
 
 static const struct row {
 	const char *name, *base;
-	int since;
+	uint32_t since;
 	int (*exported)(void), (*hidden)(void);
 } rows[] = {
 #define ROW(name, since, base) { #name, #base, since, name, private_##name },
@@ -52,8 +52,8 @@ int name_driver_lookup(const char *symbol, void **pfn, int version, uint64_t fla
 		int form = suffix[0] == '_' && suffix[1] == 'v' ? suffix[2] - '0' : 1;
 		int per_thread = strstr(suffix, "_pt") != NULL, rank = 2 * form + per_thread;
 
-		if (strcmp(rows[i].base, symbol) != 0 || rows[i].since > version || (per_thread && !(flags & 2)) ||
-		    rank <= best)
+		if (strcmp(rows[i].base, symbol) != 0 || rows[i].since > (uint32_t)version ||
+		    (per_thread && !(flags & 2)) || rank <= best)
 			continue;
 		best = rank;
 #ifdef NAME_DRIVER_PRIVATE

@@ -28,10 +28,18 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
                                  CUdriverProcAddressQueryResult *status)
 {
-	CUresult r = (CUresult)name_driver_lookup(symbol, pfn, version, flags);
+	void *any;
+	CUresult r;
 
-	*status = r == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return r;
+	if (flags > 3)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = (CUresult)name_driver_lookup(symbol, pfn, version, flags);
+	if (status)
+		*status = r == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS
+		          : name_driver_lookup(symbol, &any, 1 << 30, flags)
+		                  ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+		                  : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+	return CUDA_SUCCESS;
 }
 API CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags,
                                       CUdriverProcAddressQueryResult *status)
@@ -40,7 +48,13 @@ API CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int versio
 }
 API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
-	return (CUresult)name_driver_lookup(symbol, pfn, version, flags);
+	void *found;
+	CUresult r =
+		flags > 3 ? CUDA_ERROR_INVALID_VALUE : (CUresult)name_driver_lookup(symbol, &found, version, flags);
+
+	if (r == CUDA_SUCCESS)
+		*pfn = found;
+	return r;
 }
 #endif
 

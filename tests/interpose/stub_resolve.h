@@ -15,6 +15,7 @@ static const struct {
 	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", 11000 },
 	{ "cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040 },
 	{ "cuStubFuture", "cuStubFuture_v2", 13000 }, /* a function nobody has heard of */
+	{ "cuStubNext", "cuStubFuture_v2", 14000 },   /* one that came after our lists */
 	{ "cuMemCreate", "cuMemCreate_v7", 14000 },   /* a newer form of one that must be guarded */
 };
 
@@ -62,11 +63,16 @@ API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cu
 	}
 	if (status)
 		*status = *pfn ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+	return CUDA_SUCCESS;
 }
 API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
-	return cuGetProcAddress_v2(symbol, pfn, version, flags, NULL);
+	void *found = NULL;
+
+	cuGetProcAddress_v2(symbol, &found, version, flags, NULL);
+	if (found)
+		*pfn = found;
+	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* Two tables: the one that makes contexts (size, function), and one nobody knows. */
@@ -79,9 +85,10 @@ API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 
 	if (memcmp(id->bytes, makes_contexts, 4) == 0)
 		*table = context_table;
-	else if (id->bytes[0] == 0x77)
+	else if (id->bytes[0] == 0x77 || memcmp(id->bytes, "\x21\x31\x8c\x60", 4) == 0 ||
+	         memcmp(id->bytes, "\x7c\xb6\x3f\x9b", 4) == 0)
 		*table = unknown_table;
 	else
-		return CUDA_ERROR_NOT_FOUND;
-	return CUDA_SUCCESS;
+		*table = NULL; /* and, as drivers: */
+	return *table ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

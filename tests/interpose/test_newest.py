@@ -24,6 +24,8 @@ def test_every_symbol_of_the_newest_headers_is_listed_with_its_version(place: Pa
     ours = symbols.driver_symbols()
     assert headers.news(place) == [], "run python -m tests.interpose.headers"
     only_ours = set(ours) - set(declared)
+    newest = max(one.since for one in ours.values())
+    assert f"#define CUDA_NEWEST_LISTED {newest}\n" in (symbols.INTERPOSE / "driver.h").read_text()
     assert only_ours == {"cuGetProcAddress_v2_ptsz"}, (
         "declared by a macro of its own, without typedef"
     )

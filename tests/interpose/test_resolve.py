@@ -30,11 +30,13 @@ theirs = {ctypes.cast(getattr(driver, n), ctypes.c_void_p).value: "driver:" + n
           for n in requests["exports"] if hasattr(driver, n)}
 answers = []
 for entry, symbol, version, flags in requests["ask"]:
-    pfn, status = ctypes.c_void_p(), ctypes.c_int(-1)
+    pfn, status = ctypes.c_void_p(0x1234), ctypes.c_int(-1)
     args = [symbol.encode(), byref(pfn), version, u64(flags)]
     r = getattr(cuda, entry)(*args, *([byref(status)] if "_v2" in entry else []))
+    no = (r, pfn.value, status.value in (1, 2)) == (0, None, True) if "_v2" in entry else (
+        (r, pfn.value) == (500, 0x1234))
     if r or not pfn.value:
-        answers.append(None if r and not pfn.value else "neither yes nor no")
+        answers.append(None if no else f"neither yes nor no: {r} {pfn.value} {status.value}")
     else:
         answers.append(addresses.get(pfn.value) or theirs.get(pfn.value) or "unknown")
 answer(answers=answers)
@@ -131,15 +133,74 @@ def test_a_newer_form_of_a_guarded_function_is_absent(tmp_path: Path) -> None:
             pfn, status = ctypes.c_void_p(), ctypes.c_int(-1)
             r = cuda.cuGetProcAddress_v2(name, byref(pfn), version, u64(0), byref(status))
             return [r, pfn.value is not None, status.value]
+        first = ctypes.c_void_p(0x1234)
         answer(known=ask(b"cuMemCreate", 13000), newer=ask(b"cuMemCreate", 14000),
-               future=ask(b"cuStubFuture", 13000))
+               future=ask(b"cuStubFuture", 13000), nothing=ask(b"cuNothing", 13000),
+               first=[cuda.cuGetProcAddress(b"cuMemCreate", byref(first), 14000, u64(0)), first.value])
         """,
     )
     assert got["known"] == [0, True, 0]
-    assert got["newer"] == [500, False, 2]
+    assert got["newer"] == [0, False, 2], "as a driver that does not have it yet"
+    assert got["first"] == [500, 0x1234], "the first form leaves the pointer alone"
     assert got["future"] == [0, True, 0]
-    counted = sum(slot.unknown_exports for slot in region.usage.slot)
-    assert counted == 2, "the newer form and the function nobody has heard of"
+    assert got["nothing"] == [0, False, 1]
+    assert unknown(region) == (1, 0), "the function nobody has heard of; what is withheld is no gap"
+
+
+def unknown(region: regions.Region) -> tuple[int, int]:
+    slots = region.usage.slot
+    return sum(s.unknown_symbols for s in slots), sum(s.unknown_tables for s in slots)
+
+
+ASK_NEXT = """
+        init()
+        table, pfn, status = ctypes.c_void_p(0x1234), ctypes.c_void_p(), ctypes.c_int(-1)
+        def ask(name, version):
+            return cuda.cuGetProcAddress_v2(name, byref(pfn), version, u64(0), byref(status))
+        def known(start):
+            return cuda.cuGetExportTable(byref(table), bytes.fromhex(start) + bytes(12))
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver", "asked", "counted"),
+    [(13050, 14000, 1), (14000, 14000, 0), (14000, 13050, 1)],
+    ids=[
+        "none newer than the lists",
+        "newer driver, newer version",
+        "newer driver, listed version",
+    ],
+)
+def test_what_is_newer_than_the_lists_on_a_newer_driver_is_no_gap(
+    tmp_path: Path, driver: int, asked: int, counted: int
+) -> None:
+    region = regions.Region(tmp_path / "grant")
+    name = "cuStubNext" if asked > 13050 else "cuStubFuture"
+    regions.tenant(
+        region,
+        ASK_NEXT + f"        answer(r=ask(b'{name}', {asked}))\n",
+        {"STUB_VERSION": str(driver)},
+    )
+    assert unknown(region) == (counted, 0)
+
+
+def test_known_tables_are_no_gap_and_unknown_ones_are_counted_as_tables(tmp_path: Path) -> None:
+    """The stub has those of cuBLAS and CUPTI, and one whose identifier begins with 77."""
+    region = regions.Region(tmp_path / "grant")
+    got = regions.tenant(
+        region,
+        ASK_NEXT + "        answer(r=[known('21318c60'), known('7cb63f9b')])\n",
+    )
+    assert got["r"] == [0, 0]
+    assert unknown(region) == (0, 0)
+    got = regions.tenant(
+        region,
+        ASK_NEXT
+        + "        r = known('77000000')\n"
+        + "        answer(r=r, none=known('01010101'), table=table.value)\n",
+    )
+    assert (got["r"], got["none"], got["table"]) == (0, 1, None)
+    assert unknown(region) == (0, 1)
 
 
 def test_hooks_and_forwards_are_all_of_the_driver_and_agree_about_versions() -> None:
