@@ -2,8 +2,14 @@
 
 `python packaging/image.py ROOT.tar DEBS OUT`: unpacks a Debian root (packaging/root.sh image),
 installs sluice-nodeagent and sluice-queue from the directory DEBS into it, and writes the layout to
-the directory OUT: one layer, two images, which share it. `skopeo copy oci:OUT:sluice-queue …` and
-`ctr image import` take it. Needs root, for chroot and owners.
+the directory OUT: one layer, two images, which share it; and OUT.tar, the same as one file, which
+`ctr images import`, `kind load image-archive`, `podman load` and k3s' image directory take. Needs
+root, for chroot and owners. $IMAGE_REGISTRY: what stands before the images' names, `localhost`
+where it is not set.
+
+Each image has two names. containerd takes `io.containerd.image.name` as it stands, so that one is
+a whole reference: a bare name would be kept as it is, and the kubelet, which asks for whole ones,
+could start no container of it. skopeo and podman look for the short one.
 
 The format is four small JSON files over content-addressed blobs (OCI image specification 1.1), so
 there is nothing a tool would do better; the test reads it back digest by digest.
@@ -32,6 +38,11 @@ REPO: Final = Path(__file__).resolve().parent.parent
 QUEUE_UID: Final = 64000
 """Of sluice-queue in the image; a number, because Kubernetes' runAsNonRoot wants one."""
 INSTALLED: Final = ("sluice-common", "sluice-nodeagent", "sluice-queue")
+CARRIED: Final = "sluice-sim"
+"""Its files are in the image for nodes without a GPU (`simulatedGpus` in the chart), but it is not
+installed: its place in the loader's list would hide a real driver's libraries."""
+REGISTRY: Final = "localhost"
+"""Nobody can publish under it: an image that was not imported is missed, not a stranger's."""
 EMPTIED: Final = (
     "var/cache/apt",
     "var/lib/apt/lists",
@@ -70,6 +81,17 @@ IMAGES: Final = (
         ("9465/tcp", "9466/tcp"),
     ),
 )
+
+
+def carry(root: Path, deb: Path) -> None:
+    """The simulator's files, where nothing finds them by itself."""
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix="carried-") as scratch:
+        subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
+        shutil.copytree(
+            Path(scratch) / "usr/lib/sluice-sim", root / "usr/lib/sluice-sim", symlinks=True
+        )
+        for command in (Path(scratch) / "usr/bin").iterdir():
+            shutil.copy2(command, root / "usr/bin" / command.name, follow_symlinks=False)
 
 
 def install(root: Path, debs: list[Path]) -> None:
@@ -207,7 +229,15 @@ def labels(image: Image, version: str, created: str) -> dict[str, str]:
     }
 
 
-def pack(archive: Path, debs: list[Path], out: Path, version: str, epoch: int) -> None:
+def pack(
+    archive: Path,
+    debs: list[Path],
+    simulator: Path,
+    out: Path,
+    version: str,
+    epoch: int,
+    registry: str = REGISTRY,
+) -> None:
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
     shutil.rmtree(out, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="image-") as scratch:
@@ -215,6 +245,7 @@ def pack(archive: Path, debs: list[Path], out: Path, version: str, epoch: int) -
         root.mkdir(mode=0o755)
         subprocess.run(["tar", "-C", root, "-xf", archive], check=True)
         install(root, debs)
+        carry(root, simulator)
         layout = Layout(out)
         packed = Path(scratch) / "layer.tar.gz"
         diff_id = layer(root, packed, epoch)
@@ -235,14 +266,33 @@ def pack(archive: Path, debs: list[Path], out: Path, version: str, epoch: int) -
             "application/vnd.oci.image.manifest.v1+json",
         )
         machine = {"architecture": ARCHITECTURES[platform.machine()], "os": "linux"}
-        name = {"org.opencontainers.image.ref.name": f"{image.name}:{version}"}
-        manifests.append(manifest | {"platform": machine, "annotations": name})
+        names = {
+            "org.opencontainers.image.ref.name": f"{image.name}:{version}",
+            "io.containerd.image.name": f"{registry}/{image.name}:{version}",
+        }
+        manifests.append(manifest | {"platform": machine, "annotations": names})
     index = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
         "manifests": manifests,
     }
     (out / "index.json").write_text(json.dumps(index, indent=1, sort_keys=True))
+    bundle(out, out.with_suffix(".tar"), epoch)
+
+
+def bundle(layout: Path, target: Path, epoch: int) -> None:
+    """The layout as one file, the same to the byte for the same layout."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = epoch
+        entry.mode = 0o755 if entry.isdir() else 0o644
+        return entry
+
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+        for path in walk(layout):
+            tar.add(path, path.relative_to(layout).as_posix(), recursive=False, filter=plain)
 
 
 def main(arguments: list[str]) -> int:
@@ -253,15 +303,18 @@ def main(arguments: list[str]) -> int:
         print("image.py: must be root, for chroot and the owners of files", file=sys.stderr)
         return 1
     archive, directory, out = (Path(one).absolute() for one in arguments)
-    debs = [path for name in INSTALLED for path in sorted(directory.glob(f"{name}_*.deb"))]
-    if len(debs) != len(INSTALLED):
+    wanted = (*INSTALLED, CARRIED)
+    debs = [path for name in wanted for path in sorted(directory.glob(f"{name}_*.deb"))]
+    if len(debs) != len(wanted):
         print(
-            f"image.py: {directory} must hold one deb of each of {', '.join(INSTALLED)}",
+            f"image.py: {directory} must hold one deb of each of {', '.join(wanted)}",
             file=sys.stderr,
         )
         return 1
     version = debs[0].name.split("_")[1]
-    pack(archive, debs, out, version, int(os.environ.get("SOURCE_DATE_EPOCH") or time.time()))
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    registry = os.environ.get("IMAGE_REGISTRY") or REGISTRY
+    pack(archive, debs[:-1], debs[-1], out, version, epoch, registry)
     return 0
 
 

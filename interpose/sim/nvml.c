@@ -177,9 +177,11 @@ NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigne
 
 NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
+	unsigned card[SIM_GPUS];
+
 	ENTER();
 	WANT(count);
-	*count = sim_state()->card_count;
+	*count = sim_cards(sim_state(), card);
 	return NVML_SUCCESS;
 }
 
@@ -190,9 +192,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 
 NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
+	unsigned card[SIM_GPUS];
+
 	ENTER();
-	WANT(device && index < sim_state()->card_count);
-	*device = &sim_state()->gpu[index];
+	WANT(device && index < sim_cards(sim_state(), card));
+	*device = &sim_state()->gpu[card[index]];
 	return NVML_SUCCESS;
 }
 
@@ -212,7 +216,7 @@ static nvmlReturn_t find(const char *wanted, nvmlDevice_t *device, name_of name)
 	for (unsigned i = 0; i < state->gpu_count; i++) {
 		char text[96];
 
-		if (state->gpu[i].live && name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS &&
+		if (state->gpu[i].live && sim_gpu_there(state, &state->gpu[i]) && name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS &&
 		    strcasecmp(text, wanted) == 0) {
 			*device = &state->gpu[i];
 			return NVML_SUCCESS;

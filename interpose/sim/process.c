@@ -70,12 +70,13 @@ static int usable(unsigned gpu)
 static void list_devices(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	unsigned card[SIM_GPUS], cards = sim_cards(process.state, card);
 
 	process.device_count = 0;
 	if (!list) {
-		for (unsigned g = 0; g < process.state->card_count; g++)
-			if (usable(g) >= 0)
-				add_device((unsigned)usable(g));
+		for (unsigned c = 0; c < cards; c++)
+			if (usable(card[c]) >= 0)
+				add_device((unsigned)usable(card[c]));
 		return;
 	}
 	while (*list && process.device_count < SIM_DEVICES) {
@@ -83,16 +84,21 @@ static void list_devices(void)
 		size_t length = (size_t)(comma - list);
 		int found = -1;
 
-		for (unsigned g = 0; g < process.state->gpu_count && found < 0; g++) {
-			char text[48], number[12];
+		for (unsigned c = 0; c < cards && found < 0; c++) { /* an instance has no number */
+			char number[12];
 
-			if (!process.state->gpu[g].live)
+			snprintf(number, sizeof(number), "%u", c);
+			if (length == strlen(number) && memcmp(list, number, length) == 0)
+				found = usable(card[c]);
+		}
+		for (unsigned g = 0; g < process.state->gpu_count && found < 0; g++) {
+			const struct sim_gpu *gpu = &process.state->gpu[g];
+			char text[48];
+
+			if (!gpu->live || !sim_gpu_there(process.state, gpu))
 				continue;
-			uuid_text(&process.state->gpu[g], text, sizeof(text));
-			snprintf(number, sizeof(number), "%u", g); /* an instance has none */
-			if ((length > 4 && length <= strlen(text) && memcmp(list, text, length) == 0) ||
-			    (g < process.state->card_count && length == strlen(number) &&
-			     memcmp(list, number, length) == 0))
+			uuid_text(gpu, text, sizeof(text));
+			if (length > 4 && length <= strlen(text) && memcmp(list, text, length) == 0)
 				found = usable(g);
 		}
 		if (found < 0)

@@ -327,6 +327,32 @@ unsigned sim_card_index(const struct sim_state *state, const struct sim_gpu *gpu
 	return gpu->card >= 0 ? (unsigned)gpu->card : sim_gpu_index(state, gpu);
 }
 
+static bool card_there(unsigned card)
+{
+	const char *nodes = getenv("SLUICE_SIM_NODES");
+	char path[256];
+
+	if (!nodes || !nodes[0])
+		return true;
+	snprintf(path, sizeof(path), "%s/nvidia%u", nodes, card);
+	return access(path, R_OK | W_OK) == 0;
+}
+
+unsigned sim_cards(const struct sim_state *state, unsigned ret_card[SIM_GPUS])
+{
+	unsigned count = 0;
+
+	for (unsigned card = 0; card < state->card_count; card++)
+		if (card_there(card))
+			ret_card[count++] = card;
+	return count;
+}
+
+bool sim_gpu_there(const struct sim_state *state, const struct sim_gpu *gpu)
+{
+	return card_there(sim_card_index(state, gpu));
+}
+
 struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n)
 {
 	unsigned index = sim_gpu_index(state, card);

@@ -91,6 +91,10 @@ void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *r
 unsigned sim_gpu_index(const struct sim_state *state, const struct sim_gpu *gpu);
 /* The place of the card that a GPU is, or is an instance of. */
 unsigned sim_card_index(const struct sim_state *state, const struct sim_gpu *gpu);
+/* The cards that this program sees, in order; with SLUICE_SIM_NODES=/dev those whose /dev/nvidiaN is there, as a driver
+ * does in a container that was given some of the node's GPUs. */
+unsigned sim_cards(const struct sim_state *state, unsigned ret_card[SIM_GPUS]);
+bool sim_gpu_there(const struct sim_state *state, const struct sim_gpu *gpu);
 /* The n-th MIG device (an instance with its compute instance) of a card; NULL when it has fewer. */
 struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n);
 /* With the GPU's mutex held: has anybody a context or memory there? */

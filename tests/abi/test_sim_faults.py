@@ -97,6 +97,25 @@ def test_visible_devices_by_index_uuid_and_order(gpus: Card) -> None:
     assert gpus.client(CUDA_VISIBLE_DEVICES="0,0").call(start) == NO_DEVICE, "named twice"
 
 
+def test_a_container_sees_the_cards_whose_nodes_it_was_given(gpus: Card, tmp_path: Path) -> None:
+    uuids = [uuid for _, uuid in gpus.client().call(devices)]
+    for card_number in (1, 2):
+        (tmp_path / f"nvidia{card_number}").touch()
+    given = {"SLUICE_SIM_NODES": str(tmp_path)}
+
+    def seen(**more: str) -> list[str]:
+        return [uuid for _, uuid in gpus.client(**given, **more).call(devices)]
+
+    assert seen() == uuids[1:]
+    assert seen(CUDA_VISIBLE_DEVICES="1,0") == [uuids[2], uuids[1]], "counted among those"
+    assert seen(CUDA_VISIBLE_DEVICES=uuids[2]) == [uuids[2]]
+    hidden = gpus.client(**given, CUDA_VISIBLE_DEVICES=uuids[0])
+    assert hidden.call(start) == NO_DEVICE
+    empty = tmp_path / "none"
+    empty.mkdir()
+    assert gpus.client(SLUICE_SIM_NODES=str(empty)).call(start) == NO_DEVICE
+
+
 def in_a_forked_child(cuda: Cuda) -> int:
     cuda.context()
     child = os.fork()

@@ -39,9 +39,10 @@ def gpus(tmp_path: Path) -> Iterator[Card]:
         yield it
 
 
-def start(gpus: Card, script: str) -> subprocess.Popen[str]:
+def start(gpus: Card, script: str, **more: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
+        **more,
         "SLUICE_SIM_DIR": str(gpus.directory),
         "SLUICE_SIM_GPUS": GPUS,
         "LD_LIBRARY_PATH": str(SIM),
@@ -61,6 +62,27 @@ def nvml(gpus: Card, script: str, timeout_s: float = 120) -> Any:
     out, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0
     return json.loads(out)
+
+
+def test_nvml_lists_the_cards_whose_nodes_are_there(gpus: Card, tmp_path: Path) -> None:
+    script = """n.nvmlInit()
+count = n.nvmlDeviceGetCount()
+uuids = [n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+answer([uuids, ask(lambda: bool(n.nvmlDeviceGetHandleByUUID(SOUGHT)))])
+"""
+
+    def asked(sought: str, **more: str) -> tuple[list[str], Any]:
+        process = start(gpus, f"SOUGHT = {sought!r}\n" + script, **more)
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        uuids, found = json.loads(out)
+        return uuids, found
+
+    every, _ = asked("")
+    (tmp_path / "nvidia1").touch()
+    seen, sought = asked(every[0], SLUICE_SIM_NODES=str(tmp_path))
+    assert seen == [every[1]]
+    assert sought == {"error": 6}, "NVML_ERROR_NOT_FOUND"
 
 
 def test_facts_are_the_models(gpus: Card) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.packages.debs import VERSION, built
 from tests.packages.machine import until
@@ -124,6 +125,41 @@ def test_the_layer_holds_no_leftovers(layout: Path) -> None:
         f"usr/lib/sluice/{VERSION}/shim/libcuda.so.1",
     } <= names
     assert "usr/sbin/policy-rc.d" not in names
+
+
+def test_containerd_gets_whole_names_and_the_chart_asks_for_them(layout: Path) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    names = [one["annotations"]["io.containerd.image.name"] for one in index["manifests"]]
+    values = yaml.safe_load((REPO / "packaging/helm/sluice/values.yaml").read_text())
+    asked = [
+        f"{values['image']['registry']}/{values[part]['image']['repository']}:{VERSION}"
+        for part in ("agent", "queue")
+    ]
+    assert names == asked
+    assert all(name.count("/") >= 1 and ("." in name or "localhost" in name) for name in names)
+
+
+def test_one_file_holds_the_layout(layout: Path) -> None:
+    with tarfile.open(layout.with_suffix(".tar")) as tar:
+        files = {one.name: one for one in tar if one.isfile()}
+        assert files.keys() == {
+            path.relative_to(layout).as_posix() for path in layout.rglob("*") if path.is_file()
+        }
+        index = tar.extractfile("index.json")
+        assert index is not None
+        assert index.read() == (layout / "index.json").read_bytes()
+        assert {(one.uid, one.gid, one.uname) for one in files.values()} == {(0, 0, "")}
+
+
+def test_the_simulator_is_carried_and_hides_no_driver(layout: Path, root: Path) -> None:
+    assert (root / "usr/lib/sluice-sim/libcuda.so.1").is_file()
+    assert os.access(root / "usr/bin/sluice-sim-node", os.X_OK)
+    assert not (root / "etc/ld.so.conf.d/sluice-sim.conf").exists()
+    listed = subprocess.run(
+        ["chroot", root, "/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "libcuda" not in listed
+    assert "libnvidia-ml" not in listed
 
 
 def chroot(
