@@ -280,6 +280,9 @@ Address and port of the controller.
 .TP
 .BR SLUICE_QUEUE_CA ", " SLUICE_QUEUE_CERTIFICATE ", " SLUICE_QUEUE_KEY
 PEM files for TLS.
+.TP
+.B SLUICE_QUEUE_SERVER_NAME
+The name the controller's certificate has, where that is not the address.
 .SH EXIT STATUS
 0 done, 1 the answer is no, 2 wrong usage or input, 69 the service does not answer, 74 the answer
 could not be written.

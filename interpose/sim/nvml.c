@@ -216,8 +216,8 @@ static nvmlReturn_t find(const char *wanted, nvmlDevice_t *device, name_of name)
 	for (unsigned i = 0; i < state->gpu_count; i++) {
 		char text[96];
 
-		if (state->gpu[i].live && sim_gpu_there(state, &state->gpu[i]) && name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS &&
-		    strcasecmp(text, wanted) == 0) {
+		if (state->gpu[i].live && sim_gpu_there(state, &state->gpu[i]) &&
+		    name(&state->gpu[i], text, sizeof(text)) == NVML_SUCCESS && strcasecmp(text, wanted) == 0) {
 			*device = &state->gpu[i];
 			return NVML_SUCCESS;
 		}

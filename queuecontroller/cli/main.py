@@ -39,16 +39,26 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "delete": ("change", "Delete objects; a workload that runs is stopped first."),
 }
 """Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
+BEFORE_VERB: Final = ("--server", "--ca", "--certificate", "--key", "--server-name")
+"""Options that every verb which talks to the service has: taken before it too, as kubectl does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _verb_first(list(sys.argv[1:] if arguments is None else arguments))
     if words and words[0] in VERBS:
         return _call(words[0], words[1:])
     parser = _overview()
     parser.parse_args(words)
     parser.print_help(sys.stderr)
     return EXIT_USAGE
+
+
+def _verb_first(words: list[str]) -> list[str]:
+    """`sluice-queue --server ADDRESS get nodes` is `sluice-queue get --server ADDRESS nodes`."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in BEFORE_VERB:
+        at += 1 if "=" in words[at] else 2
+    return [words[at], *words[:at], *words[at + 1 :]] if 0 < at < len(words) else words
 
 
 def _call(name: str, words: Sequence[str]) -> int:

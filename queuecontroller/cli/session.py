@@ -14,9 +14,11 @@ from typing import Any, Final
 import yaml
 
 from queuecontroller.adapters.client import Client, Door, DoorUnusable, Refused, Unreachable
+from queuecontroller.adapters.tls_probe import speaks_tls
 from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
+from queuecontroller.config import split_address
 from queuecontroller.manifests.documents import misread_of
 from queuecontroller.manifests.sources import Source, sources_of
 
@@ -64,7 +66,9 @@ def add_door(parser: argparse.ArgumentParser) -> None:
     )
     door.add_argument("--key", type=path, metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
     door.add_argument(
-        "--server-name", metavar="NAME", help="the name its certificate has, if not the address"
+        "--server-name",
+        metavar="NAME",
+        help="the name its certificate has, if not the address ($SLUICE_QUEUE_SERVER_NAME)",
     )
 
 
@@ -106,7 +110,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
         ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
         certificate=options.certificate or environment.get("SLUICE_QUEUE_CERTIFICATE", ""),
         key=options.key or environment.get("SLUICE_QUEUE_KEY", ""),
-        server_name=options.server_name or "",
+        server_name=options.server_name or environment.get("SLUICE_QUEUE_SERVER_NAME", ""),
     )
     try:
         wire = Wire(find_descriptors())
@@ -119,7 +123,13 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     except DoorUnusable as error:
         raise Failed(EXIT_USAGE, str(error)) from None
     except Unreachable as error:
-        raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
+        why = "is `sluice-queue serve` running there?"
+        if not door.ca and speaks_tls(*split_address(address)):
+            why = (
+                "it speaks TLS: give --ca, --certificate and --key, or set $SLUICE_QUEUE_CA,"
+                " $SLUICE_QUEUE_CERTIFICATE and $SLUICE_QUEUE_KEY"
+            )
+        raise Failed(EXIT_UNREACHABLE, f"{error}; {why}") from None
     except Refused as refused:
         usage = refused.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
         raise Failed(EXIT_USAGE if usage else EXIT_NO, str(refused)) from None

@@ -6,6 +6,7 @@ package kubernetes-validate. What needs neither is always checked.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -28,9 +29,12 @@ HELM = shutil.which("helm") or (
     str(BUILD / "tools" / "helm") if (BUILD / "tools" / "helm").is_file() else None
 )
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: packaging/helm-tool.sh")
+SECRETS = ("queue.tlsSecret=q", "agent.tlsSecret=n")
 ALL = (
-    "queue.tlsSecret=q",
-    "agent.tlsSecret=n",
+    *SECRETS,
+    "simulatedGpus=2xh100-80gb",
+    "queue.podDisruptionBudget.enabled=true",
+    "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
     "serviceMonitor.enabled=true",
     "prometheusRule.enabled=true",
     "dashboard.enabled=true",
@@ -45,17 +49,13 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def template(*values: str) -> subprocess.CompletedProcess[str]:
+    words = (word for one in values for word in ("--set", one))
+    return helm("template", "s", CHART, "-n", "gpu", "--kube-version", "1.31.0", *words)
+
+
 def rendered(*values: str) -> list[Any]:
-    done = helm(
-        "template",
-        "s",
-        CHART,
-        "-n",
-        "gpu",
-        "--kube-version",
-        "1.31.0",
-        *(word for one in values for word in ("--set", one)),
-    )
+    done = template(*values)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 
@@ -100,6 +100,8 @@ PASSED_ON = frozenset(
         "labels",
         "storageClass",
         "size",
+        "repository",
+        "timeoutSeconds",
     ]
 )
 """Keys whose names say it, or whose values go to Kubernetes as they are."""
@@ -156,13 +158,14 @@ def test_the_daemonset_never_has_two_on_a_node_and_mounts_what_it_needs_and_no_m
         "/var/lib/sluice-libraries",
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
+        "/var/lib/kubelet/pods-api",
         "/var/run/cdi",
         "/etc/cdi",
     }
     mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
     assert mounts["run"]["mountPropagation"] == "HostToContainer"
     assert mounts["pod-resources"]["readOnly"]
-    assert pod["nodeSelector"]
+    assert mounts["pods-api"]["readOnly"]
     assert pod["tolerations"]
 
 
@@ -177,14 +180,51 @@ def test_the_controller_is_one_without_root_or_capabilities() -> None:
     assert container["readOnlyRootFilesystem"]
 
 
-def test_nobody_gets_a_token_or_a_role() -> None:
+RIGHTS = {
+    "agent": {
+        ("", "pods", "get,list,watch"),
+        ("apps", "replicasets", "get"),
+        ("apps", "deployments", "get"),
+        ("apps", "statefulsets", "get"),
+        ("batch", "jobs", "get"),
+        ("", "events", "create,patch"),
+        ("", "nodes", "get"),
+        ("", "nodes/status", "patch"),
+    },
+}
+"""What each may ask the API server: (group, resource, verbs). A wider role is a decision, made here."""
+
+
+def rights(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, ",".join(sorted(rule["verbs"])))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_each_has_the_rights_that_are_listed_and_no_more() -> None:
     objects = static()
-    assert [one["kind"] for one in objects if "Role" in one["kind"]] == []
+    found = {
+        one["metadata"]["name"].rpartition("-")[2]: rights(one)
+        for one in objects
+        if one["kind"] in ("Role", "ClusterRole")
+    }
+    assert found == RIGHTS
     for one in objects:
         if one["kind"] == "ServiceAccount":
             assert one["automountServiceAccountToken"] is False
         if one["kind"] in ("DaemonSet", "Deployment"):
-            assert one["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+            pod = one["spec"]["template"]["spec"]
+            has_role = pod["serviceAccountName"].rpartition("-")[2] in RIGHTS
+            assert pod["automountServiceAccountToken"] is has_role
+
+
+def test_no_rule_has_a_star() -> None:
+    for one in static():
+        if one["kind"] in ("Role", "ClusterRole"):
+            assert "*" not in json.dumps(one["rules"])
 
 
 def test_our_services_accept_the_settings_they_are_given() -> None:
@@ -213,12 +253,13 @@ def test_services_select_the_pods_of_their_own_component() -> None:
         )
 
 
-def test_alerts_and_dashboards_are_those_of_the_one_source() -> None:
+def test_what_the_chart_reads_itself_is_a_copy_of_the_one_source() -> None:
     sources = [
         REPO / "packaging" / "prometheus" / "sluice-alerts.yaml",
         *(REPO / "packaging" / "grafana").glob("*.json"),
     ]
-    assert len(sources) == 3
+    sources.append(CHART / "values.yaml")
+    assert len(sources) == 4
     copies = {path.name: path.read_bytes() for path in (CHART / "files").iterdir()}
     assert copies == {path.name: path.read_bytes() for path in sources}, "packaging/monitoring.sh"
 
@@ -243,10 +284,218 @@ def test_the_static_file_is_what_the_chart_renders() -> None:
 
 
 @needs_helm
-def test_a_controller_without_tls_is_refused_with_the_key_to_set() -> None:
-    done = helm("template", "s", CHART, "--kube-version", "1.31.0")
+def test_without_a_secret_the_chart_makes_one_that_the_controller_and_its_clients_believe(
+    tmp_path: Path,
+) -> None:
+    objects = rendered()
+    secret = of(objects, "Secret", "queue-tls")
+    assert secret["type"] == "kubernetes.io/tls"
+    for name, text in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(text))
+    for purpose in ("sslserver", "sslclient"):
+        subprocess.run(
+            [
+                "openssl",
+                "verify",
+                "-purpose",
+                purpose,
+                "-verify_hostname",
+                "s-queue.gpu.svc",
+                "-CAfile",
+                tmp_path / "ca.crt",
+                tmp_path / "tls.crt",
+            ],
+            check=True,
+            capture_output=True,
+        )
+    mounted = of(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": "s-queue-tls", "defaultMode": 0o440} in [
+        one.get("secret") for one in mounted
+    ]
+    assert [one for one in rendered("queue.tlsSecret=q") if one["kind"] == "Secret"] == []
+    issued = rendered("queue.certManager.issuer=house")
+    assert [one for one in issued if one["kind"] == "Secret"] == []
+    certificate = of(issued, "Certificate")["spec"]
+    assert (certificate["secretName"], certificate["issuerRef"]) == (
+        "s-queue-tls",
+        {"name": "house", "kind": "Issuer"},
+    )
+    assert "s-queue.gpu.svc" in certificate["dnsNames"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "agent.noodeSelector.a=b",
+            "unknown value agent.noodeSelector: did you mean agent.nodeSelector?",
+        ),
+        ("imgae.tag=1", "unknown value imgae: did you mean image?"),
+        ("queue.storageClass=fast", "did you mean queue.persistence.storageClass?"),
+        ("image.repository=x", "did you mean agent.image.repository?"),
+        ("networkPolicy.metricFrom=x", "did you mean networkPolicy.metricsFrom?"),
+    ],
+)
+def test_an_unknown_value_is_refused_with_the_nearest_known_one(value: str, said: str) -> None:
+    done = template(*SECRETS, value)
     assert done.returncode != 0
-    assert "queue.tlsSecret" in done.stderr
+    assert said in done.stderr
+
+
+@needs_helm
+def test_keys_of_kubernetes_and_of_parent_charts_are_not_ours_to_know() -> None:
+    objects = rendered(
+        "agent.podAnnotations.a=b",
+        "agent.nodeSelector.c=d",
+        "queue.resources.limits.cpu=2",
+        "agent.securityContext.runAsUser=0",
+        "dashboard.labels.x=y",
+        "global.anything=1",
+    )
+    pod = of(objects, "DaemonSet")["spec"]["template"]
+    assert pod["metadata"]["annotations"]["a"] == "b"
+    assert pod["spec"]["nodeSelector"] == {"c": "d"}
+    assert "affinity" not in pod["spec"], "the operator's own choice of nodes is all there is"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "value",
+    [
+        "queue.port=0",
+        "queue.port=dns",
+        "agent.image.digest=sha256:abc",
+        "agent.kubeletRoot=var/lib/kubelet",
+        "simulatedGpus=2 x h100",
+        "image.pullPolicy=sometimes",
+        "queue.persistence.size=plenty",
+        "agent.enabled=perhaps",
+        "agent.resourceNames.count=gpu",
+    ],
+)
+def test_a_value_of_the_wrong_form_is_refused(value: str) -> None:
+    done = template(*SECRETS, value)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_the_schema_knows_every_value() -> None:
+    def keys(node: Any) -> Any:
+        return {key: keys(value) for key, value in node.items()} if isinstance(node, dict) else None
+
+    def known(schema: dict[str, Any]) -> Any:
+        if "properties" not in schema:
+            return None
+        return {key: known(value) for key, value in schema["properties"].items()}
+
+    def same(values: Any, schema: Any) -> bool:
+        if schema is None or values is None:
+            return True  # a form, or Kubernetes' own
+        return values.keys() == schema.keys() and all(
+            same(values[key], schema[key]) for key in values
+        )
+
+    values = keys(yaml.safe_load((CHART / "values.yaml").read_text()))
+    schema = known(json.loads((CHART / "values.schema.json").read_text()))
+    assert same(values, schema)
+
+
+@needs_helm
+def test_settings_of_the_operator_and_of_the_chart_are_one_document() -> None:
+    config = '[kubelet]\ndefault_memory_mib = 8000\ncdi_dir = "/x"\n[queue]\nlabels = "a=b"\n'
+    document = tomllib.loads(
+        of(rendered(*SECRETS, f"agent.config={config}".replace(",", "\\,")), "ConfigMap", "agent")[
+            "data"
+        ]["sluice.toml"]
+    )
+    node = node_config.parse(document)
+    assert document["kubelet"]["cdi_dir"] == "/x", "the operator's goes before the chart's"
+    assert document["kubelet"]["enabled"] is True
+    assert node.queue.labels
+    assert node.queue.server == "s-queue.gpu.svc:9465"
+
+
+@needs_helm
+def test_the_commands_in_both_pods_need_no_flags() -> None:
+    objects = rendered(*SECRETS)
+    for kind in ("Deployment", "DaemonSet"):
+        (container,) = of(objects, kind)["spec"]["template"]["spec"]["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        mounted = {one["mountPath"] for one in container["volumeMounts"]}
+        for name in ("CA", "CERTIFICATE", "KEY"):
+            assert Path(env[f"SLUICE_QUEUE_{name}"] or "").parent.as_posix() in mounted
+        assert env["SLUICE_QUEUE_SERVER"]
+        assert env["SLUICE_QUEUE_SERVER_NAME"] == "s-queue.gpu.svc"
+
+
+@needs_helm
+def test_simulated_gpus_are_laid_out_before_the_agent_starts_and_found_by_it() -> None:
+    plain = of(rendered(), "DaemonSet")["spec"]["template"]["spec"]
+    assert "initContainers" not in plain
+    assert plain["runtimeClassName"] == "nvidia"
+    assert "sluice-sim" not in json.dumps(plain)
+    pod = of(rendered("simulatedGpus=2xh100-80gb"), "DaemonSet")["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in pod
+    (first,) = pod["initContainers"]
+    assert first["command"][-2:] == ["up", "2xh100-80gb"]
+    assert first["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    for container in (first, pod["containers"][0]):
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        # The same path on the host and in both: the CDI specification names it for the runtime.
+        assert mounts["sim-libraries"] == paths["sim-libraries"] == env["LD_LIBRARY_PATH"]
+        assert mounts["sim-state"] == paths["sim-state"] == env["SLUICE_SIM_DIR"]
+
+
+def terms(pod: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+
+
+@needs_helm
+def test_the_agent_runs_where_gpus_are_and_simulated_ones_where_none_are() -> None:
+    real = terms(of(rendered(), "DaemonSet")["spec"]["template"]["spec"])
+    assert all(len(term) == 1 for term in real), "any of them will do"
+    keys = {term[0]["key"] for term in real}
+    assert {"nvidia.com/gpu.present", "sluice.dev/gpu"} <= keys
+    (sim,) = terms(of(rendered("simulatedGpus=h100-80gb"), "DaemonSet")["spec"]["template"]["spec"])
+    assert {one["key"] for one in sim} == keys, "none of them"
+    assert {one["operator"] for one in sim} == {"NotIn", "DoesNotExist"}
+
+
+@needs_helm
+def test_metrics_are_read_by_those_who_are_named() -> None:
+    for component in ("agent", "queue"):
+        policy = of(rendered(), "NetworkPolicy", component)["spec"]
+        ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+        assert "metrics" not in ports
+        assert all(rule.get("from") for rule in policy["ingress"]), "no `from` would be everybody"
+    named = of(
+        rendered("networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"),
+        "NetworkPolicy",
+        "agent",
+    )["spec"]
+    assert named["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"a": "b"}}}]
+    blind = template("serviceMonitor.enabled=true")
+    assert blind.returncode != 0
+    assert "networkPolicy.metricsFrom: names nobody" in blind.stderr
+
+
+@needs_helm
+def test_the_queue_can_be_kept_thrown_away_and_guarded() -> None:
+    claim = of(rendered(), "PersistentVolumeClaim")
+    assert "annotations" not in claim["metadata"]
+    kept = of(rendered("queue.persistence.keep=true"), "PersistentVolumeClaim")
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    thrown = rendered("queue.persistence.enabled=false")
+    assert [one for one in thrown if one["kind"] == "PersistentVolumeClaim"] == []
+    volumes = of(thrown, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "state", "emptyDir": {"sizeLimit": "2Gi"}} in volumes
+    assert [one for one in rendered() if one["kind"] == "PodDisruptionBudget"] == []
+    budget = of(rendered("queue.podDisruptionBudget.enabled=true"), "PodDisruptionBudget")["spec"]
+    assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
 @needs_helm
@@ -306,8 +555,24 @@ def test_each_part_can_be_left_out() -> None:
 
 
 @needs_helm
-def test_a_digest_wins_over_a_tag() -> None:
-    pod = of(rendered("queue.tlsSecret=q", "image.digest=sha256:abc", "image.tag=1"), "DaemonSet")[
-        "spec"
-    ]["template"]["spec"]
-    assert pod["containers"][0]["image"] == "sluice@sha256:abc"
+def test_each_image_has_its_registry_tag_and_digest() -> None:
+    def images(*values: str) -> list[str]:
+        objects = rendered(*values)
+        return [
+            of(objects, kind)["spec"]["template"]["spec"]["containers"][0]["image"]
+            for kind in ("DaemonSet", "Deployment")
+        ]
+
+    version = (REPO / "VERSION").read_text().strip()
+    assert images() == [
+        f"localhost/sluice-nodeagent:{version}",
+        f"localhost/sluice-queue:{version}",
+    ]
+    digest = "sha256:" + "0a" * 32
+    assert images(
+        "image.registry=r.example/gpu", f"agent.image.digest={digest}", "image.tag=next"
+    ) == [f"r.example/gpu/sluice-nodeagent@{digest}", "r.example/gpu/sluice-queue:next"]
+    assert images("image.tag=a", "queue.image.tag=b") == [
+        "localhost/sluice-nodeagent:a",
+        "localhost/sluice-queue:b",
+    ]

@@ -322,7 +322,9 @@ def test_certificates(tmp_path: Path) -> None:
         pond.client_flags = flags(false_friend)
         assert pond.cli("get", "cq", check=False).returncode == 69
         pond.client_flags = []
-        assert pond.cli("get", "cq", check=False).returncode == 69
+        plain = pond.cli("get", "cq", check=False)
+        assert plain.returncode == 69
+        assert "it speaks TLS: give --ca" in plain.stderr
 
         renewed = authority.issue("queue-2", "DNS:localhost")
         for old, new in ((server.certificate, renewed.certificate), (server.key, renewed.key)):

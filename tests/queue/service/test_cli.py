@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from queuecontroller import serving
 from queuecontroller.adapters.store_sqlite import SqliteStore
+from queuecontroller.adapters.tls_probe import speaks_tls
 from queuecontroller.config import parse
 from tests.pond import SLUICE_QUEUE, Pond
 
@@ -199,3 +201,27 @@ def test_a_port_that_is_taken_is_named_with_its_setting(pond: Pond, tmp_path: Pa
     assert "critical server.metrics_listen: " in done.stderr
     with sqlite3.connect(database) as kept:
         assert kept.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_where_the_service_is_may_stand_before_the_verb(pond: Pond) -> None:
+    for words in (
+        ("--server", pond.address, "get", "cq"),
+        (f"--server={pond.address}", "get", "cq"),
+        ("get", "--server", pond.address, "cq"),
+    ):
+        done = run(*words)
+        assert (done.returncode, done.stderr) == (0, "sluice-queue: no ClusterQueue objects\n"), (
+            words
+        )
+    assert run("--server", pond.address).returncode == 2
+    assert run("--no-such", "get", "cq").returncode == 2
+
+
+def test_what_is_no_tls_is_not_called_so(pond: Pond) -> None:
+    """A wrong port: another service answers, in its own words or not at all."""
+    host, _, _ = pond.address.rpartition(":")
+    assert not speaks_tls(host, pond.metrics_port)
+    with socket.socket() as silent:
+        silent.bind((host, 0))
+        assert not speaks_tls(host, silent.getsockname()[1])
+    assert run("get", "cq", "--server", f"{host}:{pond.metrics_port}").returncode == 69

@@ -1,13 +1,18 @@
 {{- define "sluice.name" -}}
 {{- default .Release.Name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
+
+{{/* The image of a part: (dict "root" $ "part" "agent"). A digest wins over a tag. */}}
 {{- define "sluice.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- $image := (index .root.Values .part).image -}}
+{{- $name := printf "%s/%s" (trimSuffix "/" .root.Values.image.registry) $image.repository | trimPrefix "/" -}}
+{{- if $image.digest -}}
+{{ $name }}@{{ $image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{ $name }}:{{ $image.tag | default .root.Values.image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 {{- end -}}
+
 {{- define "sluice.labels" -}}
 app.kubernetes.io/name: sluice
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -15,8 +20,178 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
+
 {{- define "sluice.selector" -}}
 app.kubernetes.io/name: sluice
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Whether there is an API server to ask: `helm template` has none, and every object seems to be missing. */}}
+{{- define "sluice.online" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}yes{{ end -}}
+{{- end -}}
+
+{{/* Sets keys in a section of TOML text: (dict "text" T "section" S "lines" (dict KEY LINE)). A key that the text's own
+     section has already stays as it is there; the section is made where it is missing. */}}
+{{- define "sluice.section" -}}
+{{- $lines := list -}}
+{{- range $key, $line := .lines -}}
+{{- if not (regexMatch (printf "(?s)(^|\n)\\[%s\\][^\n]*\n([^\\[][^\n]*\n|\n)*?[ \t]*%s[ \t]*=" $.section $key) (printf "%s\n" $.text)) -}}
+{{- $lines = append $lines (printf "%s = %s" $key $line) -}}
+{{- end -}}
+{{- end -}}
+{{- $header := printf "[%s]" .section -}}
+{{- if regexMatch (printf "(?m)^\\[%s\\]" .section) .text -}}
+{{- $made := join "\n" (prepend $lines $header) | replace "$" "$$" -}}
+{{- regexReplaceAll (printf "(?m)^\\[%s\\]" .section) .text $made -}}
+{{- else -}}
+{{- join "\n" (prepend $lines $header) }}
+{{ if .text }}
+{{ .text }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of the Secret with the controller's certificate. */}}
+{{- define "sluice.tlsSecret" -}}
+{{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
+{{- end -}}
+
+{{/* The labels by which nodes with NVIDIA's GPUs are known, one term each, any of which will do. */}}
+{{- define "sluice.gpuLabels" -}}
+- {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
+- {key: sluice.dev/gpu, operator: In, values: ["true"]}
+- {key: feature.node.kubernetes.io/pci-10de.present, operator: In, values: ["true"]}
+- {key: feature.node.kubernetes.io/pci-0302_10de.present, operator: In, values: ["true"]}
+- {key: feature.node.kubernetes.io/pci-0300_10de.present, operator: In, values: ["true"]}
+- {key: cloud.google.com/gke-accelerator, operator: Exists}
+- {key: k8s.amazonaws.com/accelerator, operator: Exists}
+- {key: kubernetes.azure.com/accelerator, operator: In, values: ["nvidia"]}
+{{- end -}}
+
+{{/* Which nodes the agent runs on; what cleans up after it runs on the same. */}}
+{{- define "sluice.agentPlace" -}}
+{{- with .Values.agent.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.agent.affinity }}
+affinity: {{- toYaml .Values.agent.affinity | nindent 2 }}
+{{- else if not .Values.agent.nodeSelector }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- $labels := include "sluice.gpuLabels" . | fromYamlArray }}
+        {{- if .Values.simulatedGpus }}
+        - matchExpressions:
+            {{- range $labels }}
+            - key: {{ .key }}
+              {{- if eq .operator "Exists" }}
+              operator: DoesNotExist
+              {{- else }}
+              operator: NotIn
+              values: {{ toJson .values }}
+              {{- end }}
+            {{- end }}
+        {{- else }}
+        {{- range $labels }}
+        - matchExpressions:
+            - {{ toJson . }}
+        {{- end }}
+        {{- end }}
+{{- end }}
+{{- with .Values.agent.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* --- values that nobody knows --- */}}
+
+{{/* How many letters differ between .a and .b: Levenshtein's distance, row by row. */}}
+{{- define "sluice.distance" -}}
+{{- $row := list -}}
+{{- $b := splitList "" .b -}}
+{{- range $j := until (add1 (len $b) | int) }}{{ $row = append $row $j }}{{ end -}}
+{{- range $i, $letter := splitList "" .a -}}
+{{- $next := list (add1 $i) -}}
+{{- range $j, $other := $b -}}
+{{- $changed := add (index $row $j) (ternary 0 1 (eq $letter $other)) -}}
+{{- $next = append $next (min $changed (add1 (index $row (add1 $j | int))) (add1 (index $next $j))) -}}
+{{- end -}}
+{{- $row = $next -}}
+{{- end -}}
+{{- last $row -}}
+{{- end -}}
+
+{{/* Every known key as a path, one a line: (dict "known" MAP "at" PATH). */}}
+{{- define "sluice.knownPaths" -}}
+{{- range $key, $value := .known }}
+{{- $at := printf "%s.%s" $.at $key | trimPrefix "." }}
+{{ $at }}
+{{- if and (kindIs "map" $value) $value }}{{ include "sluice.knownPaths" (dict "known" $value "at" $at) }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{/* Values that are not in values.yaml, one path a line. What goes to Kubernetes as it is has keys of Kubernetes', not
+     ours. */}}
+{{- define "sluice.unknownPaths" -}}
+{{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" }}
+{{- range $key, $value := .values }}
+{{- $at := printf "%s.%s" $.at $key | trimPrefix "." }}
+{{- if not (hasKey $.known $key) }}
+{{- if ne $at "global" }}
+{{ $at }}
+{{- end }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (index $.known $key)) (not (has $key $free)) }}
+{{- include "sluice.unknownPaths" (dict "values" $value "known" (index $.known $key) "at" $at) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Fails with every unknown value and the nearest known one: a mistyped value would else be no value at all. */}}
+{{- define "sluice.checkValues" -}}
+{{- $known := .Files.Get "files/values.yaml" | fromYaml -}}
+{{- $unknown := include "sluice.unknownPaths" (dict "values" .Values "known" $known "at" "") | splitList "\n" | compact -}}
+{{- if $unknown -}}
+{{- $paths := include "sluice.knownPaths" (dict "known" $known "at" "") | splitList "\n" | compact -}}
+{{- $told := list -}}
+{{- range $path := $unknown -}}
+{{- $name := splitList "." $path | last -}}
+{{- $nearest := "" -}}{{- $least := 1000 -}}
+{{- range $paths -}}
+{{- /* The right name in the wrong place is nearer than a similar path. */ -}}
+{{- $far := include "sluice.distance" (dict "a" $path "b" .) | atoi -}}
+{{- if eq $name (splitList "." . | last) }}{{ $far = divf $far 2 | floor | int }}{{ end -}}
+{{- if lt $far $least }}{{ $nearest = . }}{{ $least = $far }}{{ end -}}
+{{- end -}}
+{{- $told = append $told (printf "unknown value %s: did you mean %s?" $path $nearest) -}}
+{{- end -}}
+{{- fail (printf "\n%s" (join "\n" $told)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What cannot work on this cluster is said before anything is made. Only where there is a cluster to ask. */}}
+{{- define "sluice.checkCluster" -}}
+{{- if include "sluice.online" . -}}
+{{- $told := list -}}
+{{- $class := .Values.agent.runtimeClassName -}}
+{{- if and .Values.agent.enabled $class (not .Values.simulatedGpus) (not (lookup "node.k8s.io/v1" "RuntimeClass" "" $class)) -}}
+{{- $told = append $told (printf "agent.runtimeClassName: this cluster has no RuntimeClass %s, so no agent would start. Install NVIDIA's GPU operator or container toolkit with its RuntimeClass; or set agent.runtimeClassName=\"\" where NVIDIA's runtime is the nodes' default; or set simulatedGpus=2xh100-80gb to try Sluice without a GPU" $class) -}}
+{{- end -}}
+{{- $keep := .Values.queue.persistence -}}
+{{- if and .Values.queue.enabled $keep.enabled (not $keep.existingClaim) (not $keep.storageClass) (not (lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "%s-queue" (include "sluice.name" .)))) -}}
+{{- $default := "" -}}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
+{{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" }}{{ $default = .metadata.name }}{{ end -}}
+{{- end -}}
+{{- if not $default -}}
+{{- $told = append $told "queue.persistence: this cluster has no default StorageClass, so the controller would wait for a volume for ever. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to keep the queue in the pod, for trying; or queue.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+{{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (lookup "v1" "Namespace" "" .Release.Namespace | default dict) -}}
+{{- if and .Values.agent.enabled (has $enforced (list "baseline" "restricted")) -}}
+{{- $told = append $told (printf "namespace %s refuses the agent's pods (pod-security.kubernetes.io/enforce=%s): kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged" .Release.Namespace $enforced .Release.Namespace) -}}
+{{- end -}}
+{{- if $told }}{{ fail (printf "\n%s" (join "\n" $told)) }}{{ end -}}
+{{- end -}}
 {{- end -}}
