@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-peers test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages clean
+.PHONY: help demo build test test-peers test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,18 @@ test-packages: packages ## install, boot, upgrade and purge the packages in a fr
 	@packaging/helm-tool.sh >/dev/null
 	$(BIN)/python -m pytest tests/packages/test_chart.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m packages tests/packages $(PYTEST_ARGS)
+
+# KUBERNETES=1.30 is another minor, CLUSTER=DIR another directory: a cluster beside the first.
+CLUSTER ?= build/cluster/default
+KUBERNETES ?=
+cluster-up: build ## a Kubernetes of its own with simulated GPUs, in private namespaces; the first time builds it; needs root and Go
+	@SLUICE_CLUSTER_DIR=$(CLUSTER) SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster up
+
+cluster-down: $(VENV)/.ready ## end it, and remove what it wrote
+	@SLUICE_CLUSTER_DIR=$(CLUSTER) SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster down
+
+test-cluster: build ## image and chart on that Kubernetes, as a user installs them; writes build/cluster.json; needs root and Go
+	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run $(PYTEST_ARGS)
 
 clean: ## remove what was built, keep .venv
 	rm -rf build

@@ -59,7 +59,6 @@ def main(directory: Path) -> int:
 def lay_out(directory: Path, settings: dict[str, Any]) -> None:
     socket.sethostname(settings["hostname"])
     _run("mount", "--make-rprivate", "/")
-    _run("mount", "--make-rshared", "/")  # what a pod mounts for the host is seen there
     _tmpfs("/run", "mode=755")
     for place in ("/run/lock", "/run/netns", "/run/containerd"):
         os.mkdir(place)
@@ -87,6 +86,7 @@ def lay_out(directory: Path, settings: dict[str, Any]) -> None:
         shown.parent.mkdir(exist_ok=True)
         shown.write_text(f"{value}\n")
         _run("mount", "--bind", shown, f"/proc/sys/{name}")
+    _run("mount", "--make-rshared", "/")  # what a pod mounts for the host is seen there
     _network(settings)
 
 
@@ -96,7 +96,8 @@ def _devices(gpus: int) -> None:
     place.mkdir()
     _tmpfs(place, "mode=755,dev")
     nodes = dict(DEVICES)
-    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(gpus))):
+    shared = ("nvidiactl", "nvidia-uvm") if gpus else ()
+    for name in (*shared, *(f"nvidia{index}" for index in range(gpus))):
         nodes[name] = DEVICES["null"]
     for name, (major, minor) in nodes.items():
         os.mknod(place / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))

@@ -65,7 +65,9 @@ class Part:
 
 def required(module_file: Path, module: str) -> str:
     """The version of `module` that a go.mod asks for, without its v."""
-    found = re.search(rf"^\s*{re.escape(module)} v(\S+)$", module_file.read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^(?:require)?\s*{re.escape(module)} v(\S+)$", module_file.read_text(), re.MULTILINE
+    )
     if found is None:
         raise ValueError(f"{module_file} does not require {module}")
     return found[1]
