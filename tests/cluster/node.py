@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -210,6 +211,21 @@ class Cluster:
         self.stop(name, with_signal)
         self.start(name)
 
+    def set_gates(self, gates: Mapping[str, bool]) -> None:
+        """The kubelet with these feature gates, from now on."""
+        self.gates = dict(gates)
+        (self.directory / "kubelet.json").write_text(settings.kubelet(self._settings()))
+        self.restart("kubelet")
+        self._wait("the kubelet is back", self.kubelet_answers)
+
+    def serves_pods_api(self) -> bool:
+        """Whether this release's kubelet has one, behind a gate or not."""
+        return "pods_api_gate" in json.loads(self.run("constants").stdout)
+
+    def kubelet_answers(self) -> bool:
+        path = f"/api/v1/nodes/{settings.HOSTNAME}/proxy/healthz"
+        return bool(self.api.get(path) == "ok")
+
     def supervisor(self, **asked: Any) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(120)
@@ -380,6 +396,25 @@ class Cluster:
         if isinstance(answer[0], OSError):
             raise answer[0]
         return answer[0]
+
+    def page(self, host: str, port: int, path: str = "/metrics") -> str:
+        """Read over HTTP on the node. Raises OSError."""
+        connection = http.client.HTTPConnection(host, port, timeout=20)
+        connection.sock = self.dial(host, port)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise OSError(f"{path}: HTTP {answer.status}")
+            return answer.read().decode()
+        except http.client.HTTPException as error:
+            raise OSError(f"{path}: {error}") from error
+        finally:
+            connection.close()
+
+    def root(self) -> Path:
+        """The node's file system, from here."""
+        return Path(f"/proc/{self._number('init.pid')}/root")
 
     def _made(self) -> bool:
         return self.pki.kubeconfig("admin").exists()
