@@ -29,15 +29,31 @@ struct CUctx_st *sim_current(void)
 	return depth > 0 && stack[depth - 1] && stack[depth - 1]->tag == SIM_TAG_CONTEXT ? stack[depth - 1] : NULL;
 }
 
+/* A primary context that nobody retains: it may be made current, but nothing can be done in it. */
+static bool inactive(const struct CUctx_st *context)
+{
+	for (int d = 0; sim_device_get(d); d++)
+		if (context && sim_device_get(d)->primary == context)
+			return context->tag == SIM_TAG_INACTIVE;
+	return false;
+}
+
+CUresult sim_no_context(void)
+{
+	return depth > 0 && inactive(stack[depth - 1]) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* In the record given (an inactive primary context's, which keeps its handle), or in a new one when it is NULL. */
 static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, struct CUctx_st **ret_context)
 {
+	static uint64_t made;
 	uint64_t overhead = sim_knob_number("context_mib", d->model->context_bytes >> 20) << 20;
 
 	if (d->gpu->lost)
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (!sim_charge(d, overhead))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	struct CUctx_st *c = calloc(1, sizeof(*c));
+	struct CUctx_st *known = *ret_context, *c = known ? known : calloc(1, sizeof(*c));
 
 	if (!c) {
 		sim_uncharge(d, overhead);
@@ -50,7 +66,8 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 		/* cut, or cut anew, since this process looked */
 		sim_unlock(d->gpu);
 		sim_uncharge(d, overhead);
-		free(c);
+		if (c != known)
+			free(c);
 		return CUDA_ERROR_INVALID_DEVICE;
 	}
 	struct sim_schedule *draft = sim_edit_begin(d->gpu);
@@ -61,7 +78,8 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	if (lane == SIM_CONTEXTS) {
 		sim_unlock(d->gpu);
 		sim_uncharge(d, overhead);
-		free(c);
+		if (c != known)
+			free(c);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	d->gpu->ring[lane].head = 0;
@@ -69,6 +87,7 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	sim_edit_end(d->gpu);
 	sim_unlock(d->gpu);
 
+	*c = (struct CUctx_st){ .id = __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED) };
 	c->gpu = d->gpu;
 	c->device = ordinal;
 	c->index = lane;
@@ -79,7 +98,7 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	c->limit[CU_LIMIT_STACK_SIZE] = 1024;
 	c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
 	c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-	c->tag = SIM_TAG_CONTEXT;
+	__atomic_store_n(&c->tag, SIM_TAG_CONTEXT, __ATOMIC_RELEASE);
 	pthread_mutex_lock(&mutex);
 	c->next = contexts;
 	contexts = c;
@@ -112,10 +131,20 @@ static void context_end(struct CUctx_st *c)
 		}
 	}
 	pthread_mutex_unlock(&mutex);
+	if (c->primary) {
+		c->tag =
+			SIM_TAG_INACTIVE; /* retained again it is under the same handle, in every thread where it is current */
+		return;
+	}
 	for (int i = 0; i < depth; i++)
 		if (stack[i] == c)
 			stack[i] = NULL;
 	c->tag = 0; /* other threads may still have it on their stacks: the small record is kept, not freed */
+}
+
+static bool active(const struct sim_device *d)
+{
+	return d->primary && d->primary->tag == SIM_TAG_CONTEXT;
 }
 
 #define DEVICE(d, handle)                                                                                              \
@@ -133,7 +162,7 @@ SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	if (!context)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&primary);
-	if (d->primary) {
+	if (active(d)) {
 		d->primary->references++;
 	} else {
 		r = context_make(d, device, d->primary_flags, &d->primary);
@@ -148,12 +177,10 @@ SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 SIM_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
 	DEVICE(d, device);
-	if (!d->primary)
+	if (!active(d))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (--d->primary->references == 0) {
+	if (--d->primary->references == 0)
 		context_end(d->primary);
-		d->primary = NULL;
-	}
 	return CUDA_SUCCESS;
 }
 
@@ -165,10 +192,8 @@ SIM_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 SIM_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	DEVICE(d, device);
-	if (d->primary) {
+	if (active(d))
 		context_end(d->primary);
-		d->primary = NULL;
-	}
 	return CUDA_SUCCESS;
 }
 
@@ -177,13 +202,13 @@ SIM_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
 	return cuDevicePrimaryCtxReset_v2(device);
 }
 
-SIM_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+SIM_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *is_active)
 {
 	DEVICE(d, device);
-	if (!flags || !active)
+	if (!flags || !is_active)
 		return CUDA_ERROR_INVALID_VALUE;
 	*flags = d->primary_flags;
-	*active = d->primary != NULL;
+	*is_active = active(d);
 	return CUDA_SUCCESS;
 }
 
@@ -197,7 +222,7 @@ SIM_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
 SIM_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
 {
 	DEVICE(d, device);
-	if (d->primary)
+	if (active(d))
 		return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
 	d->primary_flags = flags;
 	return CUDA_SUCCESS;
@@ -272,7 +297,7 @@ SIM_API CUresult cuCtxDetach(CUcontext context)
 SIM_API CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
 	SIM_CALL();
-	return context && alive(context) ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
+	return context && (alive(context) || inactive(context)) ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 SIM_API CUresult cuCtxPushCurrent(CUcontext context)
@@ -299,7 +324,7 @@ SIM_API CUresult cuCtxPopCurrent(CUcontext *context)
 SIM_API CUresult cuCtxSetCurrent(CUcontext context)
 {
 	SIM_CALL();
-	if (context && !alive(context))
+	if (context && !alive(context) && !inactive(context))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (depth == 0)
 		depth = 1;
@@ -314,7 +339,7 @@ SIM_API CUresult cuCtxGetCurrent(CUcontext *context)
 	SIM_CALL();
 	if (!context)
 		return CUDA_ERROR_INVALID_VALUE;
-	*context = sim_current();
+	*context = depth > 0 && inactive(stack[depth - 1]) ? stack[depth - 1] : sim_current();
 	return CUDA_SUCCESS;
 }
 
@@ -334,7 +359,7 @@ SIM_API CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!context)
 		return cuCtxGetDevice(device);
-	if (!alive(context))
+	if (!alive(context) && !inactive(context))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	*device = context->device;
 	return CUDA_SUCCESS;
@@ -355,7 +380,7 @@ SIM_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
 	context = context ? context : sim_current();
 	if (!id || !context)
 		return CUDA_ERROR_INVALID_VALUE;
-	*id = (unsigned long long)(uintptr_t)context;
+	*id = context->id;
 	return CUDA_SUCCESS;
 }
 

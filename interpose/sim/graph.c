@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "interpose/sim/cuda/user_object.h"
+
 struct CUgraph_st *sim_graph_make(void)
 {
 	struct CUgraph_st *g = calloc(1, sizeof(*g));
@@ -30,6 +32,7 @@ void sim_graph_free(struct CUgraph_st *graph)
 		next = n->next;
 		node_free(n);
 	}
+	sim_graph_objects_gone(graph);
 	graph->tag = 0;
 	free(graph);
 }
@@ -133,6 +136,8 @@ struct CUgraph_st *sim_graph_copy(struct CUgraph_st *graph)
 		sim_graph_free(g);
 		g = NULL;
 	}
+	if (g)
+		sim_graph_objects_copied(graph, g);
 	return g;
 }
 

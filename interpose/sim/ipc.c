@@ -21,9 +21,9 @@ struct ticket {
 	uint64_t file_ino; /* of the exporter's arena: a process number or descriptor may have been reused */
 	uint64_t file_offset, file_bytes; /* whole pages */
 	uint64_t skip, bytes;             /* the allocation in them */
-	int32_t pid, fd;
+	int32_t fd;
 	uint32_t gpu_index;
-	uint32_t reserved;
+	uint64_t reserved;
 };
 
 _Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "a handle is as large as the API's");
@@ -54,7 +54,6 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 		const struct sim_process *p = sim_process();
 		struct ticket t = { .magic = MAGIC,
 			            .file_ino = p->client->memory_fd_ino,
-			            .pid = getpid(),
 			            .fd = p->client->memory_fd,
 			            .skip = block.base - block.range->base,
 			            .bytes = block.bytes,
@@ -70,12 +69,23 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	return result;
 }
 
+/* Whose memory it is, by the number that process has here: it may be in another PID namespace. */
+static uint32_t exporters_pid(const struct ticket *t)
+{
+	const struct sim_state *state = sim_process()->state;
+
+	for (unsigned i = 0; i < SIM_CLIENTS; i++)
+		if (state->client[i].in_use && state->client[i].memory_fd_ino == t->file_ino)
+			return sim_client_pid(state, i);
+	return 0;
+}
+
 static int exporters_file(const struct ticket *t)
 {
 	char path[64];
 	struct stat info;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", t->pid, t->fd);
+	snprintf(path, sizeof(path), "/proc/%u/fd/%d", exporters_pid(t), t->fd);
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 
 	if (fd >= 0 && (fstat(fd, &info) || info.st_ino != t->file_ino)) {
@@ -145,7 +155,7 @@ SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle hand
 		return CUDA_ERROR_INVALID_VALUE;
 	if (t.magic != MAGIC || t.skip + t.bytes > t.file_bytes || t.file_bytes % SIM_PAGE)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (t.pid == getpid())
+	if (t.file_ino == sim_process()->client->memory_fd_ino)
 		return CUDA_ERROR_INVALID_CONTEXT; /* one's own memory is not opened */
 	sim_memory_lock();
 	struct import *i = imports;

@@ -1,250 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules, functions, and the doors through which kernels are launched. */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* The doors through which kernels are launched. */
 #include <string.h>
 
 #include "interpose/sim/object.h"
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static CUresult module_make(CUmodule *module)
-{
-	SIM_CALL_CONTEXT(context);
-	struct CUmod_st *m = calloc(1, sizeof(*m));
-
-	if (!m)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	m->tag = SIM_TAG_MODULE;
-	m->context = context;
-	*module = m;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-	if (!module || !image)
-		return CUDA_ERROR_INVALID_VALUE;
-	return module_make(module);
-}
-
-SIM_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options,
-                                    void **values)
-{
-	(void)count;
-	(void)options;
-	(void)values;
-	return cuModuleLoadData(module, image);
-}
-
-SIM_API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
-{
-	return cuModuleLoadData(module, image);
-}
-
-SIM_API CUresult cuModuleLoad(CUmodule *module, const char *path)
-{
-	FILE *file = path ? fopen(path, "rb") : NULL;
-
-	if (!module || !path)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!file)
-		return CUDA_ERROR_FILE_NOT_FOUND;
-	fclose(file);
-	return module_make(module);
-}
-
-SIM_API CUresult cuModuleUnload(CUmodule module)
-{
-	SIM_CALL();
-	if (!SIM_HANDLE(module, SIM_TAG_MODULE))
-		return CUDA_ERROR_INVALID_HANDLE;
-	for (struct CUfunc_st *f = module->functions, *next; f; f = next) {
-		next = f->next;
-		f->tag = 0;
-		free(f);
-	}
-	module->tag = 0;
-	free(module);
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
-{
-	SIM_CALL();
-	if (!function || !name || !SIM_HANDLE(module, SIM_TAG_MODULE))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!name[0] || strncmp(name, "missing_", 8) == 0 || strlen(name) >= sizeof(module->functions->name))
-		return CUDA_ERROR_NOT_FOUND;
-	pthread_mutex_lock(&mutex);
-	struct CUfunc_st *f = module->functions;
-
-	while (f && strcmp(f->name, name) != 0)
-		f = f->next;
-	if (!f && (f = calloc(1, sizeof(*f)))) {
-		f->tag = SIM_TAG_FUNCTION;
-		f->module = module;
-		f->kind = strcmp(name, "sim_busy_ns") == 0        ? SIM_KERNEL_BUSY_NS
-		          : strcmp(name, "sim_busy_forever") == 0 ? SIM_KERNEL_FOREVER
-		                                                  : SIM_KERNEL_OTHER;
-		memcpy(f->name, name, strlen(name) + 1);
-		f->attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
-		f->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
-		f->attribute[CU_FUNC_ATTRIBUTE_PTX_VERSION] = 80;
-		f->attribute[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 80;
-		f->next = module->functions;
-		module->functions = f;
-	}
-	pthread_mutex_unlock(&mutex);
-	*function = f;
-	return f ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-SIM_API CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
-{
-	SIM_CALL();
-	(void)address;
-	(void)bytes;
-	(void)name;
-	return SIM_HANDLE(module, SIM_TAG_MODULE) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
-}
-
-SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-	SIM_CALL();
-	if (!mode)
-		return CUDA_ERROR_INVALID_VALUE;
-	*mode = CU_MODULE_LAZY_LOADING;
-	return CUDA_SUCCESS;
-}
-
-/* --- libraries: a module that needs no context to be loaded, kernels that are functions everywhere ---------------- */
-
-SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
-                                   unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
-{
-	SIM_CALL();
-	(void)jit;
-	(void)jit_values;
-	(void)jit_count;
-	(void)options;
-	(void)values;
-	(void)count;
-	if (!library || !code)
-		return CUDA_ERROR_INVALID_VALUE;
-	struct CUmod_st *m = calloc(1, sizeof(*m));
-
-	if (!m)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	m->tag = SIM_TAG_MODULE;
-	*library = (CUlibrary)m;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuLibraryUnload(CUlibrary library)
-{
-	return cuModuleUnload((CUmodule)library);
-}
-
-SIM_API CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
-{
-	SIM_CALL();
-	if (!module)
-		return CUDA_ERROR_INVALID_VALUE;
-	*module = (CUmodule)library;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
-{
-	return cuModuleGetFunction((CUfunction *)kernel, (CUmodule)library, name);
-}
-
-SIM_API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
-{
-	SIM_CALL();
-	if (!function || !SIM_HANDLE((CUfunction)kernel, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*function = (CUfunction)kernel;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuFuncGetModule(CUmodule *module, CUfunction function)
-{
-	SIM_CALL();
-	if (!module || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*module = function->module;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuFuncGetName(const char **name, CUfunction function)
-{
-	SIM_CALL();
-	if (!name || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*name = function->name;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
-{
-	SIM_CALL();
-	if (!value || (unsigned)attribute >= 32 || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_VALUE;
-	*value = function->attribute[attribute];
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
-{
-	SIM_CALL();
-	if ((unsigned)attribute >= 32 || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_VALUE;
-	function->attribute[attribute] = value;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
-{
-	SIM_CALL();
-	(void)config;
-	return SIM_HANDLE(function, SIM_TAG_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
-                                                             size_t shared)
-{
-	SIM_CALL_CONTEXT(context);
-	(void)shared;
-	if (!blocks || threads <= 0 || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_VALUE;
-	*blocks = (int)sim_model_of(context)->threads_per_sm / threads;
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int threads,
-                                                                      size_t shared, unsigned flags)
-{
-	(void)flags;
-	return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
-}
-
-SIM_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function,
-                                                  CUoccupancyB2DSize shared_of, size_t shared, int limit)
-{
-	SIM_CALL_CONTEXT(context);
-	(void)shared_of;
-	(void)shared;
-	if (!grid || !block || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
-		return CUDA_ERROR_INVALID_VALUE;
-	*block = limit > 0 && limit < 1024 ? limit : 1024;
-	*grid = (int)(sim_model_of(context)->sm_count * (sim_model_of(context)->threads_per_sm / (uint32_t)*block));
-	return CUDA_SUCCESS;
-}
-
-/* --- launches ------------------------------------------------------------------------------------------------------ */
 
 static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned gx, unsigned gy, unsigned gz,
                               unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
@@ -254,10 +12,13 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 
 	if (!SIM_HANDLE(f, SIM_TAG_FUNCTION) || !s)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (gx == 0 || gy == 0 || gz == 0 || threads == 0 || threads > 1024)
+	if (gx == 0 || gy == 0 || gz == 0 || threads == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (f->module->context && f->module->context != context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	if (threads > (uint64_t)f->attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] ||
+	    shared > (unsigned)f->attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES])
+		return CUDA_ERROR_INVALID_VALUE;
 	uint64_t ns = sim_kernel_ns(f, sim_model_of(context), (uint64_t)gx * gy * gz, threads, params);
 
 	if (s->session || sim_capture_forbids()) {
@@ -281,22 +42,33 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 	return CUDA_SUCCESS;
 }
 
+/* Where parameters are given as one buffer: the buffer, which begins with the first. */
+static void *buffer_of(void **extra)
+{
+	for (; extra && extra[0] != CU_LAUNCH_PARAM_END; extra += 2)
+		if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+			return extra[1];
+	return NULL;
+}
+
 SIM_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                 unsigned bz, unsigned shared, CUstream stream, void **params, void **extra)
 {
 	SIM_CALL_CONTEXT(context);
-	(void)extra;
-	return launch(context, f, gx, gy, gz, bx, by, bz, shared, stream, params);
+	void *first = params ? NULL : buffer_of(extra);
+
+	return launch(context, f, gx, gy, gz, bx, by, bz, shared, stream, first ? &first : params);
 }
 
 SIM_API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
 {
 	SIM_CALL_CONTEXT(context);
-	(void)extra;
+	void *first = params ? NULL : buffer_of(extra);
+
 	if (!c)
 		return CUDA_ERROR_INVALID_VALUE;
 	return launch(context, f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
-	              c->sharedMemBytes, c->hStream, params);
+	              c->sharedMemBytes, c->hStream, first ? &first : params);
 }
 
 SIM_API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,

@@ -133,14 +133,14 @@ NVML_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned bytes)
 
 	ENTER();
 	if (!sim_knob_text("driver_version", text, sizeof(text)))
-		snprintf(text, sizeof(text), "580.95.05");
+		snprintf(text, sizeof(text), SIM_DRIVER_VERSION);
 	return nvml_text(version, bytes, text);
 }
 
 NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned bytes)
 {
 	ENTER();
-	return nvml_text(version, bytes, "13.580.95.05");
+	return nvml_text(version, bytes, "13." SIM_DRIVER_VERSION);
 }
 
 NVML_API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)

@@ -30,6 +30,16 @@ static unsigned index_of(nvmlDevice_t device)
 	return sim_card_index(sim_state(), device);
 }
 
+/* Among the cards that this process may open. */
+static unsigned position_of(nvmlDevice_t device)
+{
+	unsigned card[SIM_GPUS], cards = sim_cards(sim_state(), card), position = 0;
+
+	while (position < cards && card[position] != index_of(device))
+		position++;
+	return position;
+}
+
 /* An idle card says so; anything else that slows it is the knob's word. */
 static uint64_t clock_reasons(nvmlDevice_t device)
 {
@@ -63,7 +73,7 @@ static uint64_t clock_reasons(nvmlDevice_t device)
 		return NVML_SUCCESS;                                                                                   \
 	}
 
-NUMBER(nvmlDeviceGetIndex, unsigned, index_of(device))
+NUMBER(nvmlDeviceGetIndex, unsigned, position_of(device))
 NUMBER(nvmlDeviceGetMinorNumber, unsigned, index_of(device))
 NUMBER(nvmlDeviceGetModuleId, unsigned, index_of(device) + 1)
 NUMBER(nvmlDeviceGetBoardId, unsigned, device->pci_bus << 8)
@@ -287,6 +297,25 @@ NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDe
 	ENTER_DEVICE(b);
 	WANT(level);
 	*level = a == b ? 0 : a->numa_node == b->numa_node ? 40 : 50; /* itself, one node, the system */
+	return NVML_SUCCESS;
+}
+
+/* Reads and writes between cards go everywhere, NVLink and atomics where there are links. */
+NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, unsigned which, unsigned *status)
+{
+	enum { READ, WRITE, NVLINK, ATOMICS, PCI, UNKNOWN };
+	enum { FINE = 0, NOT_SUPPORTED = 3 };
+
+	ENTER_DEVICE(a);
+	ENTER_DEVICE(b);
+	WANT(status && which < UNKNOWN && a != b);
+	if (a->card >= 0 || b->card >= 0)
+		return NVML_ERROR_NOT_SUPPORTED; /* an instance reaches no other */
+	bool links = nvml_model(a)->nvlink && nvml_model(b)->nvlink;
+
+	*status = which == READ || which == WRITE || (links && which != PCI) || (!links && which == PCI)
+	                  ? FINE
+	                  : NOT_SUPPORTED;
 	return NVML_SUCCESS;
 }
 

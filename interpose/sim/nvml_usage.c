@@ -99,8 +99,12 @@ static unsigned add_processes(nvmlDevice_t device, struct process_info *list, un
 
 		if (!client->in_use || client->used_bytes[index] == 0)
 			continue;
+		uint32_t pid = sim_client_pid(state, i);
+
+		if (pid == 0)
+			continue; /* in a container that the caller does not look into */
 		if (found < room)
-			list[found] = (struct process_info){ client->pid, client->used_bytes[index], gi, ci };
+			list[found] = (struct process_info){ pid, client->used_bytes[index], gi, ci };
 		found++;
 	}
 	sim_unlock(device);
@@ -197,14 +201,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struc
 
 	for (unsigned i = 0; i < SIM_CLIENTS && now_us > since_us; i++) {
 		unsigned percent = state->client[i].in_use ? nvml_busy_percent(device, (int)i) : 0;
+		uint32_t pid = percent ? sim_client_pid(state, i) : 0;
 
-		if (percent == 0)
+		if (pid == 0)
 			continue;
 		if (found < room)
-			samples[found] = (struct process_sample){ .pid = state->client[i].pid,
-				                                  .at_us = now_us,
-				                                  .sm_percent = percent,
-				                                  .memory_percent = percent / 2 };
+			samples[found] = (struct process_sample){
+				.pid = pid, .at_us = now_us, .sm_percent = percent, .memory_percent = percent / 2
+			};
 		found++;
 	}
 	*count = found;

@@ -16,6 +16,7 @@
 
 enum sim_tag {
 	SIM_TAG_CONTEXT = 0x43545831,
+	SIM_TAG_INACTIVE = 0x43545832, /* a primary context that nobody retains: its handle stays good */
 	SIM_TAG_STREAM = 0x53545231,
 	SIM_TAG_EVENT = 0x45565431,
 	SIM_TAG_MODULE = 0x4d4f4431,
@@ -28,6 +29,7 @@ enum sim_tag {
 	SIM_TAG_POOL = 0x504f4f31,
 };
 
+#define SIM_STREAM_ATTRIBUTES 4
 #define SIM_TIPS 16 /* graph nodes that a stream's next one depends on */
 
 /* A capture in progress: the stream it began on and those that joined by waiting for an event of it. */
@@ -49,12 +51,15 @@ struct CUstream_st {
 	struct sim_session *session; /* NULL = not capturing */
 	struct CUgraphNode_st *tip[SIM_TIPS];
 	unsigned tips;
+	CUstreamAttrValue attribute[SIM_STREAM_ATTRIBUTES];
+	CUgreenCtx green;
 	struct CUstream_st *next; /* of the context */
 	pid_t thread;             /* a per-thread default stream: whose; 0 = an ordinary one */
 };
 
 struct CUctx_st {
 	uint32_t tag;
+	uint64_t id; /* of this life of the context; a primary one has several under one handle */
 	struct sim_gpu *gpu;
 	int device;     /* CUDA ordinal in this process */
 	uint32_t index; /* lane and ring of the GPU */
@@ -84,17 +89,22 @@ struct CUevent_st {
 
 struct CUmod_st {
 	uint32_t tag;
-	struct CUctx_st *context;
+	struct CUctx_st *context; /* NULL: a library, at home in every context */
+	struct sim_image *image;
 	struct CUfunc_st *functions;
+	struct sim_variable *variables;
 };
+
+#define SIM_FUNCTION_ATTRIBUTES 32
 
 struct CUfunc_st {
 	uint32_t tag;
 	struct CUmod_st *module;
 	struct CUfunc_st *next;
+	const struct sim_image_kernel *facts; /* NULL: nothing is known of it but its name */
 	enum { SIM_KERNEL_BUSY_NS, SIM_KERNEL_FOREVER, SIM_KERNEL_OTHER } kind;
-	int attribute[32];
-	char name[64];
+	int attribute[SIM_FUNCTION_ATTRIBUTES];
+	char name[]; /* mangled ones are long */
 };
 
 struct sim_device {
@@ -131,7 +141,7 @@ int sim_process_start(void); /* CUresult */
 	SIM_CALL();                                                                                                    \
 	struct CUctx_st *name = sim_current();                                                                         \
 	if (!name)                                                                                                     \
-		return CUDA_ERROR_INVALID_CONTEXT;                                                                     \
+		return sim_no_context();                                                                               \
 	if (name->gpu->lost)                                                                                           \
 	return CUDA_ERROR_DEVICE_UNAVAILABLE
 
@@ -142,6 +152,7 @@ int sim_process_start(void); /* CUresult */
 	return CUDA_ERROR_INVALID_HANDLE
 
 struct CUctx_st *sim_current(void);
+CUresult sim_no_context(void); /* why sim_current() is NULL */
 struct sim_device *sim_device_get(CUdevice device);
 /* The stream a handle means here: NULL and the special values become the context's own. */
 struct CUstream_st *sim_stream(struct CUctx_st *context, CUstream handle);

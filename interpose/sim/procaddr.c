@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuGetProcAddress: by base name, CUDA version and default-stream flavour to one of this library's symbols. The rows
- * are those of the real driver; one that the simulator does not have is passed over as an older driver would.
+ * are those of the real driver; one newer than the version that it says it has is passed over, as that driver would.
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "interpose/sim/object.h"
@@ -35,6 +36,8 @@ static void find_addresses(void)
 		address[i] = dlsym(self, rows[i].symbol);
 }
 
+CUresult cuDriverGetVersion(int *version);
+
 static bool per_thread_symbol(const char *symbol)
 {
 	size_t length = strlen(symbol);
@@ -53,10 +56,13 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		return CUDA_ERROR_INVALID_VALUE;
 	*function = NULL;
 	pthread_once(&once, find_addresses);
+	int driver_version = 0; /* what is newer than the driver says it is is not there */
+
+	cuDriverGetVersion(&driver_version);
 	for (size_t i = 0; i < ROWS; i++) {
 		bool per_thread = per_thread_symbol(rows[i].symbol);
 
-		if (!address[i] || strcmp(rows[i].name, name) != 0)
+		if (!address[i] || rows[i].since > (unsigned)driver_version || strcmp(rows[i].name, name) != 0)
 			continue;
 		known = true;
 		if (rows[i].since > (unsigned)version || (per_thread && !want_per_thread))
@@ -88,9 +94,33 @@ SIM_API CUresult cuGetProcAddress(const char *name, void **function, int version
 	return r;
 }
 
+/*
+ * The private tables of NVIDIA's own libraries are not part of this simulator. Who has a library that answers for them
+ * names it in SLUICE_SIM_TABLES: its cuGetExportTable is asked, with the same arguments and answers.
+ */
+typedef CUresult (*table_provider)(const void **table, const CUuuid *id);
+
+static table_provider provider;
+
+static void find_provider(void)
+{
+	const char *path = getenv("SLUICE_SIM_TABLES");
+	void *library = path && path[0] ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+
+	if (path && path[0] && !library)
+		fprintf(stderr, "simulated GPU: SLUICE_SIM_TABLES: %s\n", dlerror());
+	provider = library ? (table_provider)dlsym(library, "cuGetExportTable") : NULL;
+	if (library && !provider)
+		fprintf(stderr, "simulated GPU: SLUICE_SIM_TABLES: %s has no cuGetExportTable\n", path);
+}
+
 SIM_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-	if (table && id)
-		*table = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
+	static pthread_once_t asked = PTHREAD_ONCE_INIT;
+
+	if (!table || !id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*table = NULL;
+	pthread_once(&asked, find_provider);
+	return provider ? provider(table, id) : CUDA_ERROR_INVALID_VALUE; /* as drivers, for a table they do not know */
 }

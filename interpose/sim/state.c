@@ -204,11 +204,15 @@ struct sim_state *sim_state(void)
 	return mapped;
 }
 
-static bool byte_locked(unsigned client)
+/* Does somebody hold that client's byte, and who? The kernel translates the holder's pid for the one who asks. */
+static bool byte_locked(unsigned client, uint32_t *ret_pid)
 {
 	struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = client, .l_len = 1 };
 
-	return fcntl(lock_fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+	if (fcntl(lock_fd, F_GETLK, &range) != 0 || range.l_type == F_UNLCK)
+		return false;
+	*ret_pid = range.l_pid > 0 ? (uint32_t)range.l_pid : 0;
+	return true;
 }
 
 /* The kernel's random bytes for this run of this program: exec changes them, fork does not. */
@@ -231,9 +235,22 @@ static bool is_this_process(const struct sim_client *client)
 
 bool sim_client_alive(const struct sim_state *state, unsigned client)
 {
+	uint32_t pid;
+
 	if (!__atomic_load_n(&state->client[client].in_use, __ATOMIC_ACQUIRE))
 		return false;
-	return is_this_process(&state->client[client]) || byte_locked(client);
+	return is_this_process(&state->client[client]) || byte_locked(client, &pid);
+}
+
+uint32_t sim_client_pid(const struct sim_state *state, unsigned client)
+{
+	uint32_t pid = 0;
+
+	if (!__atomic_load_n(&state->client[client].in_use, __ATOMIC_ACQUIRE))
+		return 0;
+	if (is_this_process(&state->client[client]))
+		return (uint32_t)getpid();
+	return byte_locked(client, &pid) ? pid : 0;
 }
 
 int sim_client_self(void)
@@ -335,7 +352,11 @@ static bool card_there(unsigned card)
 	if (!nodes || !nodes[0])
 		return true;
 	snprintf(path, sizeof(path), "%s/nvidia%u", nodes, card);
-	return access(path, R_OK | W_OK) == 0;
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK); /* the devices of a cgroup are asked at an open alone */
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
 }
 
 unsigned sim_cards(const struct sim_state *state, unsigned ret_card[SIM_GPUS])

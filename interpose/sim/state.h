@@ -72,6 +72,8 @@ int sim_client_attach(struct sim_state *state);
 /* The record of this process, -1 if it has none (or was forked from one that had). */
 int sim_client_self(void);
 bool sim_client_alive(const struct sim_state *state, unsigned client);
+/* Its process as this one's PID namespace numbers it; 0 = it has ended, or has no number here. */
+uint32_t sim_client_pid(const struct sim_state *state, unsigned client);
 uint64_t sim_now_ns(void);
 
 void sim_lock(struct sim_gpu *gpu);

@@ -267,3 +267,15 @@ def test_a_hung_driver_blocks_until_it_is_well(gpus: Card) -> None:
     gpus.control()
     assert json.loads(process.stdout.readline()) == 4
     process.communicate(timeout=120)
+
+
+def test_cards_reach_each_other_and_by_links_where_there_are_some(gpus: Card) -> None:
+    got = nvml(
+        gpus,
+        "answer([[n.nvmlDeviceGetP2PStatus(gpu(0), gpu(other), which) for which in range(5)] for other in (1, 3)])",
+    )
+    fine, unsupported = 0, 3
+    assert got == [
+        [fine, fine, fine, fine, unsupported],
+        [fine, fine, unsupported, unsupported, fine],
+    ]

@@ -12,6 +12,8 @@ from tests.places import REPO
 
 NOT_FOUND = 500
 FOUND, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT = 0, 1, 2
+DRIVER_VERSION = 13000
+"""What the simulated driver says it is; it exports what came later, but does not find it by name."""
 ROWS = [line.split() for line in (REPO / "interpose" / "cuda_symbols.txt").read_text().splitlines()]
 
 
@@ -77,7 +79,7 @@ def test_every_exported_call_can_be_resolved_at_its_first_version(gpu: Card) -> 
     client = gpu.client()
     there = set(client.call(exported))
     assert len(there) > 250
-    rows = [row for row in ROWS if row[0] in there]
+    rows = [row for row in ROWS if row[0] in there and int(row[1]) <= DRIVER_VERSION]
     wanted = [
         (name, int(since), PER_THREAD if symbol.endswith(("_ptsz", "_ptds")) else 0)
         for symbol, since, name in rows

@@ -28,7 +28,7 @@ class Machine:
         self.package.mkdir()
         for source in (SIM / "libcuda.so.1", SIM / "libnvidia-ml.so.1", TENANT):
             os.link(
-                source, self.package / source.name
+                source.resolve(), self.package / source.name
             ) if source.stat().st_dev == root.stat().st_dev else (
                 self.package / source.name
             ).write_bytes(source.read_bytes())
