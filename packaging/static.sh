@@ -10,4 +10,4 @@ cat <<'HEAD'
 #   kubectl -n sluice create secret generic sluice-node  --from-file=tls.crt --from-file=tls.key --from-file=ca.crt
 HEAD
 "$helm" template sluice packaging/helm/sluice --namespace sluice --kube-version 1.31.0 \
-	--set queue.tlsSecret=sluice-queue --set agent.tlsSecret=sluice-node
+	--set queue.tlsSecret=sluice-queue --set agent.tlsSecret=sluice-node --no-hooks

@@ -91,6 +91,12 @@ def mount(
         raise _error(f"mount {target}")
 
 
+def detach(target: Path) -> None:
+    """Take the topmost mount away; who has files of it open keeps them. Raises OSError."""
+    if _libc.umount2(os.fsencode(target), MNT_DETACH) != 0:
+        raise _error(f"umount {target}")
+
+
 def _error(what: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{what}: {os.strerror(number)}")

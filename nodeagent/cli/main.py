@@ -103,6 +103,43 @@ def _queue(words: Sequence[str]) -> int:
         return EXIT_UNREACHABLE
 
 
+def _add_uninstall(command: Any) -> None:
+    leave = command(
+        "uninstall", "uninstall", "Take away what Sluice laid out; `helm uninstall` calls this."
+    )
+    leave.add_argument(
+        "part",
+        choices=["agents", "node", "cluster"],
+        help="agents: the DaemonSet, once no pod uses its GPUs; node: everything of ours on this"
+        " node; cluster: wait for all nodes, then what was counted on them",
+    )
+    leave.add_argument("--namespace", default="", metavar="NS", help="of the DaemonSet")
+    leave.add_argument("--daemonset", default="", metavar="NAME", help="agents', or the cleaners'")
+    leave.add_argument(
+        "--resource",
+        default="nvidia.com/gpu",
+        metavar="NAME",
+        help="what pods ask for (default: nvidia.com/gpu)",
+    )
+    leave.add_argument(
+        "--kubelet",
+        type=read.path,
+        default="/var/lib/kubelet",
+        metavar="DIR",
+        help="its --root-dir",
+    )
+    leave.add_argument(
+        "--cdi-dir", type=read.path, default="/var/run/cdi", metavar="DIR", help="kubelet.cdi_dir"
+    )
+    leave.add_argument(
+        "--timeout",
+        type=read.seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to wait for pods (default: 120)",
+    )
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sluice",
@@ -292,7 +329,30 @@ def make_parser() -> argparse.ArgumentParser:
     selftest = command(
         "selftest", "selftest", "Try the known ways around a part of us, and say what held."
     )
-    selftest.add_argument("part", choices=["interposer"], help="what to test")
+    selftest.add_argument(
+        "part",
+        choices=["interposer", "grant"],
+        help="what to test: the interposer of this node, or the grant that this command runs in",
+    )
+    selftest.add_argument(
+        "--gpumem",
+        type=read.memory,
+        metavar="SIZE",
+        help="grant: what was asked for on each GPU; another cap is a failure",
+    )
+    selftest.add_argument(
+        "--cores",
+        type=read.cores,
+        metavar="PERCENT",
+        help="grant: what was asked for; another share is a failure",
+    )
+    selftest.add_argument(
+        "--seconds",
+        type=read.seconds,
+        default=3.0,
+        metavar="S",
+        help="grant: how long the share is measured, 0: not at all (default: 3)",
+    )
     selftest.add_argument(
         "--inject",
         type=read.one_of(Injection),
@@ -319,6 +379,7 @@ def make_parser() -> argparse.ArgumentParser:
     config.add_argument(
         "--node", default="", metavar="NAME", help="as if on this node (default: this one)"
     )
+    _add_uninstall(command)
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from nodeagent import native
 from nodeagent.adapters import injection
+from nodeagent.cli import grant_check
 from nodeagent.cli.run import find_driver
 from nodeagent.cli.session import Failed, complain, connect, print_json
 from nodeagent.units import Injection
@@ -85,6 +86,8 @@ class Result:
 
 
 def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    if options.part == "grant":
+        return grant_check.check(options, environment)
     by_mount = options.inject is not Injection.ENVIRONMENT and injection.possible() is None
     if options.inject is Injection.MOUNT and not by_mount:
         complain(f"selftest: --inject mount is not possible here: {injection.possible()}")
