@@ -152,7 +152,8 @@ def apiserver(node: NodeSettings) -> list[str]:
     keys = node.pki
     return [
         str(node.programs["kube-apiserver"]),
-        *(f"--etcd-servers={ETCD}", "--bind-address=127.0.0.1", f"--secure-port={API_PORT}"),
+        # All addresses of the node's own network, which has no way out: pods come by the bridge's.
+        *(f"--etcd-servers={ETCD}", "--bind-address=0.0.0.0", f"--secure-port={API_PORT}"),
         f"--advertise-address={NODE_IP}",
         *apiserver_identity(keys),
         f"--kubelet-certificate-authority={keys / 'ca.crt'}",

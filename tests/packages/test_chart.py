@@ -194,7 +194,7 @@ RIGHTS = {
         ("apps", "statefulsets", "get"),
         ("batch", "jobs", "get"),
         ("", "events", "create,patch"),
-        ("", "nodes", "get"),
+        ("", "nodes", "get,list,watch"),
         ("", "nodes/status", "patch"),
     },
 }
