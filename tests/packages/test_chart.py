@@ -518,6 +518,34 @@ def test_every_object_is_valid_for_kubernetes(version: str) -> None:
 
 
 @needs_helm
+def test_no_pod_has_two_containers_of_one_name() -> None:
+    """What the schemas cannot say and an API server refuses."""
+    looked_at = 0
+    for one in rendered(*ALL):
+        pod = (
+            one["spec"]
+            if one["kind"] == "Pod"
+            else one.get("spec", {}).get("template", {}).get("spec")
+        )
+        if not pod:
+            continue
+        for group in (
+            [*pod["containers"], *pod.get("initContainers", [])],
+            pod.get("volumes", []),
+        ):
+            names = [part["name"] for part in group]
+            assert len(names) == len(set(names)), (one["metadata"]["name"], names)
+        mounted = {
+            mount["name"]
+            for container in [*pod["containers"], *pod.get("initContainers", [])]
+            for mount in container.get("volumeMounts", [])
+        }
+        assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
+        looked_at += 1
+    assert looked_at == 6
+
+
+@needs_helm
 def test_a_wrong_field_would_be_found() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     wrong = of(rendered(*ALL), "DaemonSet")
