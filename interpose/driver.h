@@ -45,6 +45,7 @@ enum driver_hook_group {
 	HOOK_GROUP_launch,
 	HOOK_GROUP_settle,
 	HOOK_GROUP_copy,
+	HOOK_GROUP_graph,
 };
 
 /* Load the real driver once; 0 or a negative errno (-ENOENT: none found). Cheap when loaded. */

@@ -5,6 +5,7 @@
  */
 #include "interpose/door.h"
 #include "interpose/driver.h"
+#include "interpose/graph.h"
 #include "interpose/guest.h"
 #include "interpose/pool.h"
 #include "interpose/throttle.h"
@@ -124,79 +125,46 @@ CUresult cuLaunch(CUfunction f)
 	return RARELY_THROUGH_GATE(f, &shape, NULL, driver.cuLaunch(f));
 }
 
-/* --- graphs: one key per executable, re-timed when it changes --------------------------------------------------- */
+/* --- graphs: one key per executable, re-timed when it changes (graph.c) ------------------------------------------ */
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
 	struct throttle_ticket ticket;
+	struct graph_growth growth;
 
 	if (!driver.cuGraphLaunch)
 		return CUDA_ERROR_NOT_FOUND;
-	CUresult result = throttle_before(&ticket, exec, NULL, stream);
+	CUresult result = graph_memory_begin(&growth, exec, stream, false);
 
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = throttle_before(&ticket, exec, NULL, stream);
 	if (result == CUDA_SUCCESS) {
 		result = driver.cuGraphLaunch(exec, stream);
 		throttle_after(THROTTLE_LAUNCH, &ticket, result);
 	}
+	graph_memory_end(&growth, result);
 	return result;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
 	struct throttle_ticket ticket;
+	struct graph_growth growth;
 
 	if (!driver.cuGraphLaunch_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
-	CUresult result = throttle_before(&ticket, exec, NULL, own_stream(stream));
+	CUresult result = graph_memory_begin(&growth, exec, stream, true);
 
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = throttle_before(&ticket, exec, NULL, own_stream(stream));
 	if (result == CUDA_SUCCESS) {
 		result = driver.cuGraphLaunch_ptsz(exec, stream);
 		throttle_after(THROTTLE_LAUNCH, &ticket, result);
 	}
+	graph_memory_end(&growth, result);
 	return result;
-}
-
-/* The key of a graph depends on the device it is launched on; a change is rare, so all of them are re-timed. */
-static CUresult graph_changed(CUgraphExec exec, CUresult result)
-{
-	for (int device = 0; device < SLUICE_MAX_DEVICES; device++)
-		cost_relearn(cost_key(exec, NULL, device));
-	return result;
-}
-
-CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *result)
-{
-	if (!driver.cuGraphExecUpdate)
-		return CUDA_ERROR_NOT_FOUND;
-	return graph_changed(exec, driver.cuGraphExecUpdate(exec, graph, error_node, result));
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-	if (!driver.cuGraphExecUpdate_v2)
-		return CUDA_ERROR_NOT_FOUND;
-	return graph_changed(exec, driver.cuGraphExecUpdate_v2(exec, graph, info));
-}
-
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *params)
-{
-	if (!driver.cuGraphExecKernelNodeSetParams)
-		return CUDA_ERROR_NOT_FOUND;
-	return graph_changed(exec, driver.cuGraphExecKernelNodeSetParams(exec, node, params));
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
-{
-	if (!driver.cuGraphExecKernelNodeSetParams_v2)
-		return CUDA_ERROR_NOT_FOUND;
-	return graph_changed(exec, driver.cuGraphExecKernelNodeSetParams_v2(exec, node, params));
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-	if (!driver.cuGraphExecDestroy)
-		return CUDA_ERROR_NOT_FOUND;
-	return graph_changed(exec, driver.cuGraphExecDestroy(exec));
 }
 
 /* --- waiting for work: a good moment to settle accounts --------------------------------------------------------- */

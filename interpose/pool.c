@@ -9,7 +9,10 @@
  * taken in advance, and only a thread that is alone, with a reading nobody has acted after, sets the charge exactly.
  * A charge may therefore be too high for a moment, never too low.
  *
- * Under stream capture these calls build graph nodes and allocate nothing; they pass.
+ * Under stream capture these calls build graph nodes and allocate nothing; they pass. What a device reserves for graphs
+ * is one more pool of this table, which grows when graph.c says so; its handle is a small number, as none of a driver's.
+ *
+ * Longer than 500 lines because pools and their charge are one matter.
  */
 #include "interpose/pool.h"
 
@@ -19,6 +22,7 @@
 #include "interpose/charge.h"
 #include "interpose/driver.h"
 #include "interpose/footprint.h"
+#include "interpose/graph.h"
 #include "interpose/guest_page.h"
 
 #define STEP_MIN (UINT64_C(2) << 20) /* the granularity of physical device memory */
@@ -66,10 +70,22 @@ static struct pool *pool_of(CUmemoryPool handle, int device)
 	return p;
 }
 
+/* The CUDA ordinal whose graphs' memory this is, -1: a pool of the application. */
+static int graphs_of(const struct pool *p)
+{
+	return (uintptr_t)p->handle <= SLUICE_MAX_DEVICES ? (int)(uintptr_t)p->handle - 1 : -1;
+}
+
 static uint64_t reserved_bytes(const struct pool *p)
 {
 	cuuint64_t value = 0;
 
+	if (graphs_of(p) >= 0) {
+		if (!driver.cuDeviceGetGraphMemAttribute ||
+		    driver.cuDeviceGetGraphMemAttribute(graphs_of(p), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value))
+			return __atomic_load_n(&p->settled, __ATOMIC_RELAXED);
+		return value;
+	}
 	if (!driver.cuMemPoolGetAttribute ||
 	    driver.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
 		return __atomic_load_n(&p->settled, __ATOMIC_RELAXED); /* no answer changes nothing */
@@ -222,7 +238,47 @@ static CUresult after(struct pool *p, uint64_t held, CUresult r, const CUdevicep
 	return r;
 }
 
-static bool capturing(CUstream stream, bool per_thread)
+struct pool *pool_of_graphs(int device, CUdevice ordinal)
+{
+	return ordinal >= 0 && ordinal < SLUICE_MAX_DEVICES ? pool_of((CUmemoryPool)(uintptr_t)(ordinal + 1), device)
+	                                                    : NULL;
+}
+
+/* The charge is taken before it is put into the pool: refused, it makes the pools give back what they only keep, this one
+ * included, and a pool somebody is in does not shrink. */
+CUresult pool_grow_begin(struct pool *p, uint64_t bytes)
+{
+	struct pool_table *t;
+	CUresult r = bytes ? charge_take(p->device, bytes) : CUDA_SUCCESS;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	t = table_lock();
+	p->in_flight++;
+	p->held += bytes;
+	p->pledged += bytes;
+	__atomic_fetch_add(&p->version, 1, __ATOMIC_RELEASE);
+	table_unlock(t);
+	return CUDA_SUCCESS;
+}
+
+void pool_grow_end(struct pool *p, uint64_t bytes)
+{
+	uint64_t reserved = reserved_bytes(p);
+	struct pool_table *t = table_lock();
+	int64_t back;
+
+	p->pledged -= bytes;
+	back = follow(p, reserved);
+	table_unlock(t);
+	if (back > 0)
+		charge_return(p->device, (uint64_t)back);
+	else if (back < 0) /* more than the graph said: it is there, so it is charged, limit or not */
+		__atomic_fetch_add(&guest_usage(p->device)->charged_bytes, (uint64_t)-back, __ATOMIC_SEQ_CST);
+	leave(p);
+}
+
+bool pool_capturing(CUstream stream, bool per_thread)
 {
 	CUresult (*ask)(CUstream, CUstreamCaptureStatus *) =
 		per_thread ? driver.cuStreamIsCapturing_ptsz : driver.cuStreamIsCapturing;
@@ -283,7 +339,7 @@ static CUresult alloc_async(CUdeviceptr *dptr, size_t bytes, CUstream stream, bo
 		return CUDA_ERROR_NOT_FOUND;
 	if (!dptr || bytes == 0 || !guest_enter())
 		return real(dptr, bytes, stream);
-	if (capturing(stream, per_thread) || !driver.cuDeviceGetMemPool ||
+	if (pool_capturing(stream, per_thread) || !driver.cuDeviceGetMemPool ||
 	    stream_device(stream, per_thread, &dev) != CUDA_SUCCESS ||
 	    driver.cuDeviceGetMemPool(&handle, dev) != CUDA_SUCCESS) {
 		r = real(dptr, bytes, stream); /* fails, or records a node */
@@ -320,7 +376,7 @@ static CUresult alloc_from_pool(CUdeviceptr *dptr, size_t bytes, CUmemoryPool ha
 		return CUDA_ERROR_NOT_FOUND;
 	if (!dptr || bytes == 0 || !handle || !guest_enter())
 		return real(dptr, bytes, handle, stream);
-	if (capturing(stream, per_thread) || stream_device(stream, per_thread, &dev) != CUDA_SUCCESS) {
+	if (pool_capturing(stream, per_thread) || stream_device(stream, per_thread, &dev) != CUDA_SUCCESS) {
 		r = real(dptr, bytes, handle, stream);
 	} else {
 		p = known_pool(handle, dev);
@@ -521,8 +577,11 @@ bool pool_give_back(int device)
 	for (uint32_t i = 0; i < __atomic_load_n(&t->high, __ATOMIC_ACQUIRE); i++) {
 		struct pool *p = &t->pool[i];
 
-		if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) == POOL_LIVE && p->device == device &&
-		    driver.cuMemPoolTrimTo)
+		if (__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) != POOL_LIVE || p->device != device)
+			continue;
+		if (graphs_of(p) >= 0)
+			graph_memory_trim(graphs_of(p));
+		else if (driver.cuMemPoolTrimTo)
 			driver.cuMemPoolTrimTo(p->handle, 0);
 	}
 	pool_refresh(device);

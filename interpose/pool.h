@@ -34,6 +34,13 @@ struct pool_table {
 	struct pool pool[POOL_MAX];
 };
 
+/* The pool that stands for what a device has reserved for graphs; NULL: not a device of a grant, or no room for it. */
+struct pool *pool_of_graphs(int device, CUdevice ordinal);
+/* A call is about to be made after which such a pool may have grown by `bytes`; then it was made. */
+CUresult pool_grow_begin(struct pool *p, uint64_t bytes);
+void pool_grow_end(struct pool *p, uint64_t bytes);
+/* Does the stream record a graph instead of running what it is given? */
+bool pool_capturing(CUstream stream, bool per_thread);
 /* An asynchronous pointer was freed through whatever call. */
 void pool_freed(const struct ptrmap_entry *entry);
 /* Let our pools on a device return unused memory; true if any charge went. */

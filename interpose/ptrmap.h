@@ -23,7 +23,8 @@ enum ptrmap_kind {
 	PTRMAP_PHYSICAL, /* id of physical memory; owner = handles and mappings that keep it */
 	PTRMAP_MAPPING,  /* mapped address: bytes = length, owner = id of the physical memory */
 	PTRMAP_CONTEXT,  /* CUcontext: what the context itself takes */
-	PTRMAP_PRIMARY,  /* device ordinal + 1: the same for a primary context; owner = tag of the context */
+	PTRMAP_GRAPH, /* CUgraphExec | ordinal: bytes = what a launch may take, owner = where it is mapped, 0 = nowhere */
+	PTRMAP_PRIMARY, /* device ordinal + 1: the same for a primary context; owner = tag of the context */
 };
 
 struct ptrmap_entry {

@@ -104,10 +104,7 @@ bool sim_vmm_block(const struct sim_range *reserved, uint64_t address, struct si
 void sim_arrays_context_gone(struct CUctx_st *context);
 void sim_imports_context_gone(struct CUctx_st *context);
 
-/*
- * Memory of graph nodes: addresses are given when the node is made, the device is charged while a launch of the graph
- * has the memory. All take the lock.
- */
+/* Memory of graph nodes (graph_memory.c). All take the lock. */
 CUresult sim_graph_memory_make(struct CUctx_st *context, uint64_t bytes, CUdeviceptr *ret_address);
 CUresult sim_graph_memory_alloc(CUdeviceptr address);
 CUresult sim_graph_memory_free(CUdeviceptr address);

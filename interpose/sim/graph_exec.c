@@ -4,16 +4,17 @@
 #include <string.h>
 
 #include "interpose/sim/graph.h"
+#include "interpose/sim/graph_memory.h"
 
 struct CUgraphExec_st {
 	uint32_t tag;
 	struct CUgraph_st *graph; /* a private copy */
+	unsigned long long flags;
 };
 
 SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	SIM_CALL();
-	(void)flags;
 	if (!exec || !SIM_HANDLE(graph, SIM_TAG_GRAPH))
 		return CUDA_ERROR_INVALID_VALUE;
 	struct CUgraphExec_st *e = calloc(1, sizeof(*e));
@@ -23,6 +24,7 @@ SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, u
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	e->tag = SIM_TAG_EXEC;
+	e->flags = flags;
 	*exec = e;
 	return CUDA_SUCCESS;
 }
@@ -41,10 +43,18 @@ SIM_API CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNod
 	return cuGraphInstantiate_v2(exec, graph, node, log, bytes);
 }
 
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+
 SIM_API CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
 	CUresult r = cuGraphInstantiateWithFlags(exec, graph, params ? params->flags : 0);
 
+	if (r == CUDA_SUCCESS && params && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+		r = cuGraphUpload(*exec, params->hUploadStream);
+		if (r != CUDA_SUCCESS)
+			cuGraphExecDestroy(*exec);
+	}
 	if (params)
 		params->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
 	return r;
@@ -105,7 +115,9 @@ SIM_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
 	SIM_CALL();
 	(void)stream;
-	return SIM_HANDLE(exec, SIM_TAG_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!SIM_HANDLE(exec, SIM_TAG_EXEC))
+		return CUDA_ERROR_INVALID_VALUE;
+	return sim_graph_memory_map(exec->graph, exec->flags, false);
 }
 
 static uint64_t duration(const struct CUgraph_st *graph)
@@ -139,23 +151,11 @@ SIM_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (s->session)
 		return CUDA_ERROR_NOT_SUPPORTED;
+	CUresult r = sim_graph_memory_map(exec->graph, exec->flags, true);
+
+	if (r != CUDA_SUCCESS)
+		return r;
 	effects(exec->graph);
 	s->last = sim_submit(s->context, SIM_OP_WORK, duration(exec->graph), 0);
 	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value)
-{
-	SIM_CALL();
-	(void)attribute;
-	if (!sim_device_get(device) || !value)
-		return CUDA_ERROR_INVALID_VALUE;
-	*(cuuint64_t *)value = 0; /* graphs of the simulator hold no memory of their own */
-	return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-	SIM_CALL();
-	return sim_device_get(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }

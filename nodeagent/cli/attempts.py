@@ -362,6 +362,38 @@ def _mapped(cuda: Any, size: int) -> int:
     )
 
 
+class _PoolProps(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", _Location),
+        ("win32", Pointer),
+        ("rest", ctypes.c_ubyte * 64),
+    ]
+
+
+class _AllocNode(ctypes.Structure):
+    _fields_ = [
+        ("props", _PoolProps),
+        ("access", Pointer),
+        ("accesses", Size),
+        ("bytes", Size),
+        ("at", U64),
+    ]
+
+
+def _graph(cuda: Any, size: int) -> int:
+    """A graph whose only node allocates, launched once; its memory is never freed."""
+    graph, executable = Pointer(), Pointer()
+    node = _AllocNode(_PoolProps(1, 0, _Location(1, 0)), None, 0, size, 0)
+    return int(
+        cuda.cuGraphCreate(ref(graph), 0)
+        or cuda.cuGraphAddMemAllocNode(ref(Pointer()), graph, None, Size(0), ref(node))
+        or cuda.cuGraphInstantiateWithFlags(ref(executable), graph, U64(0))
+        or cuda.cuGraphLaunch(executable, None)
+    )
+
+
 WAYS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     way.__name__: way
     for way in (
@@ -389,6 +421,7 @@ WAYS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "arrays": door(_array),
     "mipmaps": door(_mipmap),
     "mapped_memory": door(_mapped),
+    "graph_memory": door(_graph),
     "pools": door(lambda c, n: int(c.cuMemAllocAsync(ref(U64()), Size(n), None))),
 }
 

@@ -65,6 +65,7 @@ MATRIX: Final = (
     Row("B31", "mipmaps", "mipmapped arrays", ANY),
     Row("B31", "mapped_memory", "cuMemCreate, map, release", ANY),
     Row("B31", "pools", "stream-ordered allocation", ANY),
+    Row("B31", "graph_memory", "memory nodes of graphs", ANY),
 )
 
 NOT_TRIED: Final = {
