@@ -67,11 +67,10 @@ def remove(host: Host) -> list[str]:
     files = [path for pattern in OUR_CDI_FILES for path in host.cdi.glob(pattern)]
     for path in [*files, *list(plugins.glob(OUR_SOCKETS))]:
         troubles += _attempt(path, path.unlink)
-    # Made for our volumes where they were missing; in use by others if there is anything in them.
-    for made in (host.kubelet / "pods-api", host.cdi, Path("/etc/cdi")):
-        if made.is_dir() and made not in host.directories:
-            with contextlib.suppress(OSError):
-                made.rmdir()
+    # Made for our volume where the kubelet has none. The CDI directories stay, empty too: runtimes
+    # watch them, and they may be somebody's mount.
+    with contextlib.suppress(OSError):
+        (host.kubelet / "pods-api").rmdir()
     return troubles
 
 

@@ -226,15 +226,18 @@ def test_everything_of_ours_goes_and_nothing_of_others(tmp_path: Path) -> None:
     ours = ["run/grants/a/policy.shm", "lib/ledger.sqlite", "libraries/1/libcuda.so.1"]
     ours += [f"cdi/sluice.dev-{kind}_x.json" for kind in ("grant", "driver")]
     ours += ["cdi/sluice-sim.json", "kubelet/device-plugins/sluice-nvidia-com-gpu-1.sock"]
-    others = {"cdi/nvidia.yaml", "kubelet/device-plugins/kubelet.sock", "kubelet/config", "mounts"}
+    others = {"kubelet/device-plugins/kubelet.sock", "kubelet/config", "mounts"}
     for name in [*ours, *others]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    (tmp_path / "kubelet" / "pods-api").mkdir()
     (tmp_path / "lib" / "link").symlink_to(tmp_path / "kubelet")
     assert left_on_node.remove(host(tmp_path)) == []
     assert files(tmp_path) == others
     assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "kubelet" / "pods-api").exists()
+    assert (tmp_path / "cdi").is_dir(), "runtimes watch it"
     assert left_on_node.remove(host(tmp_path)) == [], "twice is no error"
 
 
