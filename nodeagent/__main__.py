@@ -29,6 +29,7 @@ from nodeagent.adapters import ebpf_host
 from nodeagent.adapters.cgroup_hold import CgroupRestrainer
 from nodeagent.adapters.clock import SystemClock, boot_id
 from nodeagent.adapters.config_files import DEFAULT_CONFIG, Loaded, load
+from nodeagent.adapters.descriptor_room import FEWEST, DescriptorRoom
 from nodeagent.adapters.ebpf import ChildKernelWatch, NoKernelWatch
 from nodeagent.adapters.ebpf_known import known_libraries
 from nodeagent.adapters.ebpf_pins import BPFFS, DenyPins, pins_of
@@ -192,6 +193,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
     keeper.doorman = doorman
     turns = Turns(settings.planner, keeper, clock)
     service = Service(settings.grants, keeper, turns, gpus, clock, native.version())
+    service.has_room = DescriptorRoom().for_grant
     service.operator_uids = frozenset({0, os.geteuid()})
     service.nvml_restarts = lambda: nvml.restarts_total
     counters: list[Callable[[], dict[str, float]]] = [
@@ -473,6 +475,13 @@ def raise_descriptor_limit() -> None:
     41,000."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < FEWEST:
+        log.warning(
+            "only %d file descriptors are allowed: enough for about %d grants; raise LimitNOFILE=,"
+            " or the container runtime's limit",
+            hard,
+            max(0, hard - 48) // 8,
+        )
 
 
 class _Format(logging.Formatter):

@@ -54,6 +54,10 @@ class GrantSettings:
     """Requests that may wait at once; bounds what one user can make the daemon remember."""
     max_grants_per_uid: int = _number(256, 1, 100_000, live=True)
     """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
+    max_slots_percent_per_uid: float = _number(50.0, 1.0, 100.0, live=True)
+    """Of all slots of this node, in percent, what the grants of one user may hold, at least one;
+    for others than root, and not for pods and queued work, whose limits are elsewhere. 50: two
+    users get along without anybody's word; 100 where a node is one user's."""
     max_user_priority: int = _number(0, -1000, 1000, live=True)
     """Highest priority that a user other than root may ask for. 0: users may step back behind
     each other, only root puts a job in front."""

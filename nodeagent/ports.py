@@ -62,7 +62,8 @@ class ProcessHandle(Protocol):
 
 class Processes(Protocol):
     def find(self, pid: int, starttime_ticks: int) -> ProcessHandle | None:
-        """The process, or None when it is gone or another one has its pid."""
+        """The process, or None when it is gone or another one has its pid. Raises OSError when that
+        cannot be told: no file descriptor is left."""
 
     def find_claimants(
         self, claims: Mapping[SlotIndex, tuple[int, int]]

@@ -1,10 +1,8 @@
-"""The local gRPC API on a Unix socket, with callers identified by the kernel.
+"""The local gRPC API on a Unix socket, with callers identified by the kernel; `api/door.py` lets
+them in and bounds them.
 
-grpc-python cannot tell who is at the other end of a Unix socket. So we accept on the public
-socket ourselves, read SO_PEERCRED and SO_PEERPIDFD, and relay the bytes to gRPC's own socket in
-a 0700 directory, from a socket bound to a name of its own in there. That name is what
-`context.peer()` shows, and it leads back to the credentials. Nobody else can reach the private
-socket, and a name is used once.
+Messages come in as bytes and are read here, so that one that cannot be read is refused to whoever
+sent it, and is no traceback in our log.
 """
 
 from __future__ import annotations
@@ -12,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import itertools
 import logging
+import math
 import os
-import socket
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from nodeagent.adapters import mig_wire
-from nodeagent.adapters.pidfd import peer_of
+from nodeagent.adapters.api.door import Door
+from nodeagent.adapters.api.guests import Guest
+from nodeagent.adapters.descriptor_room import is_short
+from nodeagent.adapters.seldom import SeldomFilter
 from nodeagent.adapters.wire import SERVICE, Wire
 from nodeagent.mig_ports import MigService
 from nodeagent.ports import (
@@ -40,11 +41,10 @@ from nodeagent.ports import (
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 512
-MOST_PER_UID: Final = 256
 LARGEST_REQUEST_BYTES: Final = 64 << 10
-CHUNK_BYTES: Final = 64 << 10
 WATCH_INTERVALS_S: Final = (0.2, 60.0)
+DOCTOR_EVERY_S: Final = 2.0
+"""Within which everybody is told the same findings: a look at the host is 2 ms and many files."""
 
 _STATUS: Final = {
     RefusalKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -73,12 +73,9 @@ class LocalApi:
         self._clock = clock
         self._doctor = doctor
         self._mig = mig
-        self._peers: dict[str, Peer] = {}
-        self._per_uid: Counter[int] = Counter()
-        self._names = itertools.count(1)
-        self._relays: set[asyncio.Task[None]] = set()
         self._grpc: Any = None
-        self._listener: asyncio.Server | None = None
+        self._door: Door | None = None
+        self._findings: tuple[float, list[Finding]] | None = None
 
     async def start(self) -> None:
         """Raises OSError when a socket cannot be made."""
@@ -97,69 +94,17 @@ class LocalApi:
         )
         self._grpc.add_insecure_port(f"unix:{self._private}")
         await self._grpc.start()
-        with contextlib.suppress(FileNotFoundError):
-            self._public.unlink()
-        self._listener = await asyncio.start_unix_server(
-            self._accepted, str(self._public), limit=CHUNK_BYTES
-        )
-        os.chmod(self._public, 0o666)
+        # What gRPC says of its own accord is about what clients did.
+        logging.getLogger("grpc").addFilter(SeldomFilter())
+        logging.getLogger("grpc._cython.cygrpc").addFilter(SeldomFilter())
+        self._door = Door(self._public, self._private)
+        self._door.start()
 
     async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        for relay in list(self._relays):
-            relay.cancel()
+        if self._door is not None:
+            self._door.close()
         if self._grpc is not None:
             await self._grpc.stop(0)
-        with contextlib.suppress(FileNotFoundError):
-            self._public.unlink()
-
-    # --- the relay ---
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._relays.add(task)
-        try:
-            connection = writer.get_extra_info("socket")
-            try:
-                handle = peer_of(connection)
-            except OSError as error:
-                log.debug("a caller without credentials: %s", error)
-                return
-            uid = handle.process.uid
-            try:
-                if len(self._peers) < MOST_CONNECTIONS and self._per_uid[uid] < MOST_PER_UID:
-                    await self._relay(Peer(handle), reader, writer)
-            finally:
-                handle.close()
-        finally:
-            self._relays.discard(task)
-            writer.close()
-
-    async def _relay(
-        self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        name = self._private_dir / f"c{next(self._names)}"
-        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._peers[f"unix:{name}"] = peer
-        self._per_uid[peer.uid] += 1
-        try:
-            inner.setblocking(False)
-            inner.bind(str(name))
-            await asyncio.get_running_loop().sock_connect(inner, str(self._private))
-            name.unlink()  # the name is known to both ends now
-            in_reader, in_writer = await asyncio.open_connection(sock=inner, limit=CHUNK_BYTES)
-            try:
-                await asyncio.gather(_copy(reader, in_writer), _copy(in_reader, writer))
-            finally:
-                in_writer.close()
-        except OSError as error:
-            log.debug("relay for uid %d: %s", peer.uid, error)
-        finally:
-            inner.close()
-            del self._peers[f"unix:{name}"]
-            self._per_uid[peer.uid] -= 1
 
     # --- the service ---
 
@@ -184,51 +129,80 @@ class LocalApi:
             "Trace": self._trace,
         }
         handlers = {}
+        call: Any
         for name, (request, response, _stream) in self._wire.methods().items():
             kind, call = (
-                (grpc.unary_stream_rpc_method_handler, self._streaming(streams[name]))
+                (
+                    grpc.unary_stream_rpc_method_handler,
+                    self._streaming(name, request, streams[name]),
+                )
                 if name in streams
-                else (grpc.unary_unary_rpc_method_handler, self._answering(unary[name]))
+                else (
+                    grpc.unary_unary_rpc_method_handler,
+                    self._answering(name, request, unary[name]),
+                )
             )
-            handlers[name] = kind(
-                call,
-                request_deserializer=request.FromString,
-                response_serializer=response.SerializeToString,
-            )
+            handlers[name] = kind(call, response_serializer=response.SerializeToString)
         return handlers
 
-    def _answering(self, call: Callable[[Peer, Any], Any]) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def answer(request: Any, context: Any) -> Any:
-            try:
-                response = call(self._peer(context), request)
+    def _answering(
+        self, name: str, kind: Any, call: Callable[[Peer, Any], Any]
+    ) -> Callable[[bytes, Any], Awaitable[Any]]:
+        async def answer(raw: bytes, context: Any) -> Any:
+            async with self._telling(context), self._admitted(name, context) as peer:
+                response = call(peer, _read(kind, raw))
                 return await response if inspect.isawaitable(response) else response
-            except Refused as refused:
-                await context.abort(_STATUS[refused.kind], refused.reason)
-            except LedgerFull as error:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
         return answer
 
     def _streaming(
-        self, call: Callable[[Peer, Any], AsyncGenerator[Any, None]]
-    ) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
-        async def stream(request: Any, context: Any) -> AsyncGenerator[Any, None]:
-            try:
-                async with contextlib.aclosing(call(self._peer(context), request)) as messages:
-                    async for message in messages:
-                        yield message
-            except Refused as refused:
-                await context.abort(_STATUS[refused.kind], refused.reason)
-            except LedgerFull as error:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        self, name: str, kind: Any, call: Callable[[Peer, Any], AsyncGenerator[Any, None]]
+    ) -> Callable[[bytes, Any], AsyncGenerator[Any, None]]:
+        async def stream(raw: bytes, context: Any) -> AsyncGenerator[Any, None]:
+            async with (
+                self._telling(context),
+                self._admitted(name, context) as peer,
+                contextlib.aclosing(call(peer, _read(kind, raw))) as messages,
+            ):
+                async for message in messages:
+                    yield message
 
         return stream
 
-    def _peer(self, context: Any) -> Peer:
-        peer = self._peers.get(context.peer())
-        if peer is None:
+    @contextlib.asynccontextmanager
+    async def _telling(self, context: Any) -> AsyncIterator[None]:
+        """What we expect to go wrong is an answer, and no traceback."""
+        try:
+            yield
+        except Refused as refused:
+            await context.abort(_STATUS[refused.kind], refused.reason)
+        except LedgerFull as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except OSError as error:
+            if not is_short(error):
+                raise
+            told = f"the daemon is at a limit of this machine: {error.strerror}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, name: str, context: Any) -> AsyncIterator[Peer]:
+        """The caller, within its limits. Raises Refused."""
+        assert self._door is not None
+        guests = self._door.guests
+        _, guest = self._known(context)
+        delay_s = guests.begin(guest, name, time.monotonic())
+        try:
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            yield self._known(context)[0]  # it may have gone meanwhile
+        finally:
+            guests.end(guest, name, time.monotonic())
+
+    def _known(self, context: Any) -> tuple[Peer, Guest]:
+        found = self._door.known(context.peer()) if self._door is not None else None
+        if found is None:
             raise Refused(RefusalKind.DENIED, "the caller is not known")
-        return peer
+        return found
 
     async def _create(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
         update = self._wire.message("CreateGrantUpdate")
@@ -255,6 +229,8 @@ class LocalApi:
 
     async def _trace(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
         interval_s = request.interval_seconds or 1.0
+        if not math.isfinite(interval_s):
+            raise Refused(RefusalKind.INVALID, "an interval is a number of seconds")
         traced = self._service.trace(peer, request.pid, interval_s)
         async with contextlib.aclosing(traced) as views:
             async for view in views:
@@ -302,19 +278,19 @@ class LocalApi:
 
     def _report(self, peer: Peer, request: Any) -> Any:
         finding = self._wire.message("Finding")
+        now_s = time.monotonic()
+        if self._findings is None or now_s - self._findings[0] > DOCTOR_EVERY_S:
+            self._findings = (now_s, self._doctor())
         found = [
             finding(topic=f.topic, level=f.level, what=f.what, remedy=f.remedy)
-            for f in self._doctor()
+            for f in self._findings[1]
         ]
         return self._wire.message("DoctorReport")(findings=found)
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _read(kind: Any, raw: bytes) -> Any:
+    """Raises Refused."""
     try:
-        while data := await reader.read(CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    finally:
-        writer.close()
+        return kind.FromString(raw)
+    except DecodeError:
+        raise Refused(RefusalKind.INVALID, "the request cannot be read") from None

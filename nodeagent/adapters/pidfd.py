@@ -15,6 +15,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 
+from nodeagent.adapters.descriptor_room import is_short
 from nodeagent.adapters.region_users import users_of
 from nodeagent.ports import Process, ProcessHandle
 from nodeagent.units import GrantId, SlotIndex
@@ -80,11 +81,16 @@ class SystemProcesses:
             return None
         try:
             fd = os.pidfd_open(pid)
-        except OSError:
+        except OSError as error:
+            if is_short(error):  # says nothing about the process
+                raise
             return None
         try:
             process = read_process(pid)
-        except OSError:
+        except OSError as error:
+            if is_short(error):
+                os.close(fd)
+                raise
             process = None
         if process is None or process.starttime_ticks != starttime_ticks:
             os.close(fd)

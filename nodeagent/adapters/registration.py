@@ -22,7 +22,9 @@ from typing import Final
 
 from nodeagent.adapters import region_layout as c
 from nodeagent.adapters.cgroups import pod_of
+from nodeagent.adapters.descriptor_room import is_short
 from nodeagent.adapters.pidfd import PidfdHandle, peer_of
+from nodeagent.adapters.seldom import Seldom
 from nodeagent.ports import Clock, Process, RegisterAnswer, Registrar
 from nodeagent.units import MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
 
@@ -35,6 +37,8 @@ BURST: Final = 2 * MAX_SLOTS
 RATE_PER_S: Final = 100.0
 MOST_SILENT: Final = 64
 """Callers per grant that may be connected without having said anything."""
+PAUSE_S: Final = 0.2
+"""Before the next try to accept, when there is no descriptor for it."""
 _REQUEST_BYTES: Final = ctypes.sizeof(c.RegisterRequest)
 
 
@@ -59,6 +63,7 @@ class SeqpacketDoorman:
         self._clock = clock
         self._doors: dict[GrantId, _Door] = {}
         self.dropped_total = 0
+        self._short = Seldom(log)
 
     def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
         path = Path(directory) / c.SOCKET_FILE
@@ -77,7 +82,11 @@ class SeqpacketDoorman:
             raise
         door = _Door(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
         self._doors[grant] = door
-        asyncio.get_running_loop().add_reader(listener, self._accept, door)
+        self._listen(door)
+
+    def _listen(self, door: _Door) -> None:
+        if self._doors.get(door.grant) is door:
+            asyncio.get_running_loop().add_reader(door.listener, self._accept, door)
 
     def shut(self, grant: GrantId) -> None:
         door = self._doors.pop(grant, None)
@@ -102,7 +111,10 @@ class SeqpacketDoorman:
             except BlockingIOError:
                 return
             except OSError as error:  # out of descriptors: the backlog waits
-                log.warning("grant %s: accept: %s", door.grant, error)
+                self._short.warning("grant %s: accept: %s", door.grant, error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(door.listener)
+                loop.call_later(PAUSE_S, self._listen, door)
                 return
             connection.setblocking(False)
             if len(door.silent) >= MOST_SILENT or not self._admit(door):
@@ -192,8 +204,8 @@ class SeqpacketDoorman:
             return RegisterAnswer(errno.EPROTO), None
         try:
             handle = peer_of(connection)
-        except OSError:
-            return RegisterAnswer(errno.ESRCH), None
+        except OSError as error:
+            return RegisterAnswer(errno.EAGAIN if is_short(error) else errno.ESRCH), None
         if not _may_enter(door, handle.process):
             handle.close()
             return RegisterAnswer(errno.EPERM), None

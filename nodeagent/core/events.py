@@ -50,6 +50,8 @@ class Asked:
     may_wait: bool = False
     container: ContainerRef | None = None
     """It is for a container: nobody owns it, it lasts until Released."""
+    queued: bool = False
+    """A queue controller has decided it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nodeagent.core import events as ev
-from nodeagent.core.placement import GpuCapacity, Load, Placed, load_of, obstacle, place
+from nodeagent.core.placement import GpuCapacity, Load, Placed, Unplaced, load_of, obstacle, place
 from nodeagent.core.quantities import format_bytes, format_share, memory_on
 from nodeagent.ports import (
     DeviceLimits,
@@ -77,6 +77,7 @@ class Rules:
     strategy: str = "pack"
     max_waiting: int = 256
     max_grants_per_uid: int = 256
+    max_slots_ratio_per_uid: float = 1.0
 
 
 @dataclass(slots=True)
@@ -194,7 +195,9 @@ class GrantBook:
         blocked: set[GpuUuid] = set()
         waiting: list[ev.Asked] = []
         for event in self.queue:
-            placed = place(event.ask, self._gpus, loads, blocked, self.rules.strategy)
+            placed = self._over_slots(event) or place(
+                event.ask, self._gpus, loads, blocked, self.rules.strategy
+            )
             if isinstance(placed, Placed):
                 record = GrantRecord(
                     grant=event.grant,
@@ -226,6 +229,27 @@ class GrantBook:
                 out.append(ev.TellRefused(event.request, placed.kind, placed.reason))
         self.queue = waiting
         return out
+
+    def _over_slots(self, event: ev.Asked) -> Unplaced | None:
+        """One user leaves slots for others. Root decides for itself; of pods and queued work the
+        cluster has decided."""
+        if event.owner.uid == 0 or event.container is not None or event.queued:
+            return None
+        slots = sum(gpu.slots for gpu in self._gpus)
+        most = max(1, int(slots * self.rules.max_slots_ratio_per_uid))
+        held = sum(
+            len(h.record.devices)
+            for h in self.grants.values()
+            if h.record.owner.uid == event.owner.uid and h.record.container is None
+        )
+        wanted = len(event.ask.gpu_uuids) or event.ask.gpus
+        if not slots or held + wanted <= most:
+            return None
+        return Unplaced(
+            RefusalKind.INVALID if wanted > most else RefusalKind.EXHAUSTED,
+            f"uid {event.owner.uid} holds {held} of this node's {slots} slots and may hold {most}"
+            " (grants.max_slots_percent_per_uid)",
+        )
 
     def _ask_ended(self, event: ev.AskEnded) -> list[ev.Instruction]:
         kept = [e for e in self.queue if e.request != event.request]

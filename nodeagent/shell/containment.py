@@ -303,7 +303,10 @@ class Containment:
             raise NotPossible("it is gone, or may not be signalled")
 
     def _signal(self, pid: int, starttime_ticks: int, number: int) -> bool:
-        handle = self._processes.find(pid, starttime_ticks)
+        try:
+            handle = self._processes.find(pid, starttime_ticks)
+        except OSError as error:
+            raise NotPossible(f"it cannot be looked at: {error.strerror}") from error
         if handle is None:
             return False
         try:

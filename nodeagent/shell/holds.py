@@ -120,7 +120,10 @@ class Holds:
         return now == (hold.cgroup_id, hold.freezer_id)
 
     def _lives(self, pid: int, starttime_ticks: int) -> bool:
-        handle = self._processes.find(pid, starttime_ticks)
+        try:
+            handle = self._processes.find(pid, starttime_ticks)
+        except OSError:  # cannot be told now: what is held stays held
+            return True
         if handle is None:
             return False
         handle.close()

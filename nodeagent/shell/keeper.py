@@ -107,6 +107,8 @@ class Keeper:
         self._events: deque[ev.Event] = deque()
         self._busy = False
         self.tampers_total = 0
+        self.short = False
+        """Processes may be registered that we could not take in yet."""
         self.binding_s = Histogram(WORK_BOUNDS_S)
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
@@ -409,6 +411,15 @@ class Keeper:
     def adopt_claims(self) -> None:
         """Give slots that tenants claimed for themselves an owner, or zero them when nobody is
         behind them."""
+        try:
+            self._adopt_claims()
+            self.short = False
+        except OSError as error:  # no descriptor left: nobody is taken for gone because of that
+            if not self.short:
+                log.error("claims of processes cannot be looked at: %s", error)
+            self.short = True
+
+    def _adopt_claims(self) -> None:
         for grant, opened in list(self.open.items()):
             claims = opened.region.self_claims()
             opened.half_claims &= claims.keys()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from nodeagent.adapters.seldom import Seldom
 from nodeagent.config import Settings
 from nodeagent.core import events as ev
 from nodeagent.core.grants import Rules
@@ -30,6 +32,8 @@ NVML_START_S: Final = 15.0
 """The first reading of a new reader; see adapters.nvml."""
 WATCHDOG_SLACK_S: Final = 10.0
 """For a machine that swaps."""
+AT_A_LIMIT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""The machine is at its end, and we are not."""
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 70
 EXIT_LEDGER_LOST: Final = 75
@@ -53,6 +57,7 @@ def rules_of(settings: Settings, boot_id: str) -> Rules:
         strategy=settings.grants.strategy,
         max_waiting=settings.grants.max_waiting,
         max_grants_per_uid=settings.grants.max_grants_per_uid,
+        max_slots_ratio_per_uid=settings.grants.max_slots_percent_per_uid / 100,
     )
 
 
@@ -85,6 +90,7 @@ class Node:
         self._pace = Pace()
         self._stale = False
         self._reading = asyncio.Lock()
+        self._seldom = Seldom(log)
         self.held_up_s: Callable[[], float] = lambda: 0.0
         """How long the next reading may have to wait for a change of MIG."""
 
@@ -147,6 +153,11 @@ class Node:
         error = context.get("exception")
         if isinstance(error, ConnectionError):  # a client left in the middle of a sentence
             log.debug("connection: %s", error)
+        elif isinstance(error, OSError) and error.errno in AT_A_LIMIT:
+            # asyncio could not accept; it tries again by itself.
+            self._seldom.warning("event loop: %s: %s", context.get("message"), error)
+        elif self._ended is not None and self._ended.done():
+            log.debug("while stopping: %s", context.get("message"), exc_info=error)  # type: ignore[arg-type]
         elif isinstance(error, BaseException):
             self.fatal(error)
         else:
@@ -199,16 +210,28 @@ class Node:
             busy = bool(self._keeper.open) or self._gpus.error is not None
             ordinary_s = settings.interval_s if busy else settings.idle_interval_s
             await asyncio.sleep(interval_s(self._pace, ordinary_s, settings.burst_interval_s))
-            await self.read_gpus()
+            with self._surviving_limits("reading the GPUs"):
+                await self.read_gpus()
 
     async def _housekeeping_loop(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._keeper.adopt_claims()
-            self._service.sample()
+            with self._surviving_limits("figures of the host"):
+                self._service.sample()
             self._ok("housekeeping")
             if self._alive():
                 self._notify("WATCHDOG=1")
+
+    @contextlib.contextmanager
+    def _surviving_limits(self, what: str) -> Iterator[None]:
+        """Out of file descriptors or memory: no defect, the next round may have some."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in AT_A_LIMIT:
+                raise
+            self._seldom.warning("%s: %s", what, error)
 
     def _alive(self) -> bool:
         """Every loop has come round in its time; the slowest one decides."""

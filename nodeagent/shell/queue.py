@@ -194,7 +194,12 @@ class QueueDesk:
             return
         request, grant = RequestId(next(self._requests)), GrantId(str(uuid.uuid4()))
         asked = ev.Asked(
-            request, grant, _ask_for(work, waiter.ask), waiter.peer.handle.process, self._unix_s()
+            request,
+            grant,
+            _ask_for(work, waiter.ask),
+            waiter.peer.handle.process,
+            self._unix_s(),
+            queued=True,
         )
         answers = self._keeper.ask(asked, waiter.peer.handle.duplicate())
         answer: Any = answers.get_nowait() if not answers.empty() else None

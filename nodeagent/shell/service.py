@@ -69,6 +69,12 @@ RATE_WINDOW_NS: Final = NS_PER_S
 """Rates shown to people are averages over about this long."""
 
 
+NO_ROOM: Final = (
+    "the daemon has no file descriptors left for another grant: raise its limit (LimitNOFILE= of"
+    " the unit, or the container runtime's), or wait until a grant ends"
+)
+
+
 @dataclass(slots=True)
 class _Rate:
     """Turns a counter into a rate over the last window."""
@@ -111,6 +117,8 @@ class Service:
         self._host: HostFigures | None = None
         self._host_at_ns = 0
         self.acts: Callable[[], dict[str, int]] = dict
+        self.has_room: Callable[[], bool] = lambda: True
+        """Whether one more grant leaves enough file descriptors for those that are there."""
         self.wait_s = Histogram(WAIT_BOUNDS_S)
 
     # --- grants ---
@@ -126,6 +134,8 @@ class Service:
                     yield step
             return
         self._check_priority(peer, ask.priority)
+        if not self.has_room():
+            raise Refused(RefusalKind.EXHAUSTED, NO_ROOM)
         request = RequestId(next(self._requests))
         grant = GrantId(str(uuid.uuid4()))
         event = ev.Asked(

@@ -242,9 +242,10 @@ class Watch:
                 )
 
     def _is_lost(self, grant: GrantId | None) -> bool:
-        """Who is registered there is not known any more, and nobody is held for that."""
+        """Who is registered there is not known, by no fault of theirs, and nobody is held for
+        that."""
         opened = self._keeper.open.get(grant) if grant is not None else None
-        return opened is not None and opened.lost
+        return opened is not None and (opened.lost or self._keeper.short)
 
     def _of_grant(self, grant: GrantId) -> Subject:
         """The grant as a whole; a container's by the cgroup of one of its registered processes."""
@@ -327,7 +328,13 @@ class Watch:
 
     def _is_same(self, facts: ProcessFacts) -> bool:
         """Still that process, and not one that came to have its pid."""
-        handle = self._keeper.processes.find(facts.pid, facts.starttime_ticks)
+        return self._lives(facts.pid, facts.starttime_ticks)
+
+    def _lives(self, pid: int, starttime_ticks: int) -> bool:
+        try:
+            handle = self._keeper.processes.find(pid, starttime_ticks)
+        except OSError:  # cannot be told now
+            return True
         if handle is None:
             return False
         handle.close()
@@ -398,11 +405,7 @@ class Watch:
     def _gone(self, subject: Subject) -> bool:
         if not subject.pid:
             return subject.grant not in self._keeper.book.grants
-        handle = self._keeper.processes.find(subject.pid, subject.starttime_ticks)
-        if handle is None:
-            return True
-        handle.close()
-        return False
+        return not self._lives(subject.pid, subject.starttime_ticks)
 
     def _act(self) -> None:
         """What is due now; the rest when its time has come, whether or not the driver answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 
 import nodeagent.__main__ as daemon
@@ -20,6 +21,8 @@ class LosingLedger(SqliteLedger):
 
 if __name__ == "__main__":
     daemon.make_nvml = lambda settings, clock: FakeNvml([gpu_reading(0), gpu_reading(1)])
+    if limit := int(os.environ.get("SLUICE_TEST_NOFILE", "0")):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if os.environ.get("SLUICE_TEST_FAIL_LEDGER"):
         daemon.SqliteLedger = LosingLedger
     sys.exit(daemon.main())
