@@ -4,6 +4,7 @@
 
 #include <elf.h>
 #include <link.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
@@ -77,7 +78,11 @@ static clock_fn find(void)
 	return found.call;
 }
 
-uint64_t clock_ns(void)
+#define BEHIND_NS UINT64_C(1000000000) /* more than any doubt about who read the clock first */
+
+static uint64_t behind_ns;
+
+static uint64_t kernel_ns(void)
 {
 	static clock_fn kernel;
 	clock_fn call = __atomic_load_n(&kernel, __ATOMIC_RELAXED);
@@ -90,4 +95,21 @@ uint64_t clock_ns(void)
 	if (call(CLOCK_MONOTONIC, &t) != 0 && by_system_call(CLOCK_MONOTONIC, &t) != 0)
 		return 0;
 	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+uint64_t clock_ns(void)
+{
+	return kernel_ns() + __atomic_load_n(&behind_ns, __ATOMIC_RELAXED);
+}
+
+/* The nearer we look after a heartbeat the closer we get, so that the turns of a lease fit, too. Never back. */
+void clock_follow(uint64_t written_ns)
+{
+	uint64_t now_ns = kernel_ns(), behind = __atomic_load_n(&behind_ns, __ATOMIC_RELAXED);
+
+	if (written_ns <= now_ns + behind || (behind == 0 && written_ns - now_ns <= BEHIND_NS))
+		return;
+	while (behind < written_ns - now_ns && !__atomic_compare_exchange_n(&behind_ns, &behind, written_ns - now_ns,
+	                                                                    true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
 }

@@ -265,9 +265,13 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 	const struct sluice_guest *guest = guest_self();
 	struct sluice_usage_device *usage = guest_usage(ask->device);
 	struct sluice_policy_device policy;
-	uint64_t now_ns = clock_ns(), began_ns = now_ns, tat_ns = 0, price_ns = 0;
+	uint64_t tat_ns = 0, price_ns = 0;
 	uint32_t ppm = 0;
 	bool drawn = false;
+
+	clock_follow(__atomic_load_n(&guest->policy->control.heartbeat_ns, __ATOMIC_RELAXED));
+
+	uint64_t now_ns = clock_ns(), began_ns = now_ns;
 
 	for (;;) {
 		uint32_t wake = __atomic_load_n(&guest->policy->control.wake, __ATOMIC_ACQUIRE);

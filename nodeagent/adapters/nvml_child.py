@@ -71,7 +71,7 @@ def main() -> int:
     # Our parent may be killed while we hang in the driver: then nobody else would ever end us.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    answers = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the protocol
     library = sys.argv[1] if len(sys.argv) > 1 else None
     sweeper: Sweeper | None = None
@@ -91,11 +91,21 @@ def main() -> int:
         except OSError as error:
             reading = NodeReading(error=f"NVML cannot be loaded: {error}")
             over = True
-        answers.write(encode(reading) + "\n")
-        answers.flush()
-        if over:
+        if not say(answers, encode(reading) + "\n") or over:
             return 0
     return 0
+
+
+def say(fd: int, text: str) -> bool:
+    """Without a buffer, which the interpreter would try to empty at its end, and complain. False:
+    the daemon is gone, and nobody is left to tell."""
+    data = memoryview(text.encode("ascii"))
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

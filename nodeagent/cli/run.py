@@ -16,13 +16,15 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from nodeagent import native
 from nodeagent.adapters import injection, library_store
+from nodeagent.adapters.client import Client
 from nodeagent.adapters.host import DRIVER, NVML
 from nodeagent.cli.main import EXIT_USAGE
-from nodeagent.cli.session import Failed, complain, connect
+from nodeagent.cli.session import Away, Failed, complain, connect
 from nodeagent.native import NativeFiles
 from nodeagent.paths import library_dir
 from nodeagent.ports import GrantAsk, Granted, GrantView, QueueAsk, Waiting
@@ -33,6 +35,9 @@ EXIT_INTERRUPTED = 130
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 SHOWN_COMMAND = 256
+AWAY_S = 5.0
+"""How long a daemon that does not answer is tried: several times what a restart takes."""
+AWAY_EVERY_S = 0.2
 
 
 def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -146,26 +151,79 @@ def become(command: list[str], environment: dict[str, str], inherited: frozenset
 def _await_grant(
     options: argparse.Namespace, environment: Mapping[str, str], ask: GrantAsk
 ) -> GrantView:
-    started_s = time.monotonic()
-    live = sys.stderr.isatty() and not options.quiet
-    told = None
-    width = shutil.get_terminal_size().columns if live else 0
+    """A daemon that is away is waited for: a restart takes a second or two, and the job need not
+    notice."""
+    began_s, began_unix_s = time.monotonic(), time.time()
+    away_since_s: float | None = None
+    wait = _Wait(options, ask.wait_s, began_s)
     try:
-        with connect(options, environment) as client:
-            for step in client.create_grant(ask):
-                if isinstance(step, Granted):
-                    return step.view
-                if step != told and not options.quiet:
-                    told = step
-                    _show_wait(step, time.monotonic() - started_s, ask.wait_s, width)
+        while True:
+            try:
+                with connect(options, environment) as client:
+                    if away_since_s is not None and (granted := _given(client, began_unix_s)):
+                        return granted
+                    for step in client.create_grant(_left_of(ask, time.monotonic() - began_s)):
+                        if isinstance(step, Granted):
+                            return step.view
+                        away_since_s = None
+                        wait.show(step)
+                raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
+            except Away as away:
+                if ask.queue is not None and wait.told is not None:
+                    raise  # it is in line at the controller, which decides what becomes of that
+                now_s = time.monotonic()
+                if away_since_s is None:
+                    away_since_s = now_s
+                    if not options.quiet:
+                        text = str(away).split("; is it running?", 1)[0]
+                        complain(f"run: {text}; trying again for {AWAY_S:g} s")
+                if now_s - away_since_s >= AWAY_S:
+                    raise
+                time.sleep(AWAY_EVERY_S)
     except KeyboardInterrupt:
         if ask.queue is None:
             raise
         raise Failed(EXIT_INTERRUPTED, "withdrawn from the queue") from None
     finally:
-        if live and told is not None:
+        wait.end()
+
+
+def _left_of(ask: GrantAsk, passed_s: float) -> GrantAsk:
+    """A wait that was interrupted goes on where it was; a queue's without end stays that."""
+    return replace(ask, wait_s=max(0.001, ask.wait_s - passed_s)) if ask.wait_s else ask
+
+
+def _given(client: Client, since_unix_s: float) -> GrantView | None:
+    """The daemon may have gone after it gave the grant and before it said so. One that is older is
+    that of a `sluice run` around us, whose pid we have."""
+    for grant in client.list_grants():
+        ours = grant.pid == os.getpid() and grant.uid == os.getuid()
+        if ours and grant.state == "active" and grant.created_unix_s >= since_unix_s:
+            return grant
+    return None
+
+
+class _Wait:
+    """What is shown of a wait: one line that changes on a terminal, a line for each piece of news
+    elsewhere."""
+
+    def __init__(self, options: argparse.Namespace, most_s: float, began_s: float) -> None:
+        self._quiet = options.quiet
+        self._live = sys.stderr.isatty() and not options.quiet
+        self._width = shutil.get_terminal_size().columns if self._live else 0
+        self._most_s = most_s
+        self._began_s = began_s
+        self.told: Waiting | None = None
+
+    def show(self, step: Waiting) -> None:
+        if step != self.told:
+            self.told = step
+            if not self._quiet:
+                _show_wait(step, time.monotonic() - self._began_s, self._most_s, self._width)
+
+    def end(self) -> None:
+        if self._live and self.told is not None:
             print(file=sys.stderr)
-    raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
 
 
 def _show_wait(step: Waiting, waited_s: float, most_s: float, width: int) -> None:

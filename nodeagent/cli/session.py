@@ -26,6 +26,10 @@ class Failed(Exception):
         self.status = status
 
 
+class Away(Failed):
+    """No daemon answers: it may be starting again just now."""
+
+
 @contextlib.contextmanager
 def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iterator[Client]:
     """A client of the daemon; its refusals become Failed."""
@@ -43,7 +47,7 @@ def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iter
             EXIT_UNREACHABLE, f"{error}; run this as the user whose daemon it is, or as root"
         ) from None
     except Unreachable as error:
-        raise Failed(
+        raise Away(
             EXIT_UNREACHABLE,
             f"{error}; is it running? Start it with `sluice serve`, or see `sluice doctor`",
         ) from None
