@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodeagent.adapters import region_layout as c
 from tests.interpose import regions
 from tests.interpose.regions import Region
 
@@ -189,3 +191,21 @@ def test_the_library_is_small_in_memory(library: str) -> None:
     ).stdout
     assert re.search(r"GNU_STACK.*RW ", executable_stack)
     assert not re.search(r"GNU_STACK.*RWE", executable_stack)
+
+
+def test_a_process_whose_clock_is_behind_its_grants_waits_for_nobody(tmp_path: Path) -> None:
+    """As in a time namespace 300 s behind: the neighbours in the grant have brought its virtual clock to their now, and
+    the daemon writes its own. Launches that waited for it would take five minutes."""
+    region = Region(tmp_path / "grant", flags=c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM)
+    ahead_ns = time.monotonic_ns() + 300_000_000_000
+    region.policy.dev[0].share_ppm = 500_000
+    region.policy.control.heartbeat_ns = ahead_ns
+    region.usage.shared[0].tat_ns = ahead_ns
+    code = """
+    init()
+    function = ctypes.c_void_p(0x1000)
+    for _ in range(50):
+        assert cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None) == 0
+    answer(launches=stub().stub_launches())
+    """
+    assert tenant(region, code, timeout=200)["launches"] >= 50
