@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-peers test-full test-floor lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build test test-peers test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ test-full: build lint ## the same, with the long torture and fuzz runs
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/floor.sh full $(PYTEST_ARGS)
 
+test-faults: build ## every case of tests/faults/cases.py and 2,000 kills; writes build/faults.json
+	$(BIN)/python -m tests.faults
+
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
 	@packaging/lint.sh
 
@@ -45,8 +48,8 @@ bench: build ## ratios measured in one run: with and without us; writes build/be
 fuzz: build ## ten minutes of libFuzzer over what the interposer reads; needs clang
 	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_S:-600}
 
-soak: build ## the node under random load and kills for SOAK_S seconds (default 1800)
-	$(BIN)/python -m tests.soak --seconds $${SOAK_S:-1800}
+soak: build ## the node under random load and kills for SOAK_S seconds (default 14400): nothing lost, nothing that grows
+	$(BIN)/python -m tests.soak --seconds $${SOAK_S:-14400}
 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run

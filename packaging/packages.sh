@@ -1,5 +1,6 @@
 #!/bin/bash
-# Everything that is released, below DEST. usage: packages.sh DEST
+# Everything that is released, below DEST, with its checksums. SLUICE_SIGNING_KEY: an SSH key to sign them with.
+# usage: packages.sh DEST
 set -euo pipefail
 dest=${1:?usage: packages.sh DEST}
 cd "$(dirname "$0")/.."
@@ -15,3 +16,4 @@ if [ "$(id -u)" = 0 ]; then # chroot and the owners of files
 else
 	echo "packages: no container image: that needs root" >&2
 fi
+packaging/checksums.sh "$dest" "${SLUICE_SIGNING_KEY:-}"

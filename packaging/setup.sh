@@ -58,10 +58,7 @@ if [ "$(id -u)" = 0 ] && [ ! -e "$modules/build" ]; then
 fi
 
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/python" - <<'PY' >build/requirements.txt
-import tomllib
-project = tomllib.load(open("pyproject.toml", "rb"))
-print("\n".join(project["project"]["dependencies"] + project["dependency-groups"]["dev"]))
-PY
-"$venv/bin/pip" install -q --disable-pip-version-check -r build/requirements.txt
+# By version and hash, what packaging/lock.py resolved; it says which of pyproject.toml's are missing there.
+python3 packaging/lock.py --check
+"$venv/bin/pip" install -q --disable-pip-version-check --require-hashes -r packaging/requirements-dev.txt
 packaging/checkout.sh "$venv"

@@ -49,7 +49,7 @@ def read(configs: Sequence[Path] = CONFIGS, binaries: Sequence[Path] = BINARIES)
                 document = tomllib.loads(file.read(LARGEST_BYTES).decode("utf-8"))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return ToolkitReading(path, installed, None, str(error))
         value = document.get(KEY, True)
         if not isinstance(value, bool):

@@ -66,7 +66,7 @@ class KubeletFiles:
             raise KubeletAway(f"{path}: {error.strerror}") from error
         try:
             found = read_checkpoint(json.loads(data), self._resources, self._wire)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise KubeletAway(f"{path}: not a checkpoint of the kubelet: {error}") from error
         self._read = (status, found)
         return found

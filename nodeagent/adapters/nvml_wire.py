@@ -35,7 +35,11 @@ def encode(reading: NodeReading) -> str:
 
 def decode(line: bytes | str) -> NodeReading:
     """Raises ValueError or TypeError on anything that `encode` does not write."""
-    node = _row(json.loads(line), len(_NODE))
+    try:
+        plain = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested deeper than any reading") from None
+    node = _row(plain, len(_NODE))
     node[_GPUS] = tuple(_gpu_in(row) for row in node[_GPUS])
     node[_XIDS] = tuple((uuid, int(code)) for uuid, code in node[_XIDS])
     return NodeReading(*node)

@@ -67,6 +67,9 @@ from nodeagent.units import NS_PER_S, GpuUuid, GrantId, RequestId
 
 log = logging.getLogger(__name__)
 
+LONGEST_NAME = 512
+"""Kubernetes allows 63, 253 and 63 characters; who speaks in the kubelet's place may send any."""
+
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
 RECORDS_DEADLINE_S: Final = 5.0
@@ -508,6 +511,7 @@ class KubeletDesk:
         """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
+        name = name[:LONGEST_NAME]
         refusal = "decided for another GPU than the container was given (strategy envvar)"
         alike = self._offered_beside(of)
         others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in alike)

@@ -249,8 +249,16 @@ CASES: tuple[Case, ...] = (
     ),
     # --- C: clocks ---
     Case("C1", "the wall clock steps by an hour and ten years → grants and shares as before"),
-    Case("C2", "a tenant in a time namespace of its own → its share as before, no burst"),
-    Case("C3", "all processes frozen and thawed → no burst"),
+    Case(
+        "C2",
+        "a tenant in a time namespace of its own → its share as before, no burst",
+        ("faults/test_clocks.py::test_c2_a_clock_of_ones_own_buys_no_time",),
+    ),
+    Case(
+        "C3",
+        "all processes frozen and thawed → no burst",
+        ("faults/test_clocks.py::test_c3_who_was_frozen_with_everybody_does_not_make_up_for_it",),
+    ),
     Case("C4", "the daemon stopped for long → jobs go on at their rate, no burst after it"),
     Case(
         "C5",
@@ -294,19 +302,45 @@ CASES: tuple[Case, ...] = (
         ("packages/test_machine.py::test_a_stopped_daemon_is_started_again_and_its_jobs_go_on",),
     ),
     Case("D9", "the disk of the log is full, standard error is closed → it keeps running"),
-    Case("D10", "a memory limit of 64 MiB → ended and started again, grants and jobs stay"),
+    Case(
+        "D10",
+        "a memory limit of 64 MiB → ended and started again, grants and jobs stay",
+        ("faults/test_scarcity.py::test_d10_a_limit_on_memory_costs_no_grant",),
+    ),
     # --- E: the kubelet ---
     Case(
         "E1",
         "the kubelet restarts again and again → registered again each time",
         ("kubelet/test_endurance.py::test_registered_again_after_every_restart_of_the_kubelet",),
     ),
-    Case("E2", "the same Allocate a hundred times, and 32 at once → identical answers"),
-    Case("E3", "unknown, doubled, no, 100,000 and huge device ids → refused"),
+    Case(
+        "E2",
+        "the same Allocate a hundred times, and 32 at once → identical answers",
+        (
+            "faults/test_kubelet.py::test_e2_the_same_allocate_again_and_at_once_is_answered_the_same",
+            "kubelet/test_plugin.py::test_a_restarted_container_has_the_same_grant_and_no_wait",
+        ),
+    ),
+    Case(
+        "E3",
+        "unknown, doubled, no, 100,000 and huge device ids → refused",
+        (
+            "faults/test_kubelet.py::test_e3_ids_that_are_none_of_ours_are_refused",
+            "faults/test_kubelet.py::test_e3_one_device_twice_is_no_two",
+            "kubelet/test_plugin.py::test_devices_that_are_not_offered_are_refused",
+        ),
+    ),
     Case("E4", "Prepare after Unprepare → refused", not_applicable=WITHOUT_DRA),
     Case("E5", "Unprepare of an unknown claim → fine", not_applicable=WITHOUT_DRA),
     Case("E6", "a container restarts again and again → no stale usage, no mounts left"),
-    Case("E7", "names and UIDs of pods with ways out, newlines, 4 KiB → refused or shown escaped"),
+    Case(
+        "E7",
+        "names and UIDs of pods with ways out, newlines, 4 KiB → refused or shown escaped",
+        (
+            "faults/test_kubelet.py::test_e7_odd_names_of_pods_lead_nowhere",
+            "queue/service/test_cli.py::test_a_manifest_without_a_name_is_no_target",
+        ),
+    ),
     # --- F: the GPU ---
     Case(
         "F1",
@@ -411,9 +445,21 @@ CASES: tuple[Case, ...] = (
             "queue/test_reading_fuzz.py::test_an_odd_value_anywhere_is_read_or_told",
         ),
     ),
-    Case("H2", "newlines, escapes, NUL and bidi in names → escaped in every log and table"),
+    Case(
+        "H2",
+        "newlines, escapes, NUL and bidi in names → escaped in every log and table",
+        (
+            "faults/test_inputs.py::test_h2_a_line_of_a_log_is_one_line_and_moves_no_cursor",
+            "unit/nodeagent/test_cli.py::test_a_newline_in_a_name_stays_on_the_line",
+            "unit/nodeagent/test_metrics.py::test_a_name_from_a_user_cannot_break_the_exposition",
+        ),
+    ),
     Case("H3", "a million distinct values of a label → the cap on series holds"),
-    Case("H4", "an environment that brings a line of its own → refused"),
+    Case(
+        "H4",
+        "an environment that brings a line of its own → refused",
+        ("faults/test_inputs.py::test_h4_a_name_is_no_line_of_an_environment",),
+    ),
     Case(
         "H5",
         "an admission webhook is down → as its policy says",

@@ -11,11 +11,11 @@ from tests.places import REPO
 
 IN_EACH_GROUP = {"A": 18, "B": 15, "C": 5, "D": 10, "E": 7, "F": 8, "G": 11, "H": 5}
 OPEN = {
-    *("C1", "C2", "C3", "C4"),
-    *("D2", "D3", "D4", "D5", "D9", "D10", "E2", "E3", "E6", "E7", "F6"),
-    *("G2", "G3", "G4", "G5", "G9", "G11", "H2", "H3", "H4"),
+    *("C1", "C4"),
+    *("D2", "D3", "D4", "D5", "D9", "E6", "F6"),
+    *("G2", "G3", "G4", "G5", "G9", "G11", "H3"),
 }
-"""Of these no test shows all. A case that has one must leave this set."""
+"""Of these no test has shown all yet. A case that has one must leave this set."""
 
 
 def test_all_79_are_there_once() -> None:

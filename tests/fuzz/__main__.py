@@ -1,4 +1,5 @@
-"""`make fuzz`: every target under libFuzzer for its part of the time, corpora merged back into the tree.
+"""`make fuzz`: every target under libFuzzer for its part of the time, corpora merged back into the tree; then the
+readers in Python (readers.py) for theirs.
 
 Exits non-zero at the first finding and leaves the input that shows it in build/fuzz/.
 """
@@ -10,8 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tests.fuzz import readers
 from tests.places import BUILD, REPO
 
 HERE = REPO / "tests" / "fuzz"
@@ -86,11 +89,26 @@ def main() -> int:
         return 1
     directory = BUILD / "fuzz"
     directory.mkdir(parents=True, exist_ok=True)
+    each = max(1, options.seconds // (2 * len(TARGETS)))
     for target in TARGETS:
         program = build(target, compiler, directory)
-        tried = fuzz(target, program, max(1, options.seconds // len(TARGETS)), directory)
+        tried = fuzz(target, program, each, directory)
         kept = len(list((HERE / "corpus" / target).iterdir()))
         print(f"{target}: {tried:,} inputs, no finding, {kept} kept in the corpus", flush=True)
+    return in_python(options.seconds / 2, directory)
+
+
+def in_python(seconds: float, directory: Path) -> int:
+    seed = int(time.time())
+    targets = readers.targets(directory / "kubelet")
+    for one in targets:
+        try:
+            tried = readers.fuzz(one, seed, seconds / len(targets))
+        except readers.Finding as finding:
+            (directory / f"finding-{one.name.replace(' ', '-')}").write_text(str(finding))
+            print(f"{one.name}: a finding with seed {seed}\n{finding}", file=sys.stderr)
+            return 1
+        print(f"{one.name}: {tried:,} inputs, no finding", flush=True)
     return 0
 
 

@@ -5,9 +5,12 @@
  */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,4 +63,28 @@ time_t time(time_t *ret)
 	if (ret)
 		*ret = t.tv_sec;
 	return t.tv_sec;
+}
+
+/* Waits until a time of the wall clock, as libraries of C++ make them by themselves: the kernel's clock is not led. */
+long syscall(long number, ...)
+{
+	static long (*real)(long, ...);
+	struct timespec until;
+	va_list list;
+	long a[6];
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "syscall");
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (number == SYS_futex && a[1] & FUTEX_CLOCK_REALTIME && a[3]) {
+		until = *(const struct timespec *)a[3];
+		until.tv_sec -= __atomic_load_n(off_s, __ATOMIC_RELAXED);
+		if (until.tv_sec < 0)
+			until.tv_sec = 0;
+		a[3] = (long)&until;
+	}
+	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -1,0 +1,90 @@
+"""File systems of a test's own that fill, turn read-only and lose their power."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SHUTDOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN: from then on nothing goes to the device any more."""
+WITHOUT_THE_LOG = 2
+"""EXT4_GOING_FLAGS_NOLOGFLUSH: not even the journal that is in memory. As when the power is cut."""
+
+
+class Ext4:
+    """An ext4 in a file, through a loop device."""
+
+    def __init__(self, image: Path, root: Path, mebibytes: int = 24) -> None:
+        self.image, self.root = image, root
+        self.root.mkdir(exist_ok=True)
+        with self.image.open("wb") as file:
+            file.truncate(mebibytes << 20)
+        # A small journal, so that it is written around more than once.
+        subprocess.run(
+            ["mkfs.ext4", "-q", "-F", "-J", "size=4", "-b", "1024", self.image], check=True
+        )
+
+    def mount(self) -> None:
+        """As after a boot: the journal is played back."""
+        subprocess.run(["mount", "-o", "loop", self.image, self.root], check=True)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", self.root], check=True, capture_output=True)
+
+    def cut_the_power(self) -> None:
+        fd = os.open(self.root, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, SHUTDOWN, struct.pack("=I", WITHOUT_THE_LOG))
+        finally:
+            os.close(fd)
+
+    def turn_read_only(self) -> None:
+        """As the kernel does by itself after an error of the disk, files open for writing or not."""
+        subprocess.run(["mount", "-o", "remount,abort", self.root], check=False)
+        with pytest.raises(OSError, match=r"Read-only|Input/output"):
+            (self.root / "probe").write_text("x")
+
+
+@contextlib.contextmanager
+def ext4(directory: Path, root: Path | None = None) -> Iterator[Ext4]:
+    """Its image in `directory`, mounted there as well or at `root`."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None or not Path("/dev/loop0").exists():
+        pytest.skip("root, mkfs.ext4 and loop devices are needed: this disk is NOT tested")
+    made = Ext4(directory / "ext4.img", root or directory / "ext4")
+    made.mount()
+    try:
+        yield made
+    finally:
+        subprocess.run(["umount", "-l", made.root], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def small_tmpfs(root: Path, kibibytes: int) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a tmpfs needs root: a full disk is NOT tested")
+    root.mkdir(exist_ok=True)
+    options = f"size={kibibytes}k"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", root], check=True)
+    try:
+        yield root
+    finally:
+        subprocess.run(["umount", "-l", root], check=False, capture_output=True)
+
+
+def fill(directory: Path) -> Path:
+    """To the last byte."""
+    path = directory / "filler"
+    with path.open("ab", buffering=0) as file:
+        for size in (65_536, 4096, 512, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return path

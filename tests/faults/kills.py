@@ -1,0 +1,325 @@
+"""SIGKILL of everything that can be killed, and the count of what was lost, doubled or overshot: all must be 0.
+
+On one simulated node the daemon, its NVML and eBPF children and processes of tenants die at random moments; on a queue
+the controller does, while jobs come and go. After each death the books are looked at: a grant whose owner lives is there
+once and with its limits (lost, doubled), no GPU is promised or used beyond what it has (overshoot), and a job that was
+let in runs exactly once.
+
+`python -m tests.faults.kills [--seed N] [--scale 1.0]` prints one JSON object and fails if anything is not 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nodeagent import native
+from nodeagent.adapters import ebpf_host
+from nodeagent.adapters.client import Client
+from nodeagent.adapters.wire import Wire
+from tests.demo.__main__ import driver_memory, workplace
+from tests.ebpf.live import STAND_IN
+from tests.node import Node, until
+from tests.places import AT_REST, SLUICE, TENANT
+from tests.pond import Pond
+from tests.queue.service.puppet import Puppet
+from tests.queue.service.puppet import until as eventually
+from tests.queue.service.world import TEAMS
+
+FULL = {"tenant": 1500, "daemon": 150, "nvml child": 130, "ebpf child": 30, "controller": 200}
+"""2,010 in about nine minutes on two quiet cores; most of it is the starts of the daemon and the controller."""
+GIB = 1 << 30
+STEADY = 4
+SWARM_GIB = 9
+"""Its four processes want three each beside their contexts of half a one: two get them, two are refused."""
+
+
+@dataclass
+class Result:
+    kills: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    overshoot: list[str] = field(default_factory=list)
+    looks: int = 0
+    jobs: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "kills": dict(self.kills),
+            "kills_total": self.kills.total(),
+            "lost": len(self.lost),
+            "doubled": len(self.doubled),
+            "overshoot": len(self.overshoot),
+            "looks": self.looks,
+            "jobs": self.jobs,
+            "first": [*self.lost, *self.doubled, *self.overshoot][:10],
+        }
+
+    @property
+    def held(self) -> bool:
+        return not (self.lost or self.doubled or self.overshoot)
+
+
+class NodeUnderFire:
+    def __init__(self, node: Node, chance: random.Random, result: Result) -> None:
+        self.node, self.chance, self.result = node, chance, result
+        self.wire = Wire(native.locate().wire_descriptors)
+        self.swarm: subprocess.Popen[str] | None = None
+        self.bees: list[int] = []
+        self.limits: dict[str, list[tuple[str, int, float]]] = {}
+
+    # --- who is there ---
+
+    def begin(self) -> None:
+        for number in range(STEADY):
+            flags = ("--gpumem", "2Gi", "--cores", "10")
+            words = (*AT_REST, "--hold", str(GIB))
+            self.node.run_tenant(f"steady-{number}", *words, flags=flags)
+        self.swarm = subprocess.Popen(
+            [
+                *(SLUICE, "run", "--name", "swarm", "--gpumem", f"{SWARM_GIB}Gi", "--cores", "20"),
+                *("--", sys.executable, "-m", "tests.faults.programs.swarm"),
+            ],
+            env=self.node.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.swarm.stdout is not None
+        assert self.swarm.stdout.readline() == "ready\n"
+        until("the steady ones are registered", lambda: self.alive() == STEADY)
+        self.bees = [self.spawn() for _ in range(4)]
+        self.limits = {one.name: self.limits_of(one) for one in self.grants()}
+        assert len(self.limits) == STEADY + 1
+
+    def spawn(self) -> int:
+        assert self.swarm is not None
+        assert self.swarm.stdin is not None
+        assert self.swarm.stdout is not None
+        self.swarm.stdin.write(f"{TENANT} {' '.join(AT_REST)} --hold {3 * GIB}\n")
+        self.swarm.stdin.flush()
+        return int(self.swarm.stdout.readline())
+
+    def grants(self) -> list[Any]:
+        with contextlib.closing(Client(self.node.socket, self.wire)) as client:
+            return client.list_grants()
+
+    def alive(self) -> int:
+        return sum(one.processes for one in self.grants() if one.name.startswith("steady"))
+
+    @staticmethod
+    def limits_of(grant: Any) -> list[tuple[str, int, float]]:
+        return [(str(d.gpu), int(d.memory_limit_bytes), d.share_ratio) for d in grant.devices]
+
+    def child(self, module: str) -> int:
+        assert self.node.daemon is not None
+        for one in psutil.Process(self.node.daemon.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if f"nodeagent.adapters.{module}" in one.cmdline():
+                    return one.pid
+        return 0
+
+    # --- deaths ---
+
+    def kill_tenant(self) -> None:
+        pid = self.bees.pop(self.chance.randrange(len(self.bees)))
+        time.sleep(self.chance.uniform(0, 0.02))  # the moment is the input
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            self.result.lost.append("a process of the swarm ended by itself")
+        self.bees.append(self.spawn())
+
+    def kill_daemon(self) -> None:
+        time.sleep(self.chance.uniform(0, 0.1))
+        self.node.kill_daemon()
+        self.node.start()
+
+    def kill_child(self, module: str) -> None:
+        pid = until(f"there is an {module}", lambda: self.child(module), 120)
+        time.sleep(self.chance.uniform(0, 0.05))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        until("there is another", lambda: self.child(module) not in (0, pid), 120)
+
+    # --- the books ---
+
+    def look(self, driver_too: bool = False) -> None:
+        self.result.looks += 1
+        grants = self.grants()
+        counted = Counter(one.name for one in grants)
+        for name, limits in self.limits.items():
+            mine = [one for one in grants if one.name == name]
+            if not mine:
+                self.result.lost.append(f"{name} after {dict(self.result.kills)}")
+            elif self.limits_of(mine[0]) != limits:
+                self.result.lost.append(f"{name} has other limits")
+        self.result.doubled += [name for name, times in counted.items() if times > 1]
+        for tenant in self.node.tenants:
+            if tenant.process.poll() is not None:
+                self.result.lost.append(f"{tenant.name} ended with {tenant.process.returncode}")
+        with contextlib.closing(Client(self.node.socket, self.wire)) as client:
+            gpus = client.node_info().gpus
+        for gpu in gpus:
+            if (
+                gpu.memory_granted_bytes > gpu.memory_total_bytes
+                or gpu.share_granted_ratio > 1.0001
+            ):
+                self.result.overshoot.append(f"promised beyond {gpu.uuid}")
+        if driver_too:
+            used = sum(used for _, used in driver_memory(self.node))
+            if used > STEADY * 2 * GIB + SWARM_GIB * GIB:
+                self.result.overshoot.append(f"{used} bytes in use")
+
+    def fire(self, kills: dict[str, int]) -> None:
+        order = [what for what, count in kills.items() for _ in range(count)]
+        self.chance.shuffle(order)
+        for number, what in enumerate(order):
+            if what == "tenant":
+                self.kill_tenant()
+            elif what == "daemon":
+                self.kill_daemon()
+            else:
+                self.kill_child(what.replace(" ", "_"))
+            self.result.kills[what] += 1
+            if what != "tenant" or number % 10 == 0:
+                self.look(driver_too=number % 100 == 0)
+        self.look(driver_too=True)
+
+    def end(self) -> None:
+        """Everybody goes; nothing may stay."""
+        assert self.swarm is not None
+        for pid in self.bees:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.swarm.kill()
+        self.swarm.wait()
+        for tenant in self.node.tenants:
+            tenant.kill()
+        until("all grants have ended", lambda: not self.grants())
+        until("no memory is in use", lambda: not any(used for _, used in driver_memory(self.node)))
+        left = list((self.node.directory / "run" / "grants").iterdir())
+        if left:
+            self.result.lost.append(f"left behind: {left}")
+
+
+@contextlib.contextmanager
+def node_for(directory: Path, kills: dict[str, int]) -> Iterator[Node]:
+    settings = (
+        f'[ebpf]\nenabled = "on"\ndevices = "{STAND_IN}"\n' if kills.get("ebpf child") else ""
+    )
+    node = Node(directory, gpus="2xh100-80gb", settings=settings)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
+
+
+def on_a_node(kills: dict[str, int], seed: int, result: Result) -> None:
+    mine = {what: count for what, count in kills.items() if what != "controller" and count}
+    with workplace() as directory, node_for(directory, mine) as node:
+        under = NodeUnderFire(node, random.Random(seed), result)
+        under.begin()
+        try:
+            under.fire(mine)
+        finally:
+            under.end()
+
+
+async def _jobs(pond: Pond, kills: int, chance: random.Random, result: Result) -> None:
+    stop = asyncio.Event()
+    async with Puppet(pond.address) as node:
+
+        async def work(name: str) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                grant = await asyncio.wait_for(node.wait(f"{name}-{number}"), 180)
+                result.jobs += 1
+                await asyncio.sleep(chance.uniform(0, 0.05))
+                node.keeper.end(grant)
+
+        workers = [asyncio.create_task(work(f"w{index}")) for index in range(3)]
+        for _ in range(kills):
+            await asyncio.sleep(chance.uniform(0, 0.3))
+            assert pond.process is not None
+            pond.process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(pond.process.wait)
+            pond.launch()
+            result.kills["controller"] += 1
+            before = result.jobs
+            await eventually("jobs start again", lambda least=before: result.jobs > least, 120)
+        stop.set()
+        await asyncio.gather(*workers)
+        await eventually("nothing is left to tell", lambda: not node.ledger.works, 120)
+        times = Counter(node.keeper.started)
+        result.doubled += [name for name, count in times.items() if count != 1]
+        result.doubled += [
+            f"{d.uid} attempt {d.attempt}" for d in node.ledger.done if d.attempt != 1
+        ]
+        if len(times) != result.jobs:
+            result.lost.append(f"{len(times)} started of {result.jobs}")
+
+
+def on_a_queue(kills: dict[str, int], seed: int, result: Result) -> None:
+    count = kills.get("controller", 0)
+    if not count:
+        return
+    with workplace() as directory:
+        settings = ["nodes.lease_s=4", "nodes.report_s=0.3", "server.log_level=warning"]
+        pond = Pond(directory / "queue", settings=settings)
+        try:
+            pond.start()
+            pond.apply(TEAMS)
+            asyncio.run(_jobs(pond, count, random.Random(seed), result))
+            until("it answers", pond.is_ready)
+            for one in pond.workloads():
+                if (one["status"]["phase"], one["status"]["attempt"]) != ("Finished", 1):
+                    result.lost.append(f"{one['metadata']['name']}: {one['status']['phase']}")
+            if pond.get("cq", "a")["status"]["reservingWorkloads"]:
+                result.lost.append("quota is held by nobody")
+        finally:
+            pond.stop()
+
+
+def run(kills: dict[str, int], seed: int) -> Result:
+    result = Result()
+    kills = dict(kills)
+    if kills.get("ebpf child") and ebpf_host.missing():
+        kills["tenant"] = kills.get("tenant", 0) + kills.pop("ebpf child")
+    on_a_node(kills, seed, result)
+    on_a_queue(kills, seed, result)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--scale", type=float, default=1.0, help="so many times the usual number")
+    options = parser.parse_args()
+    began_s = time.monotonic()
+    kills = {what: max(1, int(count * options.scale)) for what, count in FULL.items()}
+    result = run(kills, options.seed)
+    took = {"seed": options.seed, "seconds": round(time.monotonic() - began_s)}
+    print(json.dumps(result.plain() | took))
+    return 0 if result.held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""Disks that are full, fail, turn read-only, lie and lose their power; databases that come back damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.adapters.client import Unreachable
+from nodeagent.adapters.ledger_sqlite import SqliteLedger
+from nodeagent.adapters.sqlite_file import LedgerTooNew
+from nodeagent.ports import GrantAsk, Granted, LedgerLost, MemoryAsk, Refused
+from nodeagent.units import Bytes, Ppm, SharePolicy
+from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
+from queuecontroller.records import StoreLost
+from tests.demo.__main__ import workplace
+from tests.faults.filesystems import ext4, fill, small_tmpfs
+from tests.faults.programs import build
+from tests.faults.programs.writer import BOOT
+from tests.integration.harness import Daemon, Tenant, daemon, until
+from tests.places import REPO
+
+GRANT = ("--gpumem", "1Gi", "--cores", "1")
+ASK = GrantAsk(1, MemoryAsk(amount_bytes=Bytes(1 << 30)), Ppm(10_000), SharePolicy.HARD)
+
+
+def refused(node: Daemon) -> str:
+    """A grant is asked for, and released if it was given; why it was not, or nothing."""
+    try:
+        with node.client() as client:
+            for step in client.create_grant(ASK):
+                if isinstance(step, Granted):
+                    client.release_grant(step.view.grant)
+                    return ""
+        return "it had to wait"
+    except (Refused, Unreachable) as error:
+        return str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def daemon_on(disk: Callable[[Path], contextlib.AbstractContextManager[Any]]) -> Iterator[Any]:
+    """A daemon that is not started yet, and the disk below its state directory."""
+    with daemon(start=False) as node, contextlib.ExitStack() as mounted:
+        made = mounted.enter_context(disk(node.directory / "st"))
+        try:
+            yield node, made
+        finally:
+            if node.process is not None and node.process.poll() is None:
+                node.kill()
+
+
+def processes(node: Daemon, name: str) -> int:
+    return next((int(one.processes) for one in node.grants() if one.name == name), 0)
+
+
+def registered(node: Daemon, name: str) -> Tenant:
+    tenant = node.run(*GRANT, "--name", name)
+    assert tenant.do("register")["error"] == 0
+    return tenant
+
+
+@pytest.mark.faults
+@pytest.mark.root
+def test_d2_a_full_disk_refuses_grants_cleanly_until_there_is_room() -> None:
+    with daemon_on(lambda root: small_tmpfs(root, 768)) as (node, state):
+        node.start()
+        job = registered(node, "before")
+        filler = fill(state)
+        said = ""
+        for _ in range(2000):  # what is left in the write-ahead log is used up first
+            if said := refused(node):
+                break
+        assert "full" in said or "no space" in said.lower(), "it never was full"
+        assert "Traceback" not in said + node.log.read_text()
+        assert job.do("entry", 0)["generation"] % 2 == 1
+        assert node.process is not None
+        if node.process.poll() is None:
+            assert processes(node, "before") == 1
+        else:
+            assert node.process.returncode == 75
+        filler.unlink()
+        if node.process.poll() is not None:
+            node.start()
+        until("there is room again", lambda: not refused(node))
+        assert processes(node, "before") == 1, "nothing of what was running is lost"
+        node.kill()
+        node.start()
+        assert processes(node, "before") == 1
+
+
+@pytest.mark.faults
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace makes the calls fail")
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_d3_a_sync_that_fails_is_never_taken_for_one_that_did_not(error: str) -> None:
+    with daemon() as node:
+        job = registered(node, "before")
+        assert node.process is not None
+        tracer = attached(node.process.pid, "fsync,fdatasync", f"error={error}")
+        try:
+            assert refused(node), "what may not be on the disk is not granted"
+            if error == "EIO":
+                assert node.process.wait(60) == 75
+        finally:
+            tracer.terminate()
+            tracer.wait(60)
+        if node.process.poll() is None:
+            node.kill()
+        node.start()
+        assert processes(node, "before") == 1
+        assert job.do("entry", 0)["generation"] % 2 == 1
+        assert refused(node) == ""
+
+
+def attached(pid: int, calls: str, what: str) -> subprocess.Popen[bytes]:
+    """strace at a process and all its threads, which makes these calls fail; as soon as it does."""
+    tracer = subprocess.Popen(
+        [
+            *("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"),
+            *("-e", f"inject={calls}:{what}", "-p", str(pid)),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+
+    def all_traced() -> bool:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return all("TracerPid:\t0" not in (task / "status").read_text() for task in tasks)
+
+    until("strace is there", all_traced)
+    return tracer
+
+
+@pytest.mark.faults
+@pytest.mark.root
+def test_a_disk_that_turns_read_only_ends_the_daemon_and_nobody_else() -> None:
+    with workplace() as place, daemon_on(lambda root: ext4(place, root)) as (node, disk):
+        node.start()
+        job = registered(node, "before")
+        disk.turn_read_only()
+        assert refused(node)
+        assert node.process is not None
+        assert node.process.wait(60) == 75, node.log.read_text()
+        assert job.do("entry", 0)["generation"] % 2 == 1
+        disk.unmount()
+        disk.mount()
+        node.start()
+        assert processes(node, "before") == 1
+        assert refused(node) == ""
+        job.kill()
+        until("the grant ends", lambda: not node.grants())
+        assert node.stop() == 0
+        disk.unmount()
+        disk.mount()
+
+
+class Writing:
+    """writer.py on a disk, and what it said was durable."""
+
+    def __init__(self, kind: str, path: Path, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.programs.writer", kind, path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=REPO,
+            env=os.environ | environment,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"begin\n"
+
+    def acknowledged(self) -> list[int]:
+        """All that it said, whole lines only; ends it."""
+        self.process.kill()
+        out, _ = self.process.communicate(timeout=60)
+        return [int(line) for line in out.split(b"\n")[:-1]]
+
+
+def written(kind: str, path: Path) -> set[int]:
+    """What is there after the disk came back."""
+    if kind == "ledger":
+        ledger = SqliteLedger(path, BOOT)
+        try:
+            assert not ledger.was_rebuilt, "a power cut is no damage"
+            return {one.number for one in ledger.holds()}
+        finally:
+            ledger.close()
+    store = SqliteStore(path)
+    try:
+        assert store.load().revision >= 0
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            return {row[0] for row in db.execute("SELECT revision FROM events")}
+    finally:
+        store.close()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["ledger", "queue"])
+@pytest.mark.parametrize("cuts", [6, pytest.param(60, marks=pytest.mark.faults)])
+def test_power_cuts_lose_nothing_that_was_answered(kind: str, cuts: int) -> None:
+    chance = random.Random(cuts)
+    told: set[int] = set()
+    with workplace() as place, ext4(place) as disk:
+        path = disk.root / "state" / "rows.sqlite"
+        for _ in range(cuts):
+            writing = Writing(kind, path)
+            time.sleep(chance.uniform(0.0, 0.25))  # the moment of the cut is the input
+            disk.cut_the_power()
+            told |= set(writing.acknowledged())
+            disk.unmount()
+            disk.mount()
+            lost = told - written(kind, path)
+            assert not lost, f"answered and gone: {sorted(lost)[:10]}"
+        assert len(told) > 3 * cuts, "hardly anything was written: nothing was tried"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["ledger", "queue"])
+def test_a_disk_that_lies_is_no_reason_to_crash(kind: str) -> None:
+    """What was answered may be gone; then the ledger is what it was before, or put aside, and the controller says so."""
+    chance = random.Random(3)
+    with workplace() as place, ext4(place) as disk:
+        path = disk.root / "state" / "rows.sqlite"
+        for _ in range(6):
+            writing = Writing(kind, path, LD_PRELOAD=str(build.liar()))
+            time.sleep(chance.uniform(0.0, 0.25))
+            disk.cut_the_power()
+            writing.acknowledged()
+            disk.unmount()
+            disk.mount()
+            try:
+                if kind == "ledger":
+                    SqliteLedger(path, BOOT).close()
+                else:
+                    SqliteStore(path).close()
+            except StoreUnusable:
+                for file in path.parent.iterdir():
+                    file.unlink()
+
+
+def damaged(good: bytes, chance: random.Random) -> bytes:
+    data = bytearray(good)
+    match chance.randrange(5):
+        case 0:
+            del data[chance.randrange(len(data)) :]
+        case 1:
+            for _ in range(chance.randrange(1, 8)):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        case 2:
+            at = chance.randrange(len(data))
+            data[at : at + 512] = bytes(len(data[at : at + 512]))
+        case 3:
+            at = chance.randrange(len(data))
+            data[at : at + 64] = chance.randbytes(len(data[at : at + 64]))
+        case _:  # the first page, where the schema is
+            data[chance.randrange(min(len(data), 4096))] ^= 1 << chance.randrange(8)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["ledger"])
+@pytest.mark.parametrize("files", [150, pytest.param(3000, marks=pytest.mark.faults)])
+def test_d5_a_damaged_database_is_put_aside_or_refused_in_a_sentence(
+    tmp_path: Path, kind: str, files: int
+) -> None:
+    good_path = tmp_path / "good.sqlite"
+    writing = Writing(kind, good_path)
+    assert writing.process.stdout is not None
+    for _ in range(40):
+        select.select([writing.process.stdout], [], [], 60)
+        writing.process.stdout.readline()
+    writing.acknowledged()
+    with contextlib.closing(sqlite3.connect(good_path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    good = good_path.read_bytes()
+    chance = random.Random(files)
+    outcomes = dict.fromkeys(("opened", "rebuilt", "refused"), 0)
+    for number in range(files):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = directory / "rows.sqlite"
+        path.write_bytes(damaged(good, chance))
+        try:
+            if kind == "ledger":
+                ledger = SqliteLedger(path, BOOT)
+                outcomes["rebuilt" if ledger.was_rebuilt else "opened"] += 1
+                ledger.holds(), ledger.load(), ledger.load_queue(), ledger.driver_files()
+                ledger.close()
+            else:
+                store = SqliteStore(path)
+                try:
+                    store.load()
+                finally:
+                    store.close()
+                outcomes["opened"] += 1
+        except (LedgerLost, LedgerTooNew, StoreUnusable, StoreLost) as error:
+            outcomes["refused"] += str(path) in str(error)  # and not merely thrown
+        shutil.rmtree(directory)
+    assert outcomes["rebuilt"] + outcomes["refused"] > files // 20, outcomes
+    assert outcomes["opened"] > 0, outcomes
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("out", ["full", "closed"])
+def test_d9_without_a_place_for_its_log_the_daemon_keeps_running(out: str) -> None:
+    with daemon(start=False) as node:
+        words = [sys.executable, "-m", "tests.integration.fake_node", "--config", str(node.config)]
+        redirect = ">/dev/full 2>/dev/full" if out == "full" else ">&- 2>&-"
+        node.process = subprocess.Popen(
+            ["sh", "-c", f'exec "$@" {redirect}', "sh", *words],
+            cwd=REPO,
+            env=node.environment(),
+            stdin=subprocess.DEVNULL,
+        )
+        until("it answers", lambda: node.socket.exists() and not refused(node))
+        node.log.write_text("")
+        job = registered(node, "job")
+        assert [refused(node) for _ in range(20)] == [""] * 20
+        job.kill()
+        until("its grants end", lambda: not node.grants())
+        assert node.process.poll() is None

@@ -1,0 +1,145 @@
+"""Any system call fails for want of descriptors or memory, and a limit on memory that is too small: the daemon may refuse
+and may end; it does not hang, and what was granted stays.
+
+strace makes the calls fail, one at a time: the n-th of its kind from now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.test_disks import attached, processes, refused, registered
+from tests.integration.harness import Daemon, daemon, until
+
+DESCRIPTORS = (
+    "openat,socket,accept4,accept,pidfd_open,dup,fcntl,pipe2,epoll_create1,eventfd2,memfd_create"
+)
+MEMORY = "mmap,mremap,brk,clone,clone3,vfork"
+KNOWN = {0, 69, 70, 75, -signal.SIGABRT, -signal.SIGSEGV}
+"""How it may end: 70 is a defect that it met, and systemd starts it again. A library that finds no memory aborts."""
+
+
+def places(count: int) -> list[tuple[str, str, int]]:
+    """What fails, how, and the how-manyeth of its kind."""
+    chance = random.Random(count)
+    kinds = [(DESCRIPTORS, "EMFILE"), (MEMORY, "ENOMEM")]
+    if count >= 200:
+        return [(*kind, n) for kind in kinds for n in range(1, count // 2 + 1)]
+    return [(*kinds[i % 2], chance.randrange(1, 60)) for i in range(count)]
+
+
+@pytest.mark.faults
+@pytest.mark.root
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("strace") is None, reason="root and strace make calls fail"
+)
+@pytest.mark.parametrize(
+    "count", [4, pytest.param(200, marks=[pytest.mark.faults, pytest.mark.timeout(900)])]
+)
+def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(count: int) -> None:
+    with daemon() as node:
+        job = registered(node, "before")
+        ended = 0
+        for calls, error, nth in places(count):
+            assert node.process is not None
+            tracer = attached(node.process.pid, calls, f"error={error}:when={nth}")
+            began_s = time.monotonic()
+            try:
+                for _ in range(6):
+                    refused(node)  # or not: both are answers
+            finally:
+                tracer.terminate()
+                tracer.wait(60)
+            assert time.monotonic() - began_s < 60, "nobody waits for ever"
+            if node.process.poll() is not None:
+                ended += 1
+                assert node.process.returncode in KNOWN, (calls, nth, node.log.read_text()[-2000:])
+                node.start()
+            until("what ran is there", lambda: processes(node, "before") == 1)
+        assert job.do("entry", 0)["generation"] % 2 == 1
+        assert refused(node) == ""
+        assert ended < count, "it ends with every call that fails"
+
+
+def controller() -> Path | None:
+    """Where this host limits memory: version 1, or 2 with the controller given to groups."""
+    old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    if (old / "memory.limit_in_bytes").exists() or (old / "cgroup.procs").exists():
+        return old
+    control = new / "cgroup.subtree_control"
+    return new if control.exists() and "memory" in control.read_text().split() else None
+
+
+@contextlib.contextmanager
+def limited(mebibytes: int) -> Iterator[Path]:
+    root = controller()
+    if os.geteuid() != 0 or root is None:
+        pytest.skip("no cgroup limits memory here")
+    group = root / f"sluice-test-{os.getpid()}-memory"
+    group.mkdir()
+    name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+    (group / name).write_text(str(mebibytes << 20))
+    try:
+        yield group
+    finally:
+        until("the cgroup is empty", lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def start_in(node: Daemon, group: Path) -> bool:
+    """Whether it serves; the kernel may end it first."""
+    words = ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
+    served = node.log.read_text().count(" serving ")
+    with node.log.open("ab") as log:
+        node.process = subprocess.Popen(
+            [
+                *words,
+                *(
+                    sys.executable,
+                    "-m",
+                    "tests.integration.fake_node",
+                    "--config",
+                    str(node.config),
+                ),
+            ],
+            stderr=log,
+            env=node.environment(),
+        )
+    process = node.process
+    until(
+        "it serves or ends",
+        lambda: process.poll() is not None or node.log.read_text().count(" serving ") > served,
+    )
+    return process.poll() is None
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mebibytes", [24, 64])
+def test_d10_a_limit_on_memory_costs_no_grant(mebibytes: int) -> None:
+    """It has no reserve to give up first: the kernel ends it, its unit starts it again, and what runs is found."""
+    with daemon() as node:
+        job = registered(node, "before")
+        node.kill()
+        with limited(mebibytes) as group:
+            if start_in(node, group):
+                for _ in range(5):
+                    refused(node)
+            assert job.do("entry", 0)["generation"] % 2 == 1, "the job has not noticed"
+            if node.process is not None and node.process.poll() is None:
+                node.kill()
+            assert node.process is not None
+            assert node.process.returncode in (-signal.SIGKILL, 1, 69, 70, 75, -signal.SIGABRT)
+        node.start()
+        assert processes(node, "before") == 1
+        assert refused(node) == ""

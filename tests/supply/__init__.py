@@ -1,0 +1,1 @@
+"""What we build with and what we hand out: by version, hash and signature."""

@@ -1,0 +1,19 @@
+"""The scripts of packaging/ as modules; the directory is no package, and its name is another one's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+from tests.places import REPO
+
+
+def script(name: str) -> ModuleType:
+    directory = str(REPO / "packaging")
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(directory)
