@@ -34,7 +34,7 @@ ORDER = (
     "test_agent_faults",
     "test_timing",
     "test_upgrade",
-    "test_oldest",
+    "test_simulated",
 )
 """Files, in the order in which they run: the one that uninstalls comes late, the second cluster last."""
 SETTLED_S = 15.0

@@ -47,20 +47,20 @@ class Lab:
     def import_images(self) -> None:
         self.cluster.import_image(self._images.archive)
 
-    def install(self, **values: Any) -> None:
-        """`helm install` for the first time, `helm upgrade` later; returns when all of it is ready. `values` are given as
-        JSON: agent={"config": …}."""
+    def install(self, values: Mapping[str, Any] | None = None) -> None:
+        """`helm install` for the first time, `helm upgrade` later; returns when all of it is ready. `values`: by
+        their path, {"agent.config": …}."""
         words = ["upgrade", "--install", RELEASE, product.CHART, "-n", SYSTEM, "--create-namespace"]
-        for key, value in self.values(**values).items():
+        for key, value in self.values(values or {}).items():
             words += ["--set-json", f"{key}={json.dumps(value)}"]
         self.helm(*words, "--wait", "--timeout", "180s")
         until("the agent is on the node", lambda: self.ready("daemonsets", AGENT), 120)
         until("the queue's controller is ready", lambda: self.ready("deployments", QUEUE), 120)
         until("the kubelet has the GPUs", lambda: self.allocatable(GPU) > 0, 60)
 
-    def values(self, **given: Any) -> dict[str, Any]:
-        """What a user of this cluster has to say: it has no StorageClass."""
-        return {"queue.persistence.enabled": False, **given}
+    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a user of this cluster has to say: it has no StorageClass, and its nodes are to know of the queue."""
+        return {"queue.persistence.enabled": False, "agent.tlsSecret": f"{QUEUE}-tls", **given}
 
     def uninstall(self) -> None:
         self.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait", "--timeout", "180s")

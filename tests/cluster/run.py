@@ -6,6 +6,7 @@ pytest's.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -30,9 +31,11 @@ def main(arguments: list[str]) -> int:
 
 
 def parts() -> list[tuple[str, Callable[[], object]]]:
+    minors = dict.fromkeys(
+        [pins.wanted_minor(), os.environ.get("SLUICE_KUBERNETES_ALSO") or pins.wanted_minor()]
+    )
     kubernetes = [
-        (f"Kubernetes {minor}", lambda minor=minor: build.kubernetes(minor))
-        for minor in pins.MINORS
+        (f"Kubernetes {minor}", lambda minor=minor: build.kubernetes(minor)) for minor in minors
     ]
     return [
         *kubernetes,

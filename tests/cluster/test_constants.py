@@ -37,9 +37,8 @@ def test_the_pods_api_is_looked_for_where_the_kubelet_serves_it(newest: dict[str
 def test_the_pod_resources_are_looked_for_where_the_kubelet_serves_them(
     newest: dict[str, Any],
 ) -> None:
-    assert str(kubelet_records.PODRESOURCES_SOCKET).endswith(
-        f"pod-resources/{newest['pod_resources_socket']}"
-    )
+    served = f"pod-resources/{newest['pod_resources_socket']}"
+    assert str(kubelet_records.POD_RESOURCES_SOCKET) == served
 
 
 def test_the_device_plugin_registers_where_the_kubelet_listens(newest: dict[str, Any]) -> None:
@@ -50,7 +49,7 @@ def test_the_device_plugin_registers_where_the_kubelet_listens(newest: dict[str,
 
 
 @pytest.mark.parametrize(
-    "place",
+    "path",
     [
         "docs/kubernetes.md",
         "proto/pods.proto",
@@ -59,10 +58,10 @@ def test_the_device_plugin_registers_where_the_kubelet_listens(newest: dict[str,
     ],
 )
 def test_every_gate_that_is_named_is_one_of_the_kubelet_s(
-    place: str, newest: dict[str, Any]
+    path: str, newest: dict[str, Any]
 ) -> None:
-    named = set(re.findall(r"\bPod(?:s|Info)API\b", (REPO / place).read_text()))
-    assert named <= set(newest["gates"]), f"{place} names a gate with which the kubelet panics"
+    named = set(re.findall(r"\bPod(?:s|Info)API\b", (REPO / path).read_text()))
+    assert named <= set(newest["gates"]), f"{path} names a gate with which the kubelet panics"
 
 
 def test_the_documented_gate_is_the_kubelet_s(newest: dict[str, Any]) -> None:

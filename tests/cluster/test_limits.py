@@ -24,7 +24,7 @@ def asked(lab: Lab, name: str) -> int:
 
 def settings(lab: Lab, text: str) -> None:
     """The agent with this in its configuration."""
-    lab.install(agent={"config": f"[kubelet]\nenabled = true\n{text}"})
+    lab.install({"agent.config": f"[kubelet]\nenabled = true\n{text}"})
     lab.agent_pod()
 
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 @pytest.fixture
 def both_names(lab: Lab) -> Iterator[Lab]:
     lab.install(
-        agent={"config": '[kubelet]\nenabled = true\n[metrics]\ndcgm = "on"\nhami = "on"\n'}
+        {"agent.config": '[kubelet]\nenabled = true\n[metrics]\ndcgm = "on"\nhami = "on"\n'}
     )
     lab.agent_pod()
     yield lab

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -70,10 +71,12 @@ def test_a_pod_that_says_nothing_has_the_defaults(lab: Lab) -> None:
 
 
 def test_init_container_and_sidecar_have_the_pod_s_own(lab: Lab) -> None:
+    """The kubelet hands the init container's devices on to the sidecar, so those two ask for the same here: they share one
+    grant, the larger of what both want (docs/kubernetes.md)."""
     image = lab.image
     document = lab.gpu_pod("composed", memory_mib=6000, cores=20, command="sleep 3600")
     told = f"python3 -c '{manifests.READ}' > /told/init"
-    setup = manifests.container("setup", image, told, 1, 6000, 20)
+    setup = manifests.container("setup", image, told, 1, 2000, 10)
     sidecar = manifests.container("helper", image, "sleep 3600", 1, 2000, 10)
     volume = {"name": "told", "mountPath": "/told"}
     setup["volumeMounts"] = [volume]
@@ -82,7 +85,7 @@ def test_init_container_and_sidecar_have_the_pod_s_own(lab: Lab) -> None:
     document["spec"]["initContainers"] = [setup, {**sidecar, "restartPolicy": "Always"}]
     lab.create_pod(document)
     lab.wait_for("composed")
-    assert json.loads(lab.exec("composed", "cat", "/told/init"))["total_mib"] == 6000
+    assert json.loads(lab.exec("composed", "cat", "/told/init"))["total_mib"] == 2000
     assert lab.inside("composed")["total_mib"] == 6000
     assert lab.inside("composed", "helper")["total_mib"] == 2000
 
@@ -124,10 +127,10 @@ def test_what_does_not_fit_waits_and_its_events_say_what_is_free(lab: Lab) -> No
     lab.create_pod(lab.gpu_pod("waits", memory_mib=50000, cores=10, command="sleep 3600"))
     said = until(
         "its events say why",
-        lambda: [one for one in lab.events("waits") if "free" in one and "MiB" in one],
+        lambda: [one for one in lab.events("waits") if "can give it now" in one],
         60,
     )
-    assert any(character.isdigit() for character in said[0]), said
+    assert re.search(r"GPU 0 .*\d.*GPU 1 .*\d", said[0], re.DOTALL), "with the amounts of each card"
     assert lab.phase("waits") == "Pending"
     lab.delete("large-0")
     lab.wait_for("waits", deadline_s=120)

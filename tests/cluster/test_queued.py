@@ -62,12 +62,12 @@ def waiting(lab: Lab, name: str) -> bool:
     return any(WAITS in one for one in lab.events(name))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("labelled", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_waits(lab: Lab, kind: str, place: str) -> None:
-    name = f"{kind.lower()}-{place}"
-    pod = lab.gpu_pod(name, memory_mib=4000, cores=20, labels=LABEL if place != "owner" else {})
-    document = manifests.owned(kind, name, pod, labels=LABEL if place != "template" else {})
+def test_it_waits(lab: Lab, kind: str, labelled: str) -> None:
+    name = f"{kind.lower()}-{labelled}"
+    pod = lab.gpu_pod(name, memory_mib=4000, cores=20, labels=LABEL if labelled != "owner" else {})
+    document = manifests.owned(kind, name, pod, labels=LABEL if labelled != "template" else {})
     lab.apply(document)
 
     def pods() -> list[dict[str, Any]]:

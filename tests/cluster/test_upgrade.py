@@ -19,7 +19,7 @@ def test_an_upgrade_under_running_tenants(lab: Lab) -> None:
     lab.run("rest", memory_mib=8000, cores=60)
     before = lab.live()
     agent = lab.agent_pod()["metadata"]["uid"]
-    lab.install(agent={"config": "[kubelet]\nenabled = true\ndefault_memory_mib = 2000\n"})
+    lab.install({"agent.config": "[kubelet]\nenabled = true\ndefault_memory_mib = 2000\n"})
     until("another agent", lambda: lab.agent_pod()["metadata"]["uid"] != agent, 120)
     assert lab.live() == before
     assert share(lab, "third") == pytest.approx(0.3, abs=0.05)
