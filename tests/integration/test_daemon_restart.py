@@ -4,6 +4,7 @@ left."""
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from nodeagent import native
 from nodeagent.adapters import region_layout as c
 from nodeagent.ports import TurnMode
 from tests.integration.harness import REPOSITORY, Daemon, daemon, until
+from tests.properties.nodeagent.test_damaged_state import damage
 
 
 def grant_named(node: Daemon, name: str) -> object:
@@ -112,6 +114,28 @@ def test_a_corrupt_ledger_is_put_aside_and_the_regions_say_what_lives() -> None:
         grant = grant_named(node, "survivor")
         assert (grant.processes, grant.devices[0].memory_limit_bytes) == (1, 8 << 30)
         assert tenant.do("entry", reply["slot"])["generation"] == reply["generation"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_flipped_bits_in_every_file_of_the_state_keep_the_daemon_from_nothing(seed: int) -> None:
+    """The process itself; tests/properties/nodeagent/test_damaged_state.py tries its stores by the hundred."""
+    with daemon() as node:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "survivor")
+        reply = tenant.do("register")
+        node.kill()
+        dice = random.Random(seed)
+        for file in sorted((node.directory / "st").rglob("*")):
+            if file.is_file():
+                damage(file, dice)
+        node.start()
+        grant = grant_named(node, "survivor")
+        assert (grant.processes, grant.devices[0].memory_limit_bytes) == (1, 8 << 30)
+        assert tenant.do("entry", reply["slot"])["generation"] == reply["generation"]
+        log = node.log.read_text()
+        assert "Traceback" not in log
+        for aside in (node.directory / "st").glob("*.corrupt-*"):
+            assert aside.name.removesuffix("-wal").removesuffix("-shm") in log
+        tenant.kill()
 
 
 @pytest.mark.parametrize("copy", [True, False], ids=["an earlier copy", "moved away"])

@@ -63,6 +63,7 @@ class World:
     now_s: float = 100.0
     grants: dict[GrantId, Any] = field(default_factory=dict)
     open: dict[GrantId, Any] = field(default_factory=dict)
+    short: bool = False
     book: Any = None
     processes: Any = None
 
