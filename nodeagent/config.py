@@ -248,18 +248,23 @@ class QueueSettings:
     """[queue]: the queue controller this node takes work from."""
 
     server: str = ""
-    """ADDRESS:PORT of `sluice-queue serve`. Empty: no queue, `sluice run --queue` is refused."""
+    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock on its own machine.
+    Empty: no queue, `sluice run --queue` is refused."""
     node_name: str = ""
     """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME (of a DaemonSet),
-    else the host name. With mutual TLS the certificate must carry it."""
+    else the host name. With mutual TLS the certificate must be this node's by its URI
+    sluice:node:NAME, or by its name and the controller's tls.nodes."""
     namespace: str = "default"
     """Where `sluice run --queue NAME` looks for the LocalQueue when it names no namespace."""
     ca: str = _absolute_path()
-    """PEM of the controller's authority. Empty: no TLS, for loopback only."""
+    """PEM of the controller's authority; TCP needs it."""
     certificate: str = _absolute_path()
     """PEM of this node's own certificate, for mutual TLS."""
     key: str = _absolute_path()
     """PEM of its key."""
+    token: str = _absolute_path()
+    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod: instead
+    of a certificate. It is read at every call, since it is renewed."""
     server_name: str = ""
     """The name in the controller's certificate, where that is not the address."""
     labels: str = _text("", live=True)
@@ -474,16 +479,22 @@ _TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 def _check_queue(queue: QueueSettings) -> list[str]:
     problems = []
-    if queue.server:
+    if queue.server.startswith("unix:"):
+        if not queue.server.startswith("unix:/"):
+            problems.append(f"queue.server: {queue.server!r}: must be unix: and an absolute path")
+        if queue.ca or queue.token:
+            problems.append("queue.ca, queue.token: a Unix socket needs none of them")
+    elif queue.server:
         try:
-            host, _ = split_address(queue.server)
+            split_address(queue.server)
         except ValueError as error:
-            problems.append(f"queue.server: {error}")
+            problems.append(f"queue.server: {error}, nor unix:/PATH")
         else:
-            if not queue.ca and host not in ("localhost", "127.0.0.1", "::1"):
+            if not queue.ca:
                 problems.append(
-                    f"queue.server: {queue.server} is not loopback, so it needs TLS: set queue.ca"
-                    " (and queue.certificate and queue.key, if the controller asks for them)"
+                    f"queue.server: {queue.server} is TCP, which needs TLS: set queue.ca, and"
+                    " queue.certificate with queue.key or queue.token; on the controller's own"
+                    ' machine use its socket, server = "unix:/run/sluice-queue/queue.sock"'
                 )
     if bool(queue.certificate) != bool(queue.key):
         lacking = "key" if queue.certificate else "certificate"

@@ -107,6 +107,8 @@ class Fence:
     term: int = 0
     revision: int = 0
     epoch: int = 0
+    proof: str = ""
+    """The controller's own seal on term and revision, to be shown when connecting. Opaque."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Welcome:
     lease_s: float
     report_s: float
     decisions: tuple[Decision, ...] = ()
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +232,8 @@ class QueueLink(Protocol):
     ) -> Welcome:
         """The answer's decisions are empty."""
 
-    def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None]]:
-        """(term, revision, decision or None for a sign of life)."""
+    def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
+        """(term, revision, decision or None for a sign of life, proof of term and revision)."""
 
     async def tell(self, fence: Fence, work: Work) -> bool:
         """What became of it; False: the controller does not know of it."""

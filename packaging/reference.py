@@ -149,6 +149,9 @@ listen = "0.0.0.0:9465"
 certificate = "/etc/sluice/queue.pem"
 key = "/run/credentials/sluice-queue.service/sluice-queue.key"   # from /etc/credstore/sluice-queue.key
 client_ca = "/etc/sluice/ca.pem"
+nodes = "gpu-*"      # or URIs in the certificates: docs/security.md
+users = "*"
+admins = "carol"
 ```
 """
 

@@ -7,11 +7,15 @@ unit, its default and the reason for it.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final
+
+from queuecontroller.access.lists import parse_checks
+
+SYSTEM_SOCKET: Final = Path("/run/sluice-queue/queue.sock")
 
 
 def _number(default: float, low: float, high: float) -> Any:
@@ -30,18 +34,26 @@ def _path() -> Any:
 class ServerSettings:
     """[server]: where the controller listens and keeps its things."""
 
-    listen: str = "127.0.0.1:9465"
-    """gRPC, ADDRESS:PORT. Loopback by default: anything else needs TLS."""
+    socket: str = field(default="", metadata={"absolute": True, "words": ("none",)})
+    """Unix socket for callers on this machine: the kernel says who they are. Default:
+    /run/sluice-queue/queue.sock as root or as a service, else below $XDG_RUNTIME_DIR. none: no
+    socket."""
+    listen: str = ""
+    """gRPC over TCP, ADDRESS:PORT; needs [tls]. Empty: the socket alone."""
     metrics_listen: str = "127.0.0.1:9466"
     """/metrics, /healthz and /readyz; empty: none. The labels name users' queues."""
+    probes_listen: str = ""
+    """/healthz and /readyz once more, where only probes come. Empty: none. With it, nobody who
+    may scrape can keep a probe from its answer."""
     database: str = _path()
     """Default: /var/lib/sluice-queue/queue.sqlite as root, else below $XDG_STATE_HOME."""
     log_level: str = _choice("info", "debug", "info", "warning", "error")
     """Lowest level written to stderr."""
     max_message_kib: int = _number(4096, 64, 65_536)
     """Largest message taken, KiB. 4096: a list of 500 workloads, or a node with 1,000 pods."""
-    max_connections: int = _number(2000, 1, 100_000)
-    """Calls served at once. 2000: a thousand nodes, each with its watch and a report."""
+    max_connections: int = _number(2000, 16, 100_000)
+    """Connections served at once; a quarter is kept free for nodes and admins. 2000: a thousand
+    nodes, and as many again while they come back. Each takes three file descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +66,43 @@ class TlsSettings:
     """Of the certificate. As a systemd credential it stays readable for root alone; see
     docs/install.md."""
     client_ca: str = _path()
-    """Callers must have a certificate of this authority (mutual TLS); empty: any caller may."""
+    """Callers must have a certificate of this authority (mutual TLS). What its name may follows
+    from a URI in it (`sluice:user:NAME`, `sluice:node:NAME`, `sluice:admin:NAME`,
+    `sluice:check:NAME`) and from the lists below; without either it may nothing."""
     admins: str = ""
-    """Names in certificates, separated by commas, that may apply and delete objects and hold
-    queues. Empty: every caller may."""
+    """Names in certificates (common or alternative), separated by commas, that are admins: they
+    may everything but speak for a node. A `*` at the end stands for any rest. Empty: nobody."""
+    nodes: str = ""
+    """Names in certificates that are nodes, each for the node of that name, as in `gpu-*`. Empty:
+    nobody."""
+    users: str = ""
+    """Names in certificates that are users, who submit and change their own work; `*`: every
+    certificate of the authority. Empty: nobody."""
+    checks: str = ""
+    """Controllers of admission checks, as in `budget=budget-bot`: what may say which check's
+    result. Empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """[kubernetes]: callers with a Kubernetes token, which TokenReview vouches for."""
+
+    audience: str = ""
+    """The audience a token must be for, `sluice-queue` in the chart. Empty: no tokens are taken.
+    Others' tokens are of no use here, and ours of none elsewhere."""
+    api_server: str = ""
+    """URL of the API server. Empty: as in a pod, by $KUBERNETES_SERVICE_HOST."""
+    nodes: str = ""
+    """Service accounts whose tokens speak for the node their pod runs on, as in
+    `system:serviceaccount:sluice:sluice-agent`. Empty: nobody."""
+    admins: str = ""
+    """User names, and groups as `group:NAME`, that are admins. Empty: nobody."""
+    users: str = ""
+    """User names, and groups as `group:NAME`, that are users; `group:system:authenticated` is
+    everybody with a token. Empty: nobody."""
+    checks: str = ""
+    """Controllers of admission checks, as in
+    `budget=system:serviceaccount:finance:budget`. Empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +156,9 @@ class WorkloadSettings:
     """Seconds between SIGTERM and SIGKILL for who has to stop. 30: Kubernetes' default."""
     keep_finished_s: float = _number(86_400.0, 0.0, 31_536_000.0)
     """Finished workloads are shown this long, s. A day; at most 10,000 are kept."""
+    max_per_user: int = _number(10_000, 1, 1_000_000)
+    """Workloads of one user, finished ones among them; 10,000 take about 100 MB. Admins may have
+    any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +167,7 @@ class Settings:
 
     server: ServerSettings = field(default_factory=ServerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     engine: EngineOptions = field(default_factory=EngineOptions)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
@@ -128,6 +177,7 @@ class Settings:
 SECTIONS: Final[Mapping[str, type[Any]]] = {
     "server": ServerSettings,
     "tls": TlsSettings,
+    "kubernetes": KubernetesSettings,
     "nodes": NodeSettings,
     "engine": EngineOptions,
     "placement": PlacementSettings,
@@ -176,14 +226,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def is_loopback(host: str) -> bool:
-    """A name other than localhost may resolve to anything, so it does not count."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def user_socket(environment: Mapping[str, str]) -> Path:
+    """Of a controller that an ordinary user runs for itself."""
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/tmp')}/.local/state"
+    return Path(runtime or state) / "sluice-queue" / "queue.sock"
 
 
 def _values(
@@ -225,40 +272,65 @@ def _check(known: Field[Any], value: object) -> str | None:
     elif isinstance(value, str):
         if "\0" in value:
             return "must not contain NUL"
-        if limits.get("absolute") and value and not value.startswith("/"):
+        words = limits.get("words", ())
+        if limits.get("absolute") and value and not value.startswith("/") and value not in words:
             return f"must be an absolute path, not {value!r}"
     return None
 
 
 def _check_together(settings: Settings) -> list[str]:
-    problems = []
-    server, tls = settings.server, settings.tls
+    problems = _check_addresses(settings.server)
+    server, tls, tokens = settings.server, settings.tls, settings.kubernetes
     secured = bool(tls.certificate)
-    for name, address in (("listen", server.listen), ("metrics_listen", server.metrics_listen)):
-        if not address and name == "metrics_listen":
-            continue
-        try:
-            host, _ = split_address(address)
-        except ValueError as error:
-            problems.append(f"server.{name}: {error}")
-            continue
-        if name == "listen" and not secured and not is_loopback(host):
-            problems.append(
-                f"server.listen: {address} is not loopback, so it needs TLS: set tls.certificate"
-                " and tls.key (and tls.client_ca, so that only nodes can speak for nodes)"
-            )
+    if server.listen and not secured:
+        problems.append(
+            f"server.listen: {server.listen} would be TCP without TLS, where anybody is anybody:"
+            " remove it, and nodes and users of this machine come over server.socket"
+            ' (queue.server = "unix:/run/sluice-queue/queue.sock" in the daemon\'s settings); for'
+            " other machines set tls.certificate, tls.key and tls.client_ca"
+        )
+    if not server.listen and server.socket == "none":
+        problems.append("server.socket: is none and server.listen is empty: nobody could come")
     if bool(tls.certificate) != bool(tls.key):
         lacking = "key" if tls.certificate else "certificate"
         problems.append(f"tls.{lacking}: is missing; certificate and key belong together")
     if tls.client_ca and not secured:
         problems.append("tls.client_ca: needs tls.certificate and tls.key too")
-    if tls.admins and not tls.client_ca:
-        problems.append("tls.admins: needs tls.client_ca, or nobody has a name")
+    if secured and not tls.client_ca and not tokens.audience:
+        problems.append(
+            "tls.client_ca: is missing, and so is kubernetes.audience: callers over TLS would have"
+            " neither certificate nor token, and nobody without a name may anything"
+        )
+    for section, lists, needed in (
+        ("tls", tls, "client_ca" if not tls.client_ca else ""),
+        ("kubernetes", tokens, "audience" if not tokens.audience else ""),
+    ):
+        for name in ("admins", "nodes", "users", "checks"):
+            if getattr(lists, name) and needed:
+                problems.append(f"{section}.{name}: needs {section}.{needed}, or nobody has a name")
+        try:
+            parse_checks(lists.checks)
+        except ValueError as error:
+            problems.append(f"{section}.checks: {error}")
+    if tokens.audience and not secured:
+        problems.append("kubernetes.audience: needs tls.certificate: a token must not be overheard")
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
             f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"
             f" within nodes.lease_s ({settings.nodes.lease_s:g})"
         )
+    return problems
+
+
+def _check_addresses(server: ServerSettings) -> list[str]:
+    problems = []
+    for name in ("listen", "metrics_listen", "probes_listen"):
+        address = getattr(server, name)
+        try:
+            if address:
+                split_address(address)
+        except ValueError as error:
+            problems.append(f"server.{name}: {error}")
     return problems
 
 

@@ -135,6 +135,27 @@ REGRESSIONS: Final = Metric(
 STALE: Final = Metric(
     "sluice_queue_stale_messages", _C, (), "Messages of earlier node sessions, refused."
 )
+UNPROVEN: Final = Metric(
+    "sluice_queue_unproven_claims",
+    _C,
+    (),
+    "Nodes that claimed to have seen more than the database has, and could not show it: refused.",
+)
+DUPLICATES: Final = Metric(
+    "sluice_queue_duplicate_gpus",
+    _C,
+    (),
+    "GPUs that a node reported although another node has them: they take no work.",
+)
+CONNECTIONS: Final = Metric(
+    "sluice_queue_connections", _G, (), "Connections of nodes, users and admins."
+)
+TURNED_AWAY: Final = Metric(
+    "sluice_queue_turned_away",
+    _C,
+    ("what",),
+    "Connections and calls refused because their caller had too many of them.",
+)
 GPU_MEMORY: Final = Metric(
     "sluice_queue_gpu_memory_bytes",
     _G,
@@ -190,6 +211,10 @@ CATALOGUE: Final = (
     UNPLACED,
     REGRESSIONS,
     STALE,
+    UNPROVEN,
+    DUPLICATES,
+    CONNECTIONS,
+    TURNED_AWAY,
     GPU_MEMORY,
     FRAGMENTATION,
     GPU_FITS,

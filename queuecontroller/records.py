@@ -174,6 +174,11 @@ ObjectId = tuple[str, str, str]
 """Kind, namespace, name."""
 
 
+Gap = tuple[int, int]
+"""Revisions above the first and up to the second: decided by a controller whose database was lost.
+What a node brings of them may be taken over."""
+
+
 @dataclass(slots=True)
 class Change:
     """One transaction: rows to write, None to delete."""
@@ -188,11 +193,13 @@ class Change:
     nodes: dict[str, NodeRecord | None] = field(default_factory=dict)
     usage: dict[str, UsageRecord | None] = field(default_factory=dict)
     """By LocalQueue: what it has used."""
+    forgotten: tuple[Gap, ...] | None = None
+    """None: as before."""
     events: list[Event] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         rows = (self.objects, self.workloads, self.assignments, self.nodes, self.usage)
-        return any(rows) or bool(self.events)
+        return any(rows) or bool(self.events) or self.forgotten is not None
 
 
 @dataclass(slots=True)
@@ -207,6 +214,9 @@ class Snapshot:
     assignments: list[Assignment] = field(default_factory=list)
     nodes: list[NodeRecord] = field(default_factory=list)
     usage: list[UsageRecord] = field(default_factory=list)
+    forgotten: tuple[Gap, ...] = ()
+    seal_key: bytes = b""
+    """Of the seals on what nodes keep for us. It is kept beside the database, not in it."""
 
 
 class StoreLost(Exception):

@@ -10,27 +10,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pwd
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import tomllib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from queuecontroller.adapters.callers import Permissions
+from queuecontroller.access import Caller, Names, RoleLists
+from queuecontroller.access.lists import of_kernel, parse_checks
+from queuecontroller.adapters.callers import Doorkeeper, TokenReviewer
+from queuecontroller.adapters.calls import Calls
+from queuecontroller.adapters.doors import Doors
 from queuecontroller.adapters.grpc_server import GrpcServer, TlsUnusable
 from queuecontroller.adapters.http import HttpServer
+from queuecontroller.adapters.log_limit import LogLimit
 from queuecontroller.adapters.metrics import render
 from queuecontroller.adapters.nodes_api import NodesApi
 from queuecontroller.adapters.sd_notify import SdNotify
 from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
+from queuecontroller.adapters.turns import Turns
 from queuecontroller.adapters.users_api import UsersApi
 from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.collector import Collector
-from queuecontroller.config import ConfigError, Settings, parse, split_address
+from queuecontroller.config import (
+    SYSTEM_SOCKET,
+    ConfigError,
+    KubernetesSettings,
+    Settings,
+    TlsSettings,
+    parse,
+    split_address,
+    user_socket,
+)
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.manifests.reader import ManifestError
@@ -124,6 +142,7 @@ def book_settings(settings: Settings) -> BookSettings:
         requeue_lost=nodes.lost_policy == "requeue",
         grace_s=settings.workloads.grace_s,
         keep_finished_s=settings.workloads.keep_finished_s,
+        most_per_user=settings.workloads.max_per_user,
     )
 
 
@@ -132,8 +151,10 @@ def serve(
     environment: Mapping[str, str],
     open_store: Callable[[Path], Store] = SqliteStore,
     listening: Callable[[Bound], None] | None = None,
+    restored: bool = False,
 ) -> int:
-    """Serves until a signal; the exit status. `open_store` is replaced by fault tests."""
+    """Serves until a signal; the exit status. `open_store` is replaced by fault tests; `restored`:
+    the database is an old copy."""
     start_logging(settings.server.log_level)
     database = Path(settings.server.database or default_database(environment))
     try:
@@ -147,7 +168,8 @@ def serve(
         return EXIT_UNAVAILABLE
     try:
         notify = SdNotify(environment.get("NOTIFY_SOCKET"))
-        return asyncio.run(_serve(settings, store, wire, listening, notify))
+        shell = take_over(settings, store, notify, restored)
+        return asyncio.run(_serve(settings, shell, wire, listening, environment))
     except (StoreUnusable, TlsUnusable, OSError) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
@@ -161,33 +183,58 @@ def serve(
         store.close()
 
 
-async def _serve(
-    settings: Settings,
-    store: Store,
-    wire: Wire,
-    listening: Callable[[Bound], None] | None,
-    notify: SdNotify,
-) -> int:
+def take_over(settings: Settings, store: Store, notify: SdNotify, restored: bool = False) -> Shell:
+    """The queue as the database has it. Raises StoreUnusable, StoreLost, ManifestError."""
     places = settings.placement.mode == "nodes"
     book = Book(book_settings(settings), places, lambda: str(uuid.uuid4()))
     shell = Shell(book, store, SystemClock(), notify.send)
-    shell.start()
-    journal = book.journal
-    log.info("database of cluster %s, term %d", journal.cluster_id, journal.term)
+    try:
+        shell.start(restored)
+    except (StoreUnusable, StoreLost, ManifestError):
+        raise
+    except Exception as error:
+        # Rows that can be read and make no sense together: a damaged disk, or somebody's editor.
+        # Starting again would find the same, so it must not end as a defect does.
+        log.debug("taking over the database failed", exc_info=error)
+        raise StoreUnusable(
+            f"the database holds what cannot be: {type(error).__name__}: {error}. Put a backup in"
+            " its place, or move it away and apply the manifests again: nodes report what runs"
+            " either way"
+        ) from error
+    log.info("database of cluster %s, term %d", book.journal.cluster_id, book.journal.term)
+    return shell
+
+
+async def _serve(
+    settings: Settings,
+    shell: Shell,
+    wire: Wire,
+    listening: Callable[[Bound], None] | None,
+    environment: Mapping[str, str],
+) -> int:
     collector = Collector()
     collector.start()
-
-    tls = settings.tls
-    names = frozenset(name.strip() for name in tls.admins.split(",") if name.strip())
-    permissions = Permissions(bool(tls.client_ca), names)
-    nodes = NodesApi(shell, wire, permissions, settings.nodes.report_s)
-    users = UsersApi(shell, wire, permissions, version())
-    server = GrpcServer(settings, [nodes.handler(), users.handler()])
-    http: HttpServer | None = None
-    if settings.server.metrics_listen:
-        host, port = split_address(settings.server.metrics_listen)
-        http = HttpServer(host, port, shell, lambda: render(shell, version()))
-
+    private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
+    server_settings = settings.server
+    doors = Doors(server_settings.max_connections, private, kernel_callers())
+    reviewer = _open_reviewer(settings.kubernetes, environment)
+    calls = Calls(shell, doorkeeper(settings, doors, reviewer), doors, Turns())
+    shell.doors = lambda: {
+        "open": len(doors),
+        "connections": doors.refused_total,
+        "calls": calls.turns.crowded_total,
+    }
+    nodes = NodesApi(shell, wire, calls, settings.nodes.report_s)
+    users = UsersApi(shell, wire, calls, version())
+    server = GrpcServer(settings, doors, [nodes.handler(), users.handler(), calls.unknown()])
+    web = [
+        HttpServer(f"server.{name}", split_address(address), shell, metrics)
+        for name, address, metrics in (
+            ("metrics_listen", server_settings.metrics_listen, lambda: render(shell, version())),
+            ("probes_listen", server_settings.probes_listen, None),
+        )
+        if address
+    ]
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shell.stop)
@@ -196,23 +243,103 @@ async def _serve(
     await asyncio.sleep(0)  # it decides before anybody can ask
     try:
         await server.start()
-        if http is not None:
-            await http.start()
-        bound = Bound(server.port, http.port if http is not None else None)
-        log.info("serving on %s (port %d)", settings.server.listen, bound.grpc_port)
+        for one in web:
+            await one.start()
+        port = await open_doors(settings, doors, environment)
         if listening is not None:
-            listening(bound)
-        notify.send("READY=1")
+            listening(Bound(port, web[0].port if server_settings.metrics_listen else None))
+        shell.notify("READY=1")
         return await running
     finally:
-        notify.send("STOPPING=1")
+        shell.notify("STOPPING=1")
         shell.stop()
         collecting.cancel()
         collector.stop()
         running.cancel()
         await server.close()
-        if http is not None:
-            await http.close()
+        await doors.close()
+        for one in web:
+            await one.close()
+        if reviewer is not None:
+            await reviewer.close()
+        shutil.rmtree(private, ignore_errors=True)
+
+
+async def open_doors(settings: Settings, doors: Doors, environment: Mapping[str, str]) -> int:
+    """The port of TCP, 0 without. Raises OSError."""
+    server, port = settings.server, 0
+    if server.socket != "none":
+        path = Path(server.socket or default_socket(environment))
+        try:
+            await doors.listen_unix(path)
+        except OSError as error:
+            if error.filename is None and error.errno is None:
+                raise
+            raise OSError(f"server.socket: {path}: {error.strerror}") from error
+        log.info("serving on %s", path)
+    if server.listen:
+        host, wanted = split_address(server.listen)
+        try:
+            port = await doors.listen_tcp(host, wanted)
+        except OSError as error:
+            raise OSError(
+                f"server.listen: cannot listen on {server.listen}: {error.strerror}: is the"
+                " address another's, or no address of this machine?"
+            ) from error
+        log.info("serving on %s (port %d)", server.listen, port)
+    doors.start()
+    return port
+
+
+def default_socket(environment: Mapping[str, str]) -> Path:
+    """RUNTIME_DIRECTORY is what systemd made for the service."""
+    given = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given) / "queue.sock"
+    return user_socket(environment) if os.geteuid() else SYSTEM_SOCKET
+
+
+def kernel_callers() -> Callable[[int], Caller]:
+    owner = os.geteuid()
+
+    def caller(uid: int) -> Caller:
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"uid-{uid}"
+        return of_kernel(uid, name, owner)
+
+    return caller
+
+
+def _open_reviewer(tokens: KubernetesSettings, environment: Mapping[str, str]) -> Any:
+    """None where no tokens are taken: then nothing of Kubernetes is loaded. Raises OSError."""
+    if not tokens.audience:
+        return None
+    from queuecontroller.adapters.tokens import open_reviewer
+
+    return open_reviewer(tokens.audience, environment, tokens.api_server)
+
+
+def doorkeeper(settings: Settings, doors: Doors, reviewer: TokenReviewer | None) -> Doorkeeper:
+    certificates = role_lists(settings.tls) if settings.tls.client_ca else None
+    tokens = role_lists(settings.kubernetes) if settings.kubernetes.audience else None
+    for section, lists, by in (
+        ("tls", certificates, "a certificate has it by a URI of its authority, or nobody"),
+        ("kubernetes", tokens, "nobody has it by a token"),
+    ):
+        for role in lists.empty() if lists is not None else ():
+            log.warning("%s.%s is empty: %s", section, role, by)
+    return Doorkeeper(doors, certificates, tokens, reviewer)
+
+
+def role_lists(lists: TlsSettings | KubernetesSettings) -> RoleLists:
+    return RoleLists(
+        Names.parse(lists.users),
+        Names.parse(lists.nodes),
+        Names.parse(lists.admins),
+        parse_checks(lists.checks),
+    )
 
 
 class _Format(logging.Formatter):
@@ -231,6 +358,8 @@ class _Format(logging.Formatter):
 def start_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Format())
+    handler.addFilter(LogLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("asyncio", "grpc"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    # What it says of calls is of callers' making; our own handlers tell what is a defect.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)

@@ -22,12 +22,14 @@ SLUICE_QUEUE = SLUICE.with_name("sluice-queue")
 
 @dataclass
 class Pond:
-    """`settings` are `SECTION.KEY=VALUE`; `program` replaces `sluice-queue serve`."""
+    """`settings` are `SECTION.KEY=VALUE`; `program` replaces `sluice-queue serve`. Callers come over a Unix socket; with
+    `tcp` over TLS, for which the settings must have the files."""
 
     directory: Path
     settings: Sequence[str] = ()
     program: Sequence[str | Path] = (SLUICE_QUEUE, "serve")
     host: str = "127.0.0.1"
+    tcp: bool = False
     port: int = 0
     metrics_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
@@ -43,7 +45,11 @@ class Pond:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.host}:{self.port}" if self.tcp else f"unix:{self.socket}"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "queue.sock"
 
     @property
     def database(self) -> Path:
@@ -62,8 +68,9 @@ class Pond:
             [
                 *self.prefix,
                 *self.program,
-                "--listen",
-                self.address,
+                "--socket",
+                self.socket,
+                *(("--listen", self.address) if self.tcp else ()),
                 "--metrics-listen",
                 f"{self.host}:{self.metrics_port}",
                 "--database",

@@ -94,6 +94,7 @@ class GrpcQueueLink:
             held=[write_held(self._wire, work) for work in held],
             waiting=list(waiting),
             capacity=write_capacity(self._wire, capacity),
+            proof=fence.proof,
         )
         answer = await self._call(f"/{NODES}/Connect", hello, CONNECT_DEADLINE_S)
         return read_welcome(answer)
@@ -107,7 +108,7 @@ class GrpcQueueLink:
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
         ]
-        if not settings.ca:
+        if settings.server.startswith("unix:"):
             options.append(("grpc.enable_http_proxy", 0))
             return grpc.aio.insecure_channel(settings.server, options=options)
         try:
@@ -134,9 +135,17 @@ class GrpcQueueLink:
             usage=[write_usage(self._wire, one) for one in usage],
         )
         ack = await self._call(f"/{NODES}/Report", message)
-        return Welcome(fence.cluster_id, ack.term, ack.epoch, ack.revision, ack.lease_seconds, 0.0)
+        return Welcome(
+            fence.cluster_id,
+            ack.term,
+            ack.epoch,
+            ack.revision,
+            ack.lease_seconds,
+            0.0,
+            proof=ack.proof,
+        )
 
-    async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None]]:
+    async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         request = self._wire.message("WatchDecisionsRequest")(
             node=self._node,
             epoch=fence.epoch,
@@ -145,7 +154,7 @@ class GrpcQueueLink:
         )
         async for update in self._stream(f"/{NODES}/WatchDecisions", request, SILENCE_S):
             decision = read_decision(update.decision) if update.HasField("decision") else None
-            yield update.term, update.revision, decision
+            yield update.term, update.revision, decision, update.proof
 
     async def tell(self, fence: Fence, work: Work) -> bool:
         decision = work.decision
@@ -204,7 +213,7 @@ class GrpcQueueLink:
             response_deserializer=answer.FromString,
         )
         with self._errors():
-            return await call(request, timeout=deadline_s)
+            return await call(request, timeout=deadline_s, metadata=self._metadata())
 
     async def _stream(self, path: str, request: Any, silence_s: float | None) -> AsyncIterator[Any]:
         if self._channel is None:
@@ -214,7 +223,7 @@ class GrpcQueueLink:
             path,
             request_serializer=ask.SerializeToString,
             response_deserializer=answer.FromString,
-        )(request)
+        )(request, metadata=self._metadata())
         try:
             while True:
                 with self._errors():
@@ -226,6 +235,17 @@ class GrpcQueueLink:
                 yield message
         finally:
             call.cancel()
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        """Raises LinkLost."""
+        path = self._settings.token
+        if not path:
+            return []
+        try:
+            token = Path(path).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LinkLost(f"queue.token: {path}: {error}") from error
+        return [("authorization", f"Bearer {token}")]
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ def read_welcome(message: Any) -> Welcome:
         lease_s=message.lease_seconds,
         report_s=message.report_seconds,
         decisions=tuple(read_decision(one) for one in message.decisions),
+        proof=message.proof,
     )
 
 

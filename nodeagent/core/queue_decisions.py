@@ -53,6 +53,7 @@ class Renewed:
     epoch: int
     lease_s: float
     sent_ns: int
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Decided:
     revision: int
     decision: Decision | None
     """None: a sign of life."""
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,9 @@ class QueueBook:
             ]
         self.connected = True
         self.lease_until_ns = event.sent_ns + int(welcome.lease_s * NS_PER_S)
-        self.fence = Fence(welcome.cluster_id, welcome.term, welcome.revision, welcome.epoch)
+        self.fence = Fence(
+            welcome.cluster_id, welcome.term, welcome.revision, welcome.epoch, welcome.proof
+        )
         out: list[Instruction] = [StoreFence(self.fence)]
         for work in list(self.works.values()):
             if work.state in OVER:
@@ -301,15 +305,16 @@ class QueueBook:
         self.lease_until_ns = max(
             self.lease_until_ns, event.sent_ns + int(event.lease_s * NS_PER_S)
         )
-        return [*self._note_term(event.term), *self._resume_after_lease(now_ns)]
+        return [*self._note_term(event.term, 0, event.proof), *self._resume_after_lease(now_ns)]
 
-    def _note_term(self, term: int, revision: int = 0) -> list[Instruction]:
+    def _note_term(self, term: int, revision: int, proof: str) -> list[Instruction]:
         if term <= self.fence.term and revision <= self.fence.revision:
             return []
         self.fence = replace(
             self.fence,
             term=max(term, self.fence.term),
             revision=max(revision, self.fence.revision),
+            proof=proof or self.fence.proof,
         )
         return [StoreFence(self.fence)]
 
@@ -326,8 +331,8 @@ class QueueBook:
             self.fenced_total += 1
             return [Reconnect(f"a decision of term {event.term}, {self.fence.term} was obeyed")]
         if event.decision is None:
-            return self._note_term(event.term)
-        out = self._note_term(event.term, event.decision.revision)
+            return self._note_term(event.term, 0, event.proof)
+        out = self._note_term(event.term, event.decision.revision, event.proof)
         return out + self._obey(event.decision, now_ns)
 
     def _obey(self, decision: Decision, now_ns: int) -> list[Instruction]:

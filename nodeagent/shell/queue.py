@@ -394,8 +394,8 @@ class QueueDesk:
             await asyncio.gather(*parts, return_exceptions=True)
 
     async def _watch(self) -> None:
-        async for term, revision, decision in self._link.watch(self.book.fence):
-            self._hear(qd.Decided(term, revision, decision))
+        async for term, revision, decision, proof in self._link.watch(self.book.fence):
+            self._hear(qd.Decided(term, revision, decision, proof))
         raise LinkLost("the stream of decisions has ended")
 
     def _hear(self, event: qd.Decided | qd.Renewed) -> None:
@@ -415,7 +415,7 @@ class QueueDesk:
                 self._capacity.capacity(),
                 self._capacity.usage(self.book.works.values()),
             )
-            self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns))
+            self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns, ack.proof))
 
     async def _send(self) -> None:
         while True:

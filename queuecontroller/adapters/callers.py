@@ -1,60 +1,100 @@
-"""Who is at the other end of a call, by its certificate, and what it may do.
-
-Without mutual TLS nobody has a name and everybody may everything: that is for loopback and for
-trusted networks, as docs/queue.md says.
-"""
+"""Who is at the other end of a call: by the kernel, by its certificate, or by its Kubernetes
+token."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
-from queuecontroller.service.submission import Refused
+from queuecontroller.access import Caller, Denied, RoleLists
+
+from .doors import Connection, Doors
+
+BEARER: Final = "bearer "
+MOST_WRONG_TOKENS: Final = 3
+"""On one connection; each is a question to Kubernetes."""
+
+
+class Unauthenticated(Exception):
+    """It says who it is, and nobody vouches for that."""
+
+
+class ReviewUnavailable(Exception):
+    """Kubernetes could not be asked about a token: try again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    names: frozenset[str] = frozenset()
-    """Common name and alternative names of the certificate."""
-    named: bool = False
-    """Whether certificates are asked for at all."""
+class Reviewed:
+    """What Kubernetes says of a token."""
 
-    @property
-    def shown(self) -> str:
-        return min(self.names, default="") if self.named else ""
+    user: str
+    groups: tuple[str, ...] = ()
+    node: str = ""
+    """Where the pod runs that the token is bound to; empty: it is bound to none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permissions:
-    mutual: bool = False
-    admins: frozenset[str] = frozenset()
+class TokenReviewer(Protocol):
+    async def review(self, token: str) -> Reviewed | None:
+        """None: the token is not good, or for another audience. Raises ReviewUnavailable."""
 
-    def caller(self, context: Any) -> Caller:
-        if not self.mutual:
-            return Caller()
+
+class Doorkeeper:
+    def __init__(
+        self,
+        doors: Doors,
+        certificates: RoleLists | None,
+        tokens: RoleLists | None = None,
+        reviewer: TokenReviewer | None = None,
+    ) -> None:
+        """`certificates` None: callers over TLS are not asked for any."""
+        self._doors = doors
+        self._certificates = certificates
+        self._tokens = tokens
+        self._reviewer = reviewer
+
+    async def caller(self, context: Any) -> Caller:
+        """Raises Denied, Crowded, Unauthenticated, ReviewUnavailable."""
+        connection = self._doors.of(context.peer())
+        if connection is None:
+            raise Denied("the connection is gone")
+        caller = await self._named(connection, context)
+        self._doors.prove(connection, caller)
+        return caller
+
+    async def _named(self, connection: Connection, context: Any) -> Caller:
+        if connection.kernel is not None:
+            return connection.kernel
+        if self._certificates is not None:
+            return connection.caller or self._by_certificate(context)
+        return await self._by_token(connection, context.invocation_metadata())
+
+    def _by_certificate(self, context: Any) -> Caller:
+        assert self._certificates is not None
         found = context.auth_context()
-        names = [
-            raw.decode(errors="replace")
-            for name in ("x509_common_name", "x509_subject_alternative_name")
-            for raw in found.get(name, ())
-        ]
-        return Caller(frozenset(names), True)
 
-    def as_node(self, caller: Caller, node: str) -> None:
-        """A node speaks for itself only. Raises Refused."""
-        if not node:
-            raise Refused("invalid", "node: is missing")
-        if caller.named and node not in caller.names:
-            known = ", ".join(sorted(caller.names)) or "no name"
-            raise Refused("denied", f"the certificate is for {known}, not for node {node}")
+        def texts(name: str) -> list[str]:
+            return [raw.decode(errors="replace") for raw in found.get(name, ())]
 
-    def as_admin(self, caller: Caller, what: str) -> None:
-        if caller.named and self.admins and not caller.names & self.admins:
-            known = ", ".join(sorted(caller.names)) or "no name"
-            raise Refused("denied", f"{known} may not {what}: not in tls.admins")
+        uris = texts("peer_uri")
+        names = [one for one in texts("x509_subject_alternative_name") if one not in uris]
+        common = next(iter(texts("x509_common_name")), "")
+        return self._certificates.of_certificate(common, names, uris)
 
-    def as_owner(self, caller: Caller, user: str, node: str, what: str) -> None:
-        """The submitter, the node it was submitted on, or an admin."""
-        if not caller.named or user in caller.names or (node and node in caller.names):
-            return
-        self.as_admin(caller, what)
+    async def _by_token(self, connection: Connection, metadata: Any) -> Caller:
+        headers: Mapping[str, Any] = dict(metadata or ())
+        header = headers.get("authorization", "")
+        if self._tokens is None or self._reviewer is None or not isinstance(header, str):
+            raise Unauthenticated("this server takes neither certificates nor tokens")
+        if header[: len(BEARER)].lower() != BEARER:
+            raise Unauthenticated("a token is needed, in the header authorization: Bearer TOKEN")
+        reviewed = await self._reviewer.review(header[len(BEARER) :].strip())
+        if reviewed is None:
+            connection.wrong_tokens += 1
+            if connection.wrong_tokens >= MOST_WRONG_TOKENS:
+                asyncio.get_running_loop().call_later(0.5, connection.abort)
+            raise Unauthenticated(
+                "Kubernetes does not vouch for the token, or not for this service"
+            )
+        return self._tokens.of_token(reviewed.user, reviewed.groups, reviewed.node)

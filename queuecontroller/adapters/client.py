@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import grpc
 
-from queuecontroller.config import is_loopback, split_address
+from queuecontroller.config import SYSTEM_SOCKET, split_address
 
 from .wire import QUEUES, Wire
 
 DEADLINE_S: Final = 10.0
 """For calls that need no waiting."""
 APPLY_DEADLINE_S: Final = 120.0
+UNIX: Final = "unix:"
 LARGEST_ANSWER: Final = 16 << 20
 OBJECTS_A_CALL: Final = 500
 """What fits into a message with room to spare."""
@@ -45,35 +46,44 @@ class Door:
     """Where the service is and how to prove who we are. Paths are PEM files."""
 
     address: str
+    """`unix:PATH` or ADDRESS:PORT."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
     server_name: str = ""
     """What the server's certificate must be for, where that is not the address."""
-    insecure: bool = False
+    token_file: str = ""
+    """Of a Kubernetes token; read at every call, since it is renewed."""
 
 
 def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
     """Raises DoorUnusable."""
-    try:
-        host, _ = split_address(door.address)
-    except ValueError as error:
-        raise DoorUnusable(f"--server: {error}") from None
     every = [
         ("grpc.max_receive_message_length", LARGEST_ANSWER),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         *options,
     ]
-    if not door.ca:
-        if not is_loopback(host) and not door.insecure:
-            raise DoorUnusable(
-                f"--server: {door.address} is not loopback: give the authority's file (--ca)"
-            )
-        if door.certificate or door.key:
-            raise DoorUnusable("--certificate and --key need --ca, the authority of the server")
+    if not door.ca and (door.certificate or door.key or door.token_file):
+        raise DoorUnusable(
+            "--certificate and --key, or --token-file, need --ca, the authority of the server"
+        )
+    if door.address.startswith(UNIX):
+        if not door.address.startswith(f"{UNIX}/"):
+            raise DoorUnusable(f"--server: {door.address!r}: must be unix: and an absolute path")
+        if door.ca:
+            raise DoorUnusable(f"--ca: {door.address} is a Unix socket: no TLS is spoken there")
         # A proxy setting in the environment must not send local calls elsewhere.
         return grpc.insecure_channel(door.address, options=[*every, ("grpc.enable_http_proxy", 0)])
+    try:
+        split_address(door.address)
+    except ValueError as error:
+        raise DoorUnusable(f"--server: {error}, nor unix:/PATH") from None
+    if not door.ca:
+        raise DoorUnusable(
+            f"--server: {door.address} is TCP, which needs TLS: give the authority's file (--ca);"
+            f" on the controller's own machine use its socket, unix:{SYSTEM_SOCKET}"
+        )
     if bool(door.certificate) != bool(door.key):
         raise DoorUnusable("--certificate and --key belong together")
     credentials = grpc.ssl_channel_credentials(
@@ -84,6 +94,15 @@ def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
     if door.server_name:
         every.append(("grpc.ssl_target_name_override", door.server_name))
     return grpc.secure_channel(door.address, credentials, options=every)
+
+
+def _token(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise DoorUnusable(f"--token-file: {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DoorUnusable(f"--token-file: {path}: holds no token") from None
 
 
 def _pem(flag: str, path: str, word: bytes) -> bytes:
@@ -191,7 +210,7 @@ class Client:
             response_deserializer=method.response.FromString,
         )
         with self._errors():
-            return call(request, timeout=deadline_s)
+            return call(request, timeout=deadline_s, metadata=self._metadata())
 
     def _stream(self, name: str, request: Any) -> Iterator[Any]:
         method = self._methods[name]
@@ -201,7 +220,11 @@ class Client:
             response_deserializer=method.response.FromString,
         )
         with self._errors():
-            yield from call(request)
+            yield from call(request, metadata=self._metadata())
+
+    def _metadata(self) -> Sequence[tuple[str, str]]:
+        path = self._door.token_file
+        return [("authorization", f"Bearer {_token(path)}")] if path else []
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,4 +1,5 @@
-"""The gRPC server: both services on one port, with TLS or on loopback only.
+"""The gRPC server: both services behind the doors, on sockets that only the doors reach; TLS for
+what came over TCP.
 
 Certificates are read again when their files change, because short-lived ones are replaced every
 few hours by tools that restart nothing.
@@ -14,9 +15,15 @@ import grpc
 
 from queuecontroller.config import Settings, TlsSettings
 
+from .doors import PROVE_WITHIN_S, Doors
+
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S: Final = 1.0
+STREAMS_A_CONNECTION: Final = 300
+"""A node's one connection carries a stream for each process that waits there."""
+IDLE_MS: Final = 300_000
+"""A connection without a call for so long is closed; its client opens another when it has one."""
 
 
 class TlsUnusable(Exception):
@@ -69,34 +76,33 @@ class CertificateFiles:
 
 
 class GrpcServer:
-    def __init__(self, settings: Settings, handlers: list[Any]) -> None:
+    def __init__(self, settings: Settings, doors: Doors, handlers: list[Any]) -> None:
         self._settings = settings
+        self._doors = doors
         self._handlers = handlers
         self._server: Any = None
-        self.port = 0
 
     async def start(self) -> None:
         """Raises TlsUnusable, OSError."""
-        server = self._settings.server
-        largest = server.max_message_kib << 10
+        largest = self._settings.server.max_message_kib << 10
         self._server = grpc.aio.server(
             handlers=self._handlers,
-            maximum_concurrent_rpcs=server.max_connections,
             options=[
                 ("grpc.max_receive_message_length", largest),
                 ("grpc.max_send_message_length", 4 * largest),
                 ("grpc.max_metadata_size", 16 << 10),
-                ("grpc.max_concurrent_streams", 100),
+                ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION),
+                ("grpc.server_handshake_timeout_ms", int(PROVE_WITHIN_S * 1000)),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                # Two controllers must not share a port and a half of the nodes each.
-                ("grpc.so_reuseport", 0),
             ],
         )
         tls = self._settings.tls
         try:
+            bound = self._server.add_insecure_port(self._doors.plain_target)
             if tls.certificate:
                 files = CertificateFiles(tls)
                 credentials = grpc.dynamic_ssl_server_credentials(
@@ -104,16 +110,11 @@ class GrpcServer:
                     files.changed,
                     require_client_authentication=bool(tls.client_ca),
                 )
-                self.port = self._server.add_secure_port(server.listen, credentials)
-            else:
-                self.port = self._server.add_insecure_port(server.listen)
-        except RuntimeError:  # gRPC says no more than that it could not
-            self.port = 0
-        if self.port == 0:
-            raise OSError(
-                f"server.listen: cannot listen on {server.listen}: is the address another's, or no"
-                " address of this machine?"
-            )
+                bound = bound and self._server.add_secure_port(self._doors.tls_target, credentials)
+        except RuntimeError as error:  # gRPC says no more than that it could not
+            raise OSError(f"cannot listen below {self._doors.plain_target}: {error}") from error
+        if not bound:
+            raise OSError(f"cannot listen below {self._doors.plain_target}")
         await self._server.start()
 
     async def close(self) -> None:

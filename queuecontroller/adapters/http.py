@@ -1,14 +1,18 @@
 """/metrics, /healthz and /readyz over HTTP, in the controller's own event loop.
 
 GET only, one request per connection, 2 s to send it. /healthz says that the loops come round
-(restart it if not); /readyz says that it decides.
+(restart it if not); /readyz says that it decides. When too many are here at once, the address that
+has the most loses its oldest: silent ones keep nobody else from an answer. Probes may have a
+listener of their own, without /metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -17,7 +21,8 @@ from queuecontroller.service.shell import Shell
 
 REQUEST_DEADLINE_S: Final = 2.0
 LONGEST_REQUEST_BYTES: Final = 8 << 10
-MOST_CLIENTS: Final = 32
+MOST_CLIENTS: Final = 64
+SCRAPE_S: Final = 0.25
 HEALTHY_SILENCE_S: Final = 30.0
 """A loop that has not come round for this long makes /healthz fail; the longest step, taking over
 100,000 workloads after an edit of a queue, takes seconds."""
@@ -25,12 +30,23 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class HttpServer:
-    def __init__(self, host: str, port: int, shell: Shell, metrics: Callable[[], bytes]) -> None:
-        self._address = (host, port)
+    def __init__(
+        self,
+        setting: str,
+        address: tuple[str, int],
+        shell: Shell,
+        metrics: Callable[[], bytes] | None,
+    ) -> None:
+        """`setting` names the address for messages; without `metrics` it is for probes alone."""
+        self._setting = setting
+        self._address = address
         self._shell = shell
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._clients = 0
+        self._clients: dict[asyncio.StreamWriter, str] = {}
+        """By connection, in the order they came: the address."""
+        self._metrics_text = b""
+        self._metrics_at_s = -SCRAPE_S
 
     async def start(self) -> None:
         """Raises OSError when the address is taken."""
@@ -39,7 +55,7 @@ class HttpServer:
                 self._serve, *self._address, limit=LONGEST_REQUEST_BYTES
             )
         except OSError as error:
-            raise OSError(f"server.metrics_listen: {error.strerror}") from error
+            raise OSError(f"{self._setting}: {error.strerror}") from error
 
     @property
     def port(self) -> int:
@@ -52,10 +68,11 @@ class HttpServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients += 1
+        peer = writer.get_extra_info("peername")
+        self._clients[writer] = str(peer[0]) if peer else ""
+        if len(self._clients) > MOST_CLIENTS:
+            self._turn_out()
         try:
-            if self._clients > MOST_CLIENTS:
-                return
             async with asyncio.timeout(REQUEST_DEADLINE_S):
                 status, kind, body = self.answer(await reader.readuntil(b"\r\n\r\n"))
                 writer.write(
@@ -72,17 +89,31 @@ class HttpServer:
         ):
             pass  # the client is slow, gone, or no HTTP client: nobody is left to tell
         finally:
-            self._clients -= 1
+            self._clients.pop(writer, None)
             with contextlib.suppress(ConnectionError):
                 writer.close()
+
+    def _turn_out(self) -> None:
+        greediest, _ = Counter(self._clients.values()).most_common(1)[0]
+        victim = next(one for one, address in self._clients.items() if address == greediest)
+        del self._clients[victim]
+        victim.transport.abort()
+
+    def _scrape(self) -> bytes:
+        """The same text for all who ask within a moment: it costs tens of milliseconds."""
+        assert self._metrics is not None
+        now_s = monotonic()
+        if now_s - self._metrics_at_s >= SCRAPE_S:
+            self._metrics_text, self._metrics_at_s = self._metrics(), now_s
+        return self._metrics_text
 
     def answer(self, head: bytes) -> tuple[str, str, bytes]:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] != b"GET":
             return "405 Method Not Allowed", _PLAIN, b"GET only\n"
         path = words[1].split(b"?", 1)[0]
-        if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, self._metrics()
+        if path == b"/metrics" and self._metrics is not None:
+            return "200 OK", CONTENT_TYPE_LATEST, self._scrape()
         if path == b"/healthz":
             silent = self._shell.silent_loops(HEALTHY_SILENCE_S)
             return _verdict(f"silent: {', '.join(silent)}" if silent else "")

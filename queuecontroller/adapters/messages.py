@@ -6,10 +6,12 @@ Raises Refused("invalid") for what cannot be meant.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, Final
 
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.selectors import Taint
+from queuecontroller.names import LONGEST, NODE, shown
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.mig import Span
 from queuecontroller.records import (
@@ -35,6 +37,15 @@ LONGEST_TEXT: Final = 1024
 LONGEST_RECORD: Final = 1 << 18
 MOST_ITEMS: Final = 20_000
 MOST_PROFILES: Final = 64
+MOST_LABELS: Final = 256
+LONGEST_KEY: Final = 4096
+MOST_NUMBER: Final = 1 << 60
+"""Of terms, revisions, epochs: SQLite, JSON and every language's int64 hold them."""
+MOST_RATIO: Final = 1000.0
+"""GPU time over wall time may be above 1 where several GPUs count together."""
+MOST_INDEX: Final = 1 << 20
+MOST_SECONDS: Final = 1 << 31
+MOST_PRIORITY: Final = (1 << 31) - 1
 MOST_SLICES: Final = 64
 """Memory slices of a GPU; 8 on cards of today."""
 
@@ -69,6 +80,20 @@ def _within(value: int, low: int, high: int, what: str) -> int:
     return value
 
 
+def node_name(value: str) -> str:
+    if not NODE.fullmatch(value):
+        form = "letters, digits, '-', '.' and '_', at most 253"
+        raise Refused("invalid", f"node: {shown(value)}: {form}" if value else "node: is missing")
+    return value
+
+
+def _key(value: str, what: str = "workload") -> WorkloadKey:
+    """`namespace/name`, only to look for: an earlier version let work in under any name."""
+    if len(value) > LONGEST_KEY:
+        raise Refused("invalid", f"{what}: longer than {LONGEST_KEY} characters")
+    return WorkloadKey(value)
+
+
 def _few(items: Any, what: str, most: int = MOST_ITEMS) -> Any:
     if len(items) > most:
         raise Refused("invalid", f"{what}: more than {most}")
@@ -80,23 +105,24 @@ def _few(items: Any, what: str, most: int = MOST_ITEMS) -> Any:
 
 def read_hello(message: Any) -> Hello:
     return Hello(
-        node=text(message.node, "node", 253),
+        node=node_name(message.node),
         boot_id=text(message.boot_id, "boot_id", 64),
         version=text(message.version, "version", 64),
         cluster_id=text(message.cluster_id, "cluster_id", 64),
-        seen_term=message.seen_term,
-        seen_revision=_within(message.seen_revision, 0, 1 << 60, "seen_revision"),
-        epoch=_within(message.epoch, 0, 1 << 60, "epoch"),
+        seen_term=_within(message.seen_term, 0, MOST_NUMBER, "seen_term"),
+        seen_revision=_within(message.seen_revision, 0, MOST_NUMBER, "seen_revision"),
+        epoch=_within(message.epoch, 0, MOST_NUMBER, "epoch"),
         held=tuple(_read_held(one) for one in _few(message.held, "held")),
-        waiting=frozenset(WorkloadKey(one) for one in _few(message.waiting, "waiting")),
+        waiting=frozenset(_key(one, "waiting") for one in _few(message.waiting, "waiting")),
         capacity=read_capacity(message.capacity),
+        proof=message.proof[:LONGEST_TEXT],
     )
 
 
 def _read_held(message: Any) -> Held:
     decision = message.decision
     return Held(
-        workload=WorkloadKey(text(decision.workload, "workload")),
+        workload=_key(decision.workload),
         pod=text(decision.pod, "pod"),
         uid=text(decision.uid, "uid", 64),
         attempt=decision.attempt,
@@ -110,16 +136,44 @@ def _read_held(message: Any) -> Held:
 
 
 def read_capacity(message: Any) -> NodeCapacity:
+    gpus = tuple(_read_gpu(one) for one in _few(message.gpus, "gpus", 1024))
+    twice = [uuid for uuid, count in Counter(gpu.uuid for gpu in gpus).items() if count > 1]
+    if twice:
+        raise Refused("invalid", f"gpus: {shown(min(twice))} is in the list twice")
     return NodeCapacity(
-        gpus=tuple(_read_gpu(one) for one in _few(message.gpus, "gpus", 1024)),
-        labels=dict(_few(message.labels, "labels", 512)),
+        gpus=gpus,
+        labels={
+            _word(key, "labels"): _word(value, "labels", True)
+            for key, value in _few(message.labels, "labels", MOST_LABELS).items()
+        },
         taints=tuple(
-            Taint(one.key, one.value, one.effect or "NoSchedule")
-            for one in _few(message.taints, "taints", 512)
+            Taint(
+                _word(one.key, "taints.key"),
+                _word(one.value, "taints.value", True),
+                _word(one.effect or "NoSchedule", "taints.effect"),
+            )
+            for one in _few(message.taints, "taints", MOST_LABELS)
         ),
         unschedulable=message.unschedulable,
-        other=dict(_few(message.other_resources, "other_resources", 512)),
+        other={
+            _word(name, "other_resources"): _within(amount, 0, MOST_NUMBER, "other_resources")
+            for name, amount in _few(
+                message.other_resources, "other_resources", MOST_LABELS
+            ).items()
+        },
     )
+
+
+def _word(value: str, what: str, may_be_empty: bool = False) -> str:
+    if len(value) > LONGEST or not value.isprintable() or not (value or may_be_empty):
+        raise Refused("invalid", f"{what}: {shown(value)} is empty, too long or not printable")
+    return value
+
+
+def _ratio(value: float | None, what: str) -> float | None:
+    if value is not None and not 0.0 <= value <= MOST_RATIO:  # NaN is in no range
+        raise Refused("invalid", f"{what}: {value} is no ratio")
+    return value
 
 
 def _read_gpu(message: Any) -> GpuCapacity:
@@ -127,40 +181,60 @@ def _read_gpu(message: Any) -> GpuCapacity:
         return getattr(message, name) if message.HasField(name) else None
 
     return GpuCapacity(
-        uuid=text(message.uuid, "uuid", 128),
-        index=message.index,
+        uuid=_word(message.uuid, "uuid"),
+        index=_within(message.index, 0, MOST_INDEX, "index"),
         type=text(message.type, "type", 128),
         memory_bytes=_within(message.memory_bytes, 0, MOST_BYTES, "memory_bytes"),
         share_ppm=_within(message.share_ppm, 0, WHOLE_PPM, "share_ppm"),
         slots=_within(message.slots, 0, 1024, "slots"),
-        numa_node=maybe("numa_node"),
-        nvlinks={one.peer_uuid: one.links for one in message.nvlinks},
+        numa_node=_maybe_within(maybe("numa_node"), -1, MOST_INDEX, "numa_node"),
+        nvlinks={
+            _word(one.peer_uuid, "nvlinks"): _within(one.links, 0, 1024, "nvlinks.links")
+            for one in _few(message.nvlinks, "nvlinks", 1024)
+        },
         mig_enabled=message.mig_enabled,
         mig_profiles=tuple(
             MigProfile(
                 text(one.name, "mig_profiles.name", 64),
-                one.total,
-                one.free,
+                _within(one.total, 0, 1024, "mig_profiles.total"),
+                _within(one.free, 0, 1024, "mig_profiles.free"),
                 _within(one.memory_bytes, 0, MOST_BYTES, "mig_profiles.memory_bytes"),
                 _read_spans(one.placements, "mig_profiles.placements"),
             )
             for one in _few(message.mig_profiles, "mig_profiles", MOST_PROFILES)
         ),
         health=text(message.health, "health", 64) or "healthy",
-        pci_bus_id=maybe("pci_bus_id"),
-        sm_count=maybe("sm_count"),
+        pci_bus_id=text(message.pci_bus_id, "pci_bus_id", 64) if maybe("pci_bus_id") else None,
+        sm_count=_maybe_within(maybe("sm_count"), 0, MOST_INDEX, "sm_count"),
         outside_memory_bytes=min(message.outside_memory_bytes, MOST_BYTES),
         outside_share_ppm=min(message.outside_share_ppm, WHOLE_PPM),
-        outside_slots=message.outside_slots,
+        outside_slots=_within(message.outside_slots, 0, MOST_INDEX, "outside_slots"),
         outside_spans=_read_spans(message.outside_mig_spans, "outside_mig_spans"),
-        used_memory_bytes=maybe("used_memory_bytes"),
-        utilization_ratio=maybe("utilization_ratio"),
+        used_memory_bytes=_maybe_within(
+            maybe("used_memory_bytes"), 0, MOST_BYTES, "used_memory_bytes"
+        ),
+        utilization_ratio=_ratio(maybe("utilization_ratio"), "utilization_ratio"),
         parent_uuid=text(message.parent_uuid, "parent_uuid", 128),
         mig_profile=text(message.mig_profile, "mig_profile", 64),
         mig_span=(
             _read_spans([message.mig_span], "mig_span")[0] if message.HasField("mig_span") else None
         ),
     )
+
+
+def _maybe_within(value: int | None, low: int, high: int, what: str) -> int | None:
+    return None if value is None else _within(value, low, high, what)
+
+
+def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float | None]]:
+    """Measured memory and GPU time ratio, by workload and attempt."""
+    return {
+        (_key(one.workload, "usage"), one.attempt): (
+            _within(one.memory_bytes, 0, MOST_BYTES, "usage.memory_bytes"),
+            _ratio(one.used_ratio if one.HasField("used_ratio") else None, "usage.used_ratio"),
+        )
+        for one in _few(messages, "usage", 10_000)
+    }
 
 
 def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
@@ -189,11 +263,11 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
 
 def read_said(message: Any) -> Said:
     return Said(
-        node=message.node,
+        node=node_name(message.node),
         epoch=message.epoch,
-        workload=WorkloadKey(message.workload),
-        pod=message.pod,
-        uid=message.uid,
+        workload=_key(message.workload),
+        pod=text(message.pod, "pod"),
+        uid=text(message.uid, "uid", 64),
         attempt=message.attempt,
         reason=text(message.reason[:LONGEST_TEXT], "reason"),
         started=getattr(message, "started", True),  # a confirmation has no such field
@@ -226,7 +300,7 @@ def write_decision(
         ask=write_ask(wire, one.ask),
         gpus=[_write_share(wire, s) for s in one.gpus],
         cluster_queue=one.cluster_queue,
-        priority=one.priority,
+        priority=max(-MOST_PRIORITY, min(MOST_PRIORITY, one.priority)),
         reason=one.reason,
         grace_seconds=grace_s,
         record=record,
@@ -295,15 +369,15 @@ def read_submission(message: Any) -> Submission:
     if message.preempted and message.preempted not in set(OnPreemption):
         raise Refused("invalid", f"preempted: {message.preempted!r} is neither stop nor pause")
     seconds = message.max_execution_seconds
-    if not math.isfinite(seconds) or seconds < 0:
-        raise Refused("invalid", "max_execution_seconds: must be 0 or more")
+    if not 0 <= seconds <= MOST_SECONDS:  # NaN is in no range
+        raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MOST_SECONDS}")
     return Submission(
-        namespace=text(message.namespace, "namespace", 63) or "default",
-        name=text(message.name, "name", 253),
-        queue=text(message.queue, "queue", 253),
+        namespace=message.namespace[: LONGEST + 1] or "default",  # their form is checked later
+        name=message.name[: LONGEST + 1],
+        queue=message.queue[: LONGEST + 1],
         ask=read_ask(message.ask),
         priority_class=text(message.priority_class, "priority_class", 253),
-        node=text(message.node, "node", 253),
+        node=node_name(message.node) if message.node else "",
         user=text(message.user, "user", 253),
         command=text(message.command, "command"),
         on_preemption=OnPreemption(message.preempted) if message.preempted else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -31,6 +32,8 @@ from queuecontroller.service.figures import Histogram
 from queuecontroller.service.shell import Shell
 
 MOST_QUEUES: Final = 2000
+MOST_NODES: Final = 1000
+"""Shown one by one, those that are ready first; the sums by state count all."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@% -]")
 _FAMILIES: Final[dict[m.Kind, Any]] = {
     m.Kind.GAUGE: GaugeMetricFamily,
@@ -89,16 +92,16 @@ class QueueCollector:
             (m.ADMITTED, figures.admitted),
             (m.FINISHED, figures.finished),
         ):
-            for queue, count in counts.items():
+            for queue, count in islice(counts.items(), MOST_QUEUES):
                 samples.add(metric, (queue,), count)
         for metric, waits in (
             (m.RESERVE_WAIT, figures.reserve_wait),
             (m.ADMIT_WAIT, figures.admit_wait),
         ):
-            for queue, found in waits.items():
+            for queue, found in islice(waits.items(), MOST_QUEUES):
                 samples.histogram(metric, (queue,), found)
         for metric, pairs in ((m.EVICTED, figures.evicted), (m.PREEMPTED, figures.preempted)):
-            for pair, count in pairs.items():
+            for pair, count in islice(pairs.items(), MOST_QUEUES):
                 samples.add(metric, pair, count)
 
     def _queue(self, samples: _Samples, state: ClusterQueueState) -> None:
@@ -152,9 +155,13 @@ class QueueCollector:
         samples.add(m.REVISION, (), book.journal.revision)
         samples.histogram(m.COMMITS, (), shell.commit_s)
         states: Counter[str] = Counter({"ready": 0, "away": 0, "lost": 0})
-        for node in book.nodes.nodes.values():
+        nodes = list(book.nodes.nodes.values())
+        for node in nodes:
             ready = book.nodes.ready(node, now_ns)
             states["ready" if ready else "lost" if node.record.lost else "away"] += 1
+        if len(nodes) > MOST_NODES:
+            nodes.sort(key=lambda one: not book.nodes.ready(one, now_ns))
+        for node in nodes[:MOST_NODES]:
             gpus = node.capacity.gpus
             given = sum(s.memory_bytes for a in book.nodes.of_node(node.name) for s in a.gpus)
             outside = sum(gpu.outside_memory_bytes for gpu in gpus)
@@ -179,6 +186,12 @@ class QueueCollector:
             samples.add(m.GPU_FITS, (request,), found.fits)
         samples.add(m.REGRESSIONS, (), book.nodes.regressions_total)
         samples.add(m.STALE, (), book.nodes.stale_total)
+        samples.add(m.UNPROVEN, (), book.nodes.unproven_total)
+        samples.add(m.DUPLICATES, (), book.nodes.duplicates_total)
+        doors = dict(shell.doors())
+        samples.add(m.CONNECTIONS, (), doors.pop("open", 0))
+        for what, count in doors.items():
+            samples.add(m.TURNED_AWAY, (what,), count)
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
 

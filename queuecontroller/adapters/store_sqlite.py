@@ -16,12 +16,14 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+from queuecontroller.adapters.seal_key import read_or_make_key
 from queuecontroller.engine.usage_history import UsageRecord
 from queuecontroller.plain import read_plain, write_plain
 from queuecontroller.records import (
     Assignment,
     Change,
     Event,
+    Gap,
     NodeRecord,
     ObjectRecord,
     Snapshot,
@@ -66,6 +68,17 @@ _OBJECTS: Final = "SELECT kind, namespace, name, revision, body FROM objects ORD
 _NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
+_REMEDY: Final = (
+    "If the file is damaged, put a backup in its place, or move it away and apply the manifests"
+    " again: nodes report what runs either way"
+)
+_DAMAGE: Final = (UnicodeDecodeError, OverflowError, MemoryError, RecursionError)
+"""What SQLite's and JSON's readers raise for flipped bits, besides their own errors. MemoryError:
+a length that was damaged."""
+MOST_NUMBER: Final = 1 << 62
+"""Terms and revisions stay below; what is above was written by a defect or a damaged disk."""
+
+
 class StoreUnusable(Exception):
     """The file cannot be served from; the text says what to do."""
 
@@ -97,10 +110,18 @@ class SqliteStore:
             self._lock.close()
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM:
                 raise StoreLost(f"{path}: {error}") from error
-            raise StoreUnusable(
-                f"{path}: {error}. If the file is damaged, put a backup in its place, or move it"
-                " away and apply the manifests again: nodes report what runs either way"
-            ) from error
+            raise StoreUnusable(f"{path}: {error}. {_REMEDY}") from error
+        except (*_DAMAGE, ValueError, TypeError) as error:
+            self._lock.close()
+            raise StoreUnusable(f"{path}: {type(error).__name__}: {error}. {_REMEDY}") from error
+        try:
+            self._seal_key = read_or_make_key(Path(f"{path}.key"))
+        except OSError as error:
+            self.close()
+            raise StoreUnusable(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:
+            self.close()
+            raise StoreUnusable(str(error)) from error
         self._commits = 0
 
     def _open(self) -> sqlite3.Connection:
@@ -124,7 +145,8 @@ class SqliteStore:
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (str(uuid.uuid4()),))
             db.execute("INSERT OR IGNORE INTO meta VALUES ('term', '0'), ('revision', '0')")
-            db.execute("UPDATE meta SET value = value + 1 WHERE name = 'term'")
+            (term,) = db.execute("SELECT value FROM meta WHERE name = 'term'").fetchone()
+            db.execute("UPDATE meta SET value = ? WHERE name = 'term'", (_number(term, 1),))
             db.execute("COMMIT")
         except BaseException:
             db.close()
@@ -136,11 +158,19 @@ class SqliteStore:
     def load(self) -> Snapshot:
         """Raises StoreUnusable for a row that cannot be read: leaving it out would free its
         quota."""
-        meta: dict[str, str] = dict(self._read("SELECT name, value FROM meta"))
+        try:
+            meta: dict[str, str] = dict(self._read("SELECT name, value FROM meta"))
+            cluster_id, forgotten = meta["cluster_id"], json.loads(meta.get("forgotten", "[]"))
+            term, revision = int(_number(meta["term"])), int(_number(meta["revision"]))
+            gaps: tuple[Gap, ...] = read_plain(tuple[Gap, ...], forgotten)
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreUnusable(f"{self._path}: meta: {error!r}. {_REMEDY}") from error
         return Snapshot(
-            cluster_id=meta["cluster_id"],
-            term=int(meta["term"]),
-            revision=int(meta["revision"]),
+            cluster_id=cluster_id,
+            term=term,
+            revision=revision,
+            forgotten=gaps,
+            seal_key=self._seal_key,
             objects=[self._object(row) for row in self._read(_OBJECTS)],
             workloads=self._bodies("workloads", WorkloadRecord, "revision"),
             assignments=self._bodies("assignments", Assignment, "revision"),
@@ -152,8 +182,8 @@ class SqliteStore:
         try:
             if not isinstance(json.loads(row[-1]), dict):
                 raise ValueError("is no object with fields")
-        except ValueError as error:
-            named = "/".join(part for part in row[:3] if part)
+        except (ValueError, TypeError, *_DAMAGE) as error:
+            named = "/".join(str(part) for part in row[:3] if part)
             raise StoreUnusable(f"{self._path}: the row of {named}: {error}") from error
         return ObjectRecord(*row)
 
@@ -162,7 +192,7 @@ class SqliteStore:
         for (body,) in self._read(f"SELECT body FROM {table} ORDER BY {order}"):
             try:
                 rows.append(read_plain(kind, json.loads(body)))
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, *_DAMAGE) as error:
                 raise StoreUnusable(f"{self._path}: a row of {table}: {error}") from error
         return rows
 
@@ -178,7 +208,13 @@ class SqliteStore:
         try:
             return self._db.execute(sql, arguments).fetchall()
         except sqlite3.Error as error:
+            if _is_damage(error):
+                raise StoreUnusable(f"{self._path}: {error}. {_REMEDY}") from error
             raise StoreLost(f"{self._path}: {error}") from error
+        except _DAMAGE as error:
+            raise StoreUnusable(
+                f"{self._path}: {type(error).__name__}: {error}. {_REMEDY}"
+            ) from error
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -187,13 +223,16 @@ class SqliteStore:
             self._db.execute("BEGIN IMMEDIATE")
             self._write(change)
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_DAMAGE, ValueError) as error:
             raise StoreLost(f"{self._path}: {change.label}: {error}") from error
 
     def _write(self, change: Change) -> None:
         db = self._db
-        values = [("revision", str(change.revision)), ("term", str(change.term))]
+        values = [("revision", _number(change.revision)), ("term", _number(change.term))]
         db.executemany("UPDATE meta SET value = ?2 WHERE name = ?1", values)
+        if change.forgotten is not None:
+            gaps = json.dumps(change.forgotten)
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('forgotten', ?)", (gaps,))
         for identity, found in change.objects.items():
             if found is None:
                 db.execute(
@@ -244,6 +283,21 @@ class SqliteStore:
     def close(self) -> None:
         self._db.close()
         self._lock.close()
+
+
+def _number(value: object, more: int = 0) -> str:
+    """A term or revision as it is kept. Raises ValueError for what is none."""
+    found = int(str(value))
+    if not 0 <= found + more < MOST_NUMBER:
+        raise ValueError(f"{found} is no term or revision")
+    return str(found + more)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or (
+        isinstance(error, sqlite3.OperationalError) and "Could not decode" in str(error)
+    )
 
 
 def _json(value: object) -> str:

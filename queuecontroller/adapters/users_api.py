@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
+from queuecontroller.access import Act, Caller, Target, check, may
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.explain import Explanation, explain
 from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.sources import CLUSTER_WIDE, DEEPEST
-from queuecontroller.records import ObjectId
+from queuecontroller.names import LONGEST
+from queuecontroller.records import ObjectId, WorkloadRecord
+from queuecontroller.service.authority import owned
 from queuecontroller.service.catalogue import OBJECT_KINDS, WORKLOAD_KINDS
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.status import Status
 from queuecontroller.service.submission import Refused
 
-from .callers import Permissions
-from .calls import handlers
-from .messages import read_submission, text, write_status
+from .calls import Calls
+from .messages import read_submission, write_status
 from .wire import QUEUES, Wire
 
 MOST_OBJECTS: Final = 10_000
 LARGEST_OBJECT: Final = 256 << 10
 PAGE: Final = 500
+CHUNK: Final = 50
+"""Objects rendered in one turn of a watcher; one takes 0.1 ms."""
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
 
 
 class UsersApi:
-    def __init__(self, shell: Shell, wire: Wire, permissions: Permissions, version: str) -> None:
+    def __init__(self, shell: Shell, wire: Wire, calls: Calls, version: str) -> None:
         self._shell = shell
         self._wire = wire
-        self._permissions = permissions
+        self._calls = calls
         self._version = version
 
     def handler(self) -> Any:
-        return handlers(
+        return self._calls.handlers(
             self._wire,
-            self._shell,
             QUEUES,
             {
                 "Apply": self._apply,
@@ -56,15 +61,12 @@ class UsersApi:
 
     # -- changing ---------------------------------------------------------------------------------
 
-    def _apply(self, request: Any, context: Any) -> Any:
-        caller = self._permissions.caller(context)
+    def _apply(self, request: Any, caller: Caller) -> Any:
         if len(request.objects) > MOST_OBJECTS:
             raise Refused("invalid", f"objects: more than {MOST_OBJECTS} in one call")
         documents = _documents(request.objects)
-        if any(one.get("kind") not in WORKLOAD_KINDS for one in documents):
-            self._permissions.as_admin(caller, "apply queue objects")
         applied = self._shell.step(
-            "apply", lambda book, now_ns: book.apply(documents, request.dry_run, now_ns)
+            "apply", lambda book, now_ns: book.apply(documents, request.dry_run, now_ns, caller)
         )
         return self._wire.ApplyResponse(
             applied=[
@@ -79,54 +81,72 @@ class UsersApi:
             revision=self._shell.book.journal.revision,
         )
 
-    def _submit(self, request: Any, context: Any) -> Any:
-        caller = self._permissions.caller(context)
+    def _submit(self, request: Any, caller: Caller) -> Any:
         asked = read_submission(request)
-        if asked.node:
-            self._permissions.as_node(caller, asked.node)
-        elif caller.named:
-            asked = replace(asked, user=caller.shown)
+        asked = replace(asked, user=asked.user or caller.user)
+        nodes = frozenset({asked.node}) if asked.node else frozenset()
+        check(caller, Act.SUBMIT, Target(caller.user, nodes), f"node {asked.node}" * bool(nodes))
+        if nodes and not caller.admin and not caller.is_node(asked.node):
+            # Only there, and at once where a process waits: that is the node's own word.
+            check(caller, Act.SESSION, Target(nodes=nodes), f"node {asked.node}")
+        if asked.user != caller.user:
+            check(caller, Act.SUBMIT_AS, Target(nodes=nodes), f"user {asked.user}")
         record = self._shell.step("submit", lambda book, now_ns: book.submit(asked, now_ns))
         return write_status(self._wire, self._shell.views.status(record.key, self._shell.now_ns()))
 
-    def _delete(self, request: Any, context: Any) -> Any:
+    def _delete(self, request: Any, caller: Caller) -> Any:
         identity = self._identity(request)
-        self._check_owner(identity, context, "delete it")
+        self._check_owner(identity, caller, "delete it")
         _, shown = self._shell.views.render(identity, self._shell.now_ns())
         self._shell.step("delete", lambda book, now_ns: book.delete(identity, request.uid, now_ns))
         return self._object(identity, self._shell.book.journal.revision, shown)
 
-    def _hold(self, request: Any, context: Any) -> Any:
+    def _hold(self, request: Any, caller: Caller) -> Any:
         identity = self._identity(request.object)
-        self._check_owner(identity, context, "hold it")
+        self._check_owner(identity, caller, "hold it")
         drain = request.drain
         self._shell.step("hold", lambda book, now_ns: book.hold(identity, drain, now_ns))
-        return self._render(identity)
+        return self._render(identity, caller)
 
-    def _resume(self, request: Any, context: Any) -> Any:
+    def _resume(self, request: Any, caller: Caller) -> Any:
         identity = self._identity(request)
-        self._check_owner(identity, context, "resume it")
+        self._check_owner(identity, caller, "resume it")
         self._shell.step("resume", lambda book, now_ns: book.resume(identity, now_ns))
-        return self._render(identity)
+        return self._render(identity, caller)
 
-    def _check_owner(self, identity: ObjectId, context: Any, what: str) -> None:
-        caller = self._permissions.caller(context)
+    def _check_owner(self, identity: ObjectId, caller: Caller, what: str) -> None:
         kind, namespace, name = identity
         if kind == "Workload":
             record = self._shell.book.find(namespace, name)
-            self._permissions.as_owner(caller, record.user, record.node, what)
+            check(caller, Act.CHANGE_WORKLOAD, self._whose(record), f"{what}: {record.key}")
         else:
-            self._permissions.as_admin(caller, what)
+            act = Act.DELETE_NODE if kind == "Node" else Act.CHANGE_OBJECTS
+            check(caller, act, what=f"{what}: {kind} {name[:LONGEST]}")
+
+    def _whose(self, record: WorkloadRecord) -> Target:
+        pods = self._shell.book.nodes.of_workload(record.key).values()
+        return owned(record, frozenset(one.node for one in pods))
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _get(self, request: Any, context: Any) -> Any:
-        return self._render(self._identity(request))
+    def _get(self, request: Any, caller: Caller) -> Any:
+        identity = self._identity(request)
+        self._check_sight(identity, caller)
+        return self._render(identity, caller)
 
-    def _list(self, request: Any, context: Any) -> Any:
+    def _check_sight(self, identity: ObjectId, caller: Caller) -> None:
+        kind, namespace, name = identity
+        if kind != "Workload":
+            check(caller, Act.LIST, what=kind)
+        elif not may(caller, Act.SEE_WORKLOAD):  # not everybody's: then whose it is decides
+            record = self._shell.book.find(namespace, name)
+            check(caller, Act.SEE_WORKLOAD, self._whose(record), f"Workload {record.key}")
+
+    def _list(self, request: Any, caller: Caller) -> Any:
+        check(caller, Act.LIST)
         kind = _kind(request.kind)
         limit = min(request.limit or PAGE, PAGE)
-        after = tuple(json.loads(request.after)) if request.after else None
+        after = _after(request.after)
         page: list[Any] = []
         following = ""
         for identity in self._shell.views.identities(kind, request.namespace):
@@ -136,7 +156,7 @@ class UsersApi:
                 following = json.dumps([page[-1].kind, page[-1].namespace, page[-1].name])
                 break
             if self._is_in(identity, request.queue):
-                page.append(self._render(identity))
+                page.append(self._render(identity, caller))
         return self._wire.ListResponse(
             objects=page, next=following, revision=self._shell.book.journal.revision
         )
@@ -150,12 +170,14 @@ class UsersApi:
         status = self._shell.views.status(key, self._shell.now_ns())
         return queue in (record.workload.queue_name, status.cluster_queue)
 
-    def _explain(self, request: Any, context: Any) -> Any:
+    def _explain(self, request: Any, caller: Caller) -> Any:
         identity = self._identity(request)
         record = self._shell.book.find(*identity[1:], uid=request.uid)
+        check(caller, Act.SEE_WORKLOAD, self._whose(record), f"Workload {record.key}")
         now_ns = self._shell.now_ns()
         status = self._shell.views.status(record.key, now_ns, fresh=True)
         _, shown = self._shell.views.render(identity, now_ns)
+        self._hide(shown, record, caller)
         events = self._shell.store.events(f"Workload/{record.key}", 20)
         shown["events"] = [
             {"revision": e.revision, "atUnixSeconds": e.at_ns / 1e9, "kind": e.kind, "text": e.text}
@@ -177,7 +199,8 @@ class UsersApi:
         queue, ahead = status.cluster_queue, max(0, status.position - 1)
         return explain(engine, workload, queue, status.reason, status.message, now_ns, ahead)
 
-    def _server(self, request: Any, context: Any) -> Any:
+    def _server(self, request: Any, caller: Caller) -> Any:
+        check(caller, Act.SEE_SERVER)
         book = self._shell.book
         return self._wire.ServerInfo(
             version=self._version,
@@ -189,32 +212,48 @@ class UsersApi:
             why_not_ready=self._shell.why_not_ready,
         )
 
-    async def _watch(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+    async def _watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+        check(caller, Act.LIST)
         kind = _kind(request.kind)
         changes = self._shell.subscribe()  # before listing: no change may fall in between
         try:
-            known = set()
-            for identity in list(self._shell.views.identities(kind, request.namespace)):
-                if self._is_in(identity, request.queue):
-                    known.add(identity)
-                    yield self._update("ADDED", identity)
+            known: set[ObjectId] = set()
+            for chunk in _batched(self._shell.views.identities(kind, request.namespace), CHUNK):
+                # A list of all there is takes long: each part of it waits for its turn.
+                for update in await self._calls.turns.run(
+                    caller,
+                    lambda chunk=chunk: self._added(chunk, request.queue, known, caller),  # type: ignore[misc]
+                ):
+                    yield update
             yield self._wire.ObjectUpdate(event="BOOKMARK")
             while True:
                 identity = await changes.next()
                 if identity[0] != kind or request.namespace not in ("", identity[1]):
                     continue
-                update = self._changed(identity, request.queue, known)
+                update = self._changed(identity, request.queue, known, caller)
                 if update is not None:
                     yield update
         finally:
             changes.close()
 
-    def _changed(self, identity: ObjectId, queue: str, known: set[ObjectId]) -> Any:
+    def _added(
+        self, chunk: Iterable[ObjectId], queue: str, known: set[ObjectId], caller: Caller
+    ) -> list[Any]:
+        found = []
+        for identity in chunk:
+            with contextlib.suppress(Refused, KeyError):  # gone since the list was made
+                if self._is_in(identity, queue):
+                    found.append(self._update("ADDED", identity, caller))
+                    known.add(identity)
+        return found
+
+    def _changed(self, identity: ObjectId, queue: str, known: set[ObjectId], caller: Caller) -> Any:
         """What a watcher is told of a change; None when it is not its business."""
         try:
             if not self._is_in(identity, queue):
                 return None
-            update = self._update("MODIFIED" if identity in known else "ADDED", identity)
+            event = "MODIFIED" if identity in known else "ADDED"
+            update = self._update(event, identity, caller)
         except (Refused, KeyError):
             if identity not in known:
                 return None
@@ -224,27 +263,39 @@ class UsersApi:
         known.add(identity)
         return update
 
-    def _update(self, event: str, identity: ObjectId) -> Any:
-        return self._wire.ObjectUpdate(event=event, object=self._render(identity))
+    def _update(self, event: str, identity: ObjectId, caller: Caller) -> Any:
+        return self._wire.ObjectUpdate(event=event, object=self._render(identity, caller))
 
-    async def _follow(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+    async def _follow(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         key = WorkloadKey(f"{request.namespace}/{request.name}")
+        record = self._shell.book.workloads.records.get(key)
+        whose = self._whose(record) if record is not None else None
+        if record is not None or not caller.nodes:  # of what is gone a node may hear that it is
+            check(caller, Act.SEE_WORKLOAD, whose, f"Workload {key}")
         async for status in self._shell.follow(key, request.uid):
             yield write_status(self._wire, status)
 
     # -- helpers ----------------------------------------------------------------------------------
 
     def _identity(self, request: Any) -> ObjectId:
+        """Of something that may be there: whatever name an earlier version let in can be looked
+        for, and deleted."""
         kind = _kind(request.kind)
-        name = text(request.name, "name", 253)
-        if not name:
+        if not request.name:
             raise Refused("invalid", "name: is missing")
-        namespace = text(request.namespace, "namespace", 63) or "default"
-        return (kind, "" if kind in (*CLUSTER_WIDE, "Node") else namespace, name)
+        namespace = request.namespace or "default"
+        return (kind, "" if kind in (*CLUSTER_WIDE, "Node") else namespace, request.name)
 
-    def _render(self, identity: ObjectId) -> Any:
+    def _render(self, identity: ObjectId, caller: Caller) -> Any:
         revision, shown = self._shell.views.render(identity, self._shell.now_ns())
+        if identity[0] == "Workload":
+            self._hide(shown, self._shell.book.find(*identity[1:]), caller)
         return self._object(identity, revision, shown)
+
+    def _hide(self, shown: dict[str, Any], record: WorkloadRecord, caller: Caller) -> None:
+        """What is its user's alone: people put passwords on command lines."""
+        if "command" in shown["sluice"] and not may(caller, Act.SEE_COMMAND, self._whose(record)):
+            del shown["sluice"]["command"]
 
     def _object(self, identity: ObjectId, revision: int, shown: Any) -> Any:
         kind, namespace, name = identity
@@ -255,6 +306,12 @@ class UsersApi:
             revision=revision,
             json=json.dumps(shown, default=str),
         )
+
+
+def _batched(every: Iterable[ObjectId], size: int) -> Iterator[list[ObjectId]]:
+    left = iter(every)
+    while part := list(islice(left, size)):
+        yield part
 
 
 def _kind(name: str) -> str:
@@ -276,7 +333,7 @@ def _documents(texts: Any) -> list[dict[str, Any]]:
             found = json.loads(one, parse_constant=_no_constant)
             if not isinstance(found, dict):
                 raise ValueError("is no object with fields")
-            _check_depth(found)
+            _check_inside(found)
             documents.append(found)
         except RecursionError:
             problems.append(Problem(where, f"is nested deeper than {DEEPEST}"))
@@ -291,12 +348,30 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _check_depth(value: object, depth: int = 0) -> None:
+def _check_inside(value: object, depth: int = 0) -> None:
+    """Raises RecursionError, ValueError."""
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, dict):
-        for item in value.values():
-            _check_depth(item, depth + 1)
+        for key, item in value.items():
+            _check_inside(key, depth + 1)
+            _check_inside(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check_depth(item, depth + 1)
+            _check_inside(item, depth + 1)
+    elif isinstance(value, str) and not value.isascii():
+        value.encode()  # half of a surrogate pair is no text, and neither disk nor wire takes it
+
+
+def _after(text: str) -> ObjectId | None:
+    """`next` of the page before. Raises Refused."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or len(found) != 3 or not all(isinstance(x, str) for x in found):
+        raise Refused("invalid", "after: is not `next` of a page before")
+    kind, namespace, name = found
+    return (kind, namespace, name)

@@ -39,7 +39,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "delete": ("change", "Delete objects; a workload that runs is stopped first."),
 }
 """Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
-BEFORE_VERB: Final = ("--server", "--ca", "--certificate", "--key", "--server-name")
+BEFORE_VERB: Final = ("--server", "--ca", "--certificate", "--key", "--token-file", "--server-name")
 """Options that every verb which talks to the service has: taken before it too, as kubectl does."""
 
 

@@ -11,16 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from queuecontroller.cli.files import path
-from queuecontroller.config import SECTIONS, ConfigError
+from queuecontroller.config import SECTIONS, SYSTEM_SOCKET, ConfigError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=path, metavar="FILE", help="TOML; see docs/queue.md")
-    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC (default: 127.0.0.1:9465)")
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        help=f'Unix socket (default: {SYSTEM_SOCKET} as root or as a service; "none": no socket)',
+    )
+    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC over TCP; needs TLS")
     parser.add_argument(
         "--metrics-listen",
         metavar="ADDRESS:PORT",
         help='/metrics, /healthz, /readyz (default: 127.0.0.1:9466; "": none)',
+    )
+    parser.add_argument(
+        "--probes-listen", metavar="ADDRESS:PORT", help="/healthz and /readyz for probes alone"
     )
     parser.add_argument("--database", type=path, metavar="FILE", help="SQLite file of the queue")
     parser.add_argument("--tls-certificate", type=path, metavar="FILE", help="PEM, the server's")
@@ -31,7 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="callers need a certificate of this authority",
     )
-    parser.add_argument("--tls-admins", metavar="NAMES", help="who may apply, delete and hold")
+    parser.add_argument("--tls-admins", metavar="NAMES", help="names in certificates: admins")
+    parser.add_argument(
+        "--restored",
+        action="store_true",
+        help="the database is an old copy: go past every term and revision that nodes may have"
+        " seen, and take over what they bring of what is missing; once, not in a unit",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -54,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         for problem in problems:
             print(f"sluice-queue: {problem}", file=sys.stderr)
         return root.EXIT_USAGE
-    return root.serve(settings, dict(os.environ))
+    return root.serve(settings, dict(os.environ), restored=options.restored)
 
 
 def _overrides(
@@ -62,10 +76,12 @@ def _overrides(
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
     """By section and key, and what is wrong with a --set."""
     found: dict[str, dict[str, object]] = {}
-    paths = {"database", "certificate", "key", "client_ca"}
+    paths = {"database", "certificate", "key", "client_ca", "socket"}
     for section, flag in (
+        ("server", "socket"),
         ("server", "listen"),
         ("server", "metrics_listen"),
+        ("server", "probes_listen"),
         ("server", "database"),
         ("tls", "tls_certificate"),
         ("tls", "tls_key"),
@@ -77,7 +93,7 @@ def _overrides(
             continue
         name = flag.removeprefix("tls_")
         found.setdefault(section, {})[name] = (
-            str(Path(value).absolute()) if value and name in paths else value
+            str(Path(value).absolute()) if value not in ("", "none") and name in paths else value
         )
     problems = []
     for text in options.set:

@@ -14,15 +14,12 @@ from typing import Any, Final
 import yaml
 
 from queuecontroller.adapters.client import Client, Door, DoorUnusable, Refused, Unreachable
-from queuecontroller.adapters.tls_probe import speaks_tls
 from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
-from queuecontroller.config import split_address
+from queuecontroller.config import SYSTEM_SOCKET, user_socket
 from queuecontroller.manifests.documents import misread_of
 from queuecontroller.manifests.sources import Source, sources_of
-
-DEFAULT_ADDRESS: Final = "127.0.0.1:9465"
 
 _KINDS: Final = {
     "Workload": ("workloads", "wl", "job", "jobs"),
@@ -55,8 +52,9 @@ def add_door(parser: argparse.ArgumentParser) -> None:
     door = parser.add_argument_group("where the service is")
     door.add_argument(
         "--server",
-        metavar="ADDRESS:PORT",
-        help=f"default: $SLUICE_QUEUE_SERVER, then {DEFAULT_ADDRESS}",
+        metavar="ADDRESS",
+        help="unix:/PATH or, with --ca, ADDRESS:PORT (default: $SLUICE_QUEUE_SERVER, then the"
+        f" socket of this machine, unix:{SYSTEM_SOCKET})",
     )
     door.add_argument(
         "--ca", type=path, metavar="FILE", help="PEM of the server's authority ($SLUICE_QUEUE_CA)"
@@ -65,6 +63,12 @@ def add_door(parser: argparse.ArgumentParser) -> None:
         "--certificate", type=path, metavar="FILE", help="our own, PEM ($SLUICE_QUEUE_CERTIFICATE)"
     )
     door.add_argument("--key", type=path, metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
+    door.add_argument(
+        "--token-file",
+        type=path,
+        metavar="FILE",
+        help="a Kubernetes token, instead of a certificate ($SLUICE_QUEUE_TOKEN_FILE)",
+    )
     door.add_argument(
         "--server-name",
         metavar="NAME",
@@ -100,17 +104,25 @@ def kind_of(word: str) -> str:
     return kind
 
 
+def default_address() -> str:
+    """The machine's controller where there is one, else the one that this user runs."""
+    own = user_socket(os.environ)
+    there = SYSTEM_SOCKET.exists() or not own.exists() or os.geteuid() == 0
+    return f"unix:{SYSTEM_SOCKET if there else own}"
+
+
 @contextlib.contextmanager
 def connect(options: argparse.Namespace) -> Iterator[Client]:
     """A client of the service; its refusals become Failed."""
     environment = os.environ
-    address = options.server or environment.get("SLUICE_QUEUE_SERVER") or DEFAULT_ADDRESS
+    address = options.server or environment.get("SLUICE_QUEUE_SERVER") or default_address()
     door = Door(
         address=address,
         ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
         certificate=options.certificate or environment.get("SLUICE_QUEUE_CERTIFICATE", ""),
         key=options.key or environment.get("SLUICE_QUEUE_KEY", ""),
         server_name=options.server_name or environment.get("SLUICE_QUEUE_SERVER_NAME", ""),
+        token_file=options.token_file or environment.get("SLUICE_QUEUE_TOKEN_FILE", ""),
     )
     try:
         wire = Wire(find_descriptors())
@@ -123,13 +135,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     except DoorUnusable as error:
         raise Failed(EXIT_USAGE, str(error)) from None
     except Unreachable as error:
-        why = "is `sluice-queue serve` running there?"
-        if not door.ca and speaks_tls(*split_address(address)):
-            why = (
-                "it speaks TLS: give --ca, --certificate and --key, or set $SLUICE_QUEUE_CA,"
-                " $SLUICE_QUEUE_CERTIFICATE and $SLUICE_QUEUE_KEY"
-            )
-        raise Failed(EXIT_UNREACHABLE, f"{error}; {why}") from None
+        raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
     except Refused as refused:
         usage = refused.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
         raise Failed(EXIT_USAGE if usage else EXIT_NO, str(refused)) from None

@@ -7,17 +7,20 @@ before anybody may hear of it. The shell calls one method at a time.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from queuecontroller.access import Act, Caller, check
+from queuecontroller.access.identity import OPERATOR
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.model import StopPolicy, WorkloadKey
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.manifests.reader import ManifestError, Problem
-from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.names import LONGEST, wrong_names
 from queuecontroller.records import (
     Change,
     Desired,
@@ -27,6 +30,7 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 
+from .authority import as_said, checks_said, only_checks
 from .catalogue import OBJECT_KINDS, WORKLOAD_KINDS, Catalogue, Identity, identify, with_stop_policy
 from .journal import Journal
 from .node_desk import NodeDesk
@@ -35,6 +39,12 @@ from .room import NodesRoom
 from .submission import Refused, Submission, record_of, records_of
 from .workloads import Workloads
 
+TERM_GAP: Final = 1000
+"""How far a term jumps when somebody says that the database is an old copy: as many starts may be
+missing in it."""
+MOST_COPIES_BY_USER: Final = 1000
+"""Workloads that one object of somebody who is no admin may stand for: each takes time in the one
+loop that serves everybody."""
 MOST_FINISHED: Final = 10_000
 """Finished workloads kept to be looked at; the oldest go first."""
 
@@ -55,6 +65,8 @@ class BookSettings:
     requeue_lost: bool = False
     grace_s: float = 30.0
     keep_finished_s: float = 86_400.0
+    most_per_user: int = 10_000
+    """Workloads of one user, finished ones too."""
 
 
 class Book:
@@ -83,12 +95,17 @@ class Book:
     def _record(self, key: WorkloadKey) -> WorkloadRecord | None:
         return self.workloads.records.get(key)
 
-    def restore(self, snapshot: Snapshot, now_ns: int) -> None:
-        """Takes over what the database holds. Raises ManifestError for an object that this version
-        cannot read."""
+    def restore(self, snapshot: Snapshot, now_ns: int, restored: bool = False) -> None:
+        """Takes over what the database holds. `restored`: somebody who should know says that it is
+        an old copy. Raises ManifestError for an object that this version cannot read."""
         journal = self.journal
         journal.cluster_id = snapshot.cluster_id
         journal.term, journal.revision = snapshot.term, snapshot.revision
+        journal.forgotten = snapshot.forgotten
+        self.nodes.seals.key = snapshot.seal_key
+        if restored:
+            term = journal.term + TERM_GAP
+            self.nodes.note_restored("Server", "as told", term, journal.revision, now_ns)
         for record in snapshot.objects:
             self.catalogue.put(record, self.engine)
         self._share_admission(now_ns)
@@ -111,23 +128,34 @@ class Book:
     # -- objects ----------------------------------------------------------------------------------
 
     def apply(
-        self, documents: Sequence[Mapping[str, Any]], dry_run: bool, now_ns: int
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        dry_run: bool,
+        now_ns: int,
+        caller: Caller = OPERATOR,
     ) -> list[Applied]:
-        """All of them or none. Raises ManifestError with every mistake, Refused."""
+        """All of them or none. Raises ManifestError with every mistake, Refused, Denied."""
         problems: list[Problem] = []
         objects: list[tuple[Identity, Mapping[str, Any]]] = []
-        submitted: list[tuple[Identity, Mapping[str, Any]]] = []
+        submitted: list[tuple[Identity, Mapping[str, Any], list[WorkloadRecord]]] = []
+        added: Counter[str] = Counter()
         applied: list[Applied] = []
         for number, document in enumerate(documents):
             try:
                 who = identify(document)
+                wrong = [
+                    Problem(f"{who.kind}.{where}", what) for where, what in wrong_names(document)
+                ]
+                if wrong and (who.kind in OBJECT_KINDS or who.kind in WORKLOAD_KINDS):
+                    raise ManifestError(wrong)
                 if who.kind in OBJECT_KINDS:
+                    check(caller, Act.CHANGE_OBJECTS, what=str(who))
                     self.catalogue.read(document)
                     objects.append((who, document))
                 elif who.kind in WORKLOAD_KINDS:
-                    for record in records_of(document, who, self.catalogue):
-                        self._check_change(record)
-                    submitted.append((who, document))
+                    records = self._said(document, who, caller)
+                    added[caller.user] += sum(r.key not in self.workloads.records for r in records)
+                    submitted.append((who, document, records))
                 else:
                     applied.append(Applied(who, "passed over"))
             except ManifestError as error:
@@ -138,15 +166,50 @@ class Book:
         if problems:
             raise ManifestError(problems)
         if dry_run:
-            return [*applied, *(Applied(who, "valid") for who, _ in (*objects, *submitted))]
+            valid = [who for who, _ in objects] + [who for who, _, _ in submitted]
+            return [*applied, *(Applied(who, "valid") for who in valid)]
+        if not caller.admin:
+            for user, count in added.items():
+                self._check_number(user, count)
         put = [Applied(who, self._put_object(who, document)) for who, document in objects]
         changed = [one.who.id for one in put if one.action != "unchanged"]
         if changed:
             self._settle(now_ns, changed)
         applied += put
-        for who, document in submitted:
-            applied += self._put_workloads(who, document, now_ns)
+        for who, document, records in submitted:
+            if objects:  # priorities, transformations: they may be new
+                records = self._said(document, who, caller)
+            applied += self._put_workloads(who, document, records, caller, now_ns)
         return applied
+
+    def _said(
+        self, document: Mapping[str, Any], who: Identity, caller: Caller
+    ) -> list[WorkloadRecord]:
+        """The workloads of a document, as far as they are this caller's to say."""
+        found = []
+        records = records_of(document, who, self.catalogue)
+        if len(records) > MOST_COPIES_BY_USER and not caller.admin:
+            most = f"{len(records)} replicas: more than {MOST_COPIES_BY_USER} take an admin"
+            raise Refused("denied", f"{who}: {most}")
+        for record in records:
+            before = self.workloads.records.get(record.key)
+            if before is not None and only_checks(caller, before):
+                checks_said(document, before, caller, str(who))
+            else:
+                every = self.workloads.records
+                record = as_said(record, document, before, caller, self.catalogue, every)
+                self._check_change(record)
+            found.append(record)
+        return found
+
+    def _check_number(self, user: str, more: int) -> None:
+        have, most = self.workloads.by_user[user], self.settings.most_per_user
+        if have + more > most:
+            raise Refused(
+                "exhausted",
+                f"{user or 'nobody'} has {have} workloads, finished ones among them; {most} is the"
+                " most (workloads.max_per_user): delete some",
+            )
 
     def _put_object(self, who: Identity, document: Mapping[str, Any]) -> str:
         body = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
@@ -184,9 +247,13 @@ class Book:
         self.engine.share_admission(wanted, now_ns)
 
     def _put_workloads(
-        self, who: Identity, document: Mapping[str, Any], now_ns: int
+        self,
+        who: Identity,
+        document: Mapping[str, Any],
+        records: Sequence[WorkloadRecord],
+        caller: Caller,
+        now_ns: int,
     ) -> list[Applied]:
-        records = records_of(document, who, self.catalogue)
         if not records:
             return [Applied(who, "passed over")]
         out = []
@@ -199,7 +266,7 @@ class Book:
             elif before.manifest == record.manifest:
                 out.append(Applied(mine, "unchanged"))
             else:
-                self._reconfigure(before, record, document, now_ns)
+                self._reconfigure(before, record, document, caller, now_ns)
                 out.append(Applied(mine, "configured"))
         return out
 
@@ -237,9 +304,14 @@ class Book:
         before: WorkloadRecord,
         after: WorkloadRecord,
         document: Mapping[str, Any],
+        caller: Caller,
         now_ns: int,
     ) -> None:
         old, new = before.workload, after.workload
+        if only_checks(caller, before):
+            found = checks_said(document, before, caller, str(before.key))
+            self.workloads.change(before.key, replace(old, admission_checks=found), now_ns)
+            return
         changed = replace(
             old,
             pod_sets=new.pod_sets,
@@ -250,11 +322,10 @@ class Book:
             active=new.active,
         )
         if after.kind == "Workload" and document.get("status"):
-            given = read_workload(document)
             changed = replace(
                 changed,
-                admission_checks=given.admission_checks or old.admission_checks,
-                reclaimable_pods=given.reclaimable_pods or old.reclaimable_pods,
+                admission_checks=new.admission_checks or old.admission_checks,
+                reclaimable_pods=new.reclaimable_pods or old.reclaimable_pods,
             )
         self.workloads.records[before.key] = replace(
             before, asks=after.asks, manifest=after.manifest, on_preemption=after.on_preemption
@@ -267,7 +338,11 @@ class Book:
         """The same token again gives the same workload. Raises Refused."""
         known = self._tokens.get(asked.token) if asked.token else None
         if known is not None and known in self.workloads.records:
-            return self.workloads.records[known]
+            found = self.workloads.records[known]
+            if (found.user, found.node) != (asked.user, asked.node):
+                raise Refused("exists", "that token was used for another's submission")
+            return found
+        self._check_number(asked.user, 1)
         record = record_of(asked, self._new_uid(), self.catalogue)
         if record.key in self.workloads.records:
             raise Refused("exists", f"there is a workload {record.key} already")
@@ -277,7 +352,7 @@ class Book:
         """Raises Refused when there is none, or another by that name."""
         record = self.workloads.records.get(WorkloadKey(f"{namespace}/{name}"))
         if record is None or (uid and record.workload.uid != uid):
-            raise Refused("not_found", f"no Workload {namespace}/{name}")
+            raise Refused("not_found", f"no Workload {_shown(namespace)}/{_shown(name)}")
         return record
 
     def delete(self, identity: ObjectId, uid: str, now_ns: int) -> None:
@@ -289,7 +364,7 @@ class Book:
         elif kind == "Node":
             self._delete_node(name)
         elif identity not in self.catalogue.records:
-            raise Refused("not_found", f"no {Identity(*identity)}")
+            raise Refused("not_found", f"no {Identity(*map(_shown, identity))}")
         else:
             self._check_unused(identity)
             self.catalogue.drop(identity, self.engine)
@@ -299,7 +374,7 @@ class Book:
 
     def _delete_node(self, name: str) -> None:
         if name not in self.nodes.nodes:
-            raise Refused("not_found", f"no Node {name}")
+            raise Refused("not_found", f"no Node {_shown(name)}")
         try:
             self.nodes.drop(name, lambda n: f"Node {name} has work of {n} pods: delete that first")
         except ValueError as error:
@@ -352,7 +427,7 @@ class Book:
             raise Refused("invalid", f"a {kind} cannot be held, only queues and workloads can")
         record_ = self.catalogue.records.get(identity)
         if record_ is None:
-            raise Refused("not_found", f"no {Identity(*identity)}")
+            raise Refused("not_found", f"no {Identity(*map(_shown, identity))}")
         document = json.loads(with_stop_policy(record_.body, policy))
         self._put_object(Identity(*identity), document)
         self._settle(now_ns, [identity])
@@ -408,3 +483,8 @@ class Book:
                 if one.desired is Desired.RUN and workload.is_true(EVICTED):
                     wrong.append(f"{key}: told to run on {one.node} although evicted")
         return wrong
+
+
+def _shown(name: str) -> str:
+    """A name that was asked for may be anything."""
+    return name[:LONGEST] + ("…" if len(name) > LONGEST else "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.usage_history import UsageRecord
 from queuecontroller.records import (
     Assignment,
     Change,
     Event,
+    Gap,
     NodeRecord,
     ObjectId,
     ObjectRecord,
@@ -15,12 +18,16 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 
+MOST_GAPS: Final = 16
+"""Restored copies remembered; a node with work from before that many has long connected."""
+
 
 class Journal:
     def __init__(self) -> None:
         self.cluster_id = ""
         self.term = 0
         self.revision = 0
+        self.forgotten: tuple[Gap, ...] = ()
         self._change = Change("")
         self.touched: set[ObjectId] = set()
         """Objects whose watchers have news once the change is written."""
@@ -36,6 +43,17 @@ class Journal:
         change, self._change = self._change, Change("")
         change.label, change.revision, change.term = label, self.revision, self.term
         return change
+
+    def forget_up_to(self, revision: int, gap: int) -> None:
+        """The database is an old copy: goes past everything anybody may have seen, and remembers
+        what is missing."""
+        upper = max(revision, self.revision) + gap
+        self.forgotten = (*self.forgotten, (self.revision, upper))[-MOST_GAPS:]
+        self.revision = upper
+        self._change.forgotten = self.forgotten
+
+    def has_forgotten(self, revision: int) -> bool:
+        return any(low < revision <= high for low, high in self.forgotten)
 
     def put_object(self, record: ObjectRecord) -> None:
         identity = (record.kind, record.namespace, record.name)

@@ -6,7 +6,6 @@ names, and what is already known changes nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -66,22 +65,22 @@ class NodeDesk:
     # -- sessions ---------------------------------------------------------------------------------
 
     def connect(self, hello: Hello, now_ns: int) -> tuple[Node, list[Assignment]]:
-        """A new session and the complete set of decisions for it. Raises Superseded."""
+        """A new session and the complete set of decisions for it. Raises Superseded, Unproven."""
         before = {one.key for one in self._nodes.of_node(hello.node)}
-        node, remembers_more = self._nodes.connect(hello, now_ns)
+        node = self._nodes.connect(hello, now_ns)
         held = {one.key: one for one in hello.held}
         for one in hello.held:
-            self._take_held(node, one, remembers_more, now_ns)
+            self._take_held(node, one, now_ns)
         for key in before - held.keys():
             self._vanished(key, now_ns)
         self._withdraw_orphans(hello, now_ns)
         self._workloads.place_waiting(now_ns)
         return node, self._nodes.decisions_after(hello.node, -1)
 
-    def _take_held(self, node: Node, held: Held, remembers_more: bool, now_ns: int) -> None:
+    def _take_held(self, node: Node, held: Held, now_ns: int) -> None:
         one = self._nodes.assignments.get(held.key)
         if one is None or one.node != node.name or one.uid != held.uid:
-            if remembers_more and one is None and held.state in (*_LIVE, "offered"):
+            if one is None and held.state in (*_LIVE, "offered"):
                 self._adopt(node, held, now_ns)
             return  # not ours any more: it is not in the answer, so the node stops it
         said = Said(
@@ -120,28 +119,34 @@ class NodeDesk:
             self._workloads.evict(key.workload, NODE_LOST, message, None, now_ns)
 
     def _adopt(self, node: Node, held: Held, now_ns: int) -> None:
-        """Work the database has forgotten, from the row the node kept for it."""
+        """Work the database has forgotten, from the row that we sealed and the node kept."""
+        row = self._nodes.adoptable(node.name, held)
+        if row is None:
+            return
         try:
-            row = json.loads(held.record)
-            record: WorkloadRecord = read_plain(WorkloadRecord, row["workload"])
-            one: Assignment = read_plain(Assignment, row["assignment"])
-        except (ValueError, TypeError, KeyError) as error:
+            record: WorkloadRecord = read_plain(WorkloadRecord, row.body["workload"])
+            one: Assignment = read_plain(Assignment, row.body["assignment"])
+        except (ValueError, TypeError, KeyError) as error:  # of another version of ours
             self._journal.note(
                 "NotAdopted", f"Workload/{held.workload}", f"from {node.name}: {error}", now_ns
             )
             return
-        if record.key != held.workload or one.uid != held.uid or one.node != node.name:
+        if (record.key, one.key, one.uid) != (held.workload, held.key, held.uid):
             return
         known = self._workloads.records.get(record.key)
+        if known is not None and known.workload.uid != held.uid:
+            return  # the name is another's by now
         if known is None or (known.attempt <= record.attempt and known.workload.admission is None):
             if known is not None:
                 self._workloads.engine.delete(record.key, now_ns)
+                record = replace(record, manifest=known.manifest, token=known.token)
             self._workloads.restore(record, now_ns)
             self._journal.put_workload(record)
-        elif known.workload.uid != held.uid or known.workload.is_true(FINISHED):
+        elif known.workload.is_true(FINISHED):
             return
         state = _LIVE.get(held.state, PodState.DECIDED)
-        self._nodes.adopt(replace(one, state=state, gpus=held.gpus or one.gpus))
+        gpus = one.gpus or self._own_shares(one, held.gpus)
+        self._nodes.adopt(replace(one, state=state, gpus=gpus))
         self._journal.note("Adopted", f"Workload/{record.key}", f"from {node.name}", now_ns)
 
     def _withdraw_orphans(self, hello: Hello, now_ns: int) -> None:
@@ -213,11 +218,21 @@ class NodeDesk:
     ) -> None:
         if attempt > one.attempt or (attempt < one.attempt and one.desired is Desired.RUN):
             return  # what it says is about another admission
-        one = self._nodes.note_state(one, state, gpus, now_ns)
+        one = self._nodes.note_state(one, state, self._own_shares(one, gpus), now_ns)
         self._workloads.mark_ready(one.workload, now_ns)
         if state is PodState.PAUSED:
             self._workloads.complete_eviction(one.workload, now_ns)
             self._workloads.place_waiting(now_ns)
+
+    def _own_shares(self, one: Assignment, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
+        """What it says it gave, if that is of its own GPUs, each once; else as decided."""
+        node = self._nodes.nodes[one.node]
+        reported = {gpu.uuid: gpu for gpu in node.capacity.gpus}
+        for share in gpus:
+            gpu = reported.get(share.uuid)
+            if gpu is None or share.memory_bytes > gpu.memory_bytes:
+                return ()
+        return gpus if len({(s.uuid, s.mig_start) for s in gpus}) == len(gpus) else ()
 
     def _refused(self, one: Assignment, said: Said, now_ns: int) -> None:
         if said.attempt != one.attempt:
@@ -252,9 +267,12 @@ class NodeDesk:
                     self._workloads.evict(one.workload, NODE_LOST, message, None, now_ns)
 
     def row_of(self, one: Assignment) -> str:
-        """What the node keeps for a controller that forgets."""
+        """What the node keeps for a controller that forgets, under our seal. Not what its user
+        wrote: a manifest has environments and with them secrets, a command line may, and the token
+        is its submitter's."""
         record = self._workloads.records.get(one.workload)
         if record is None:
             return ""
-        row = {"workload": write_plain(record), "assignment": write_plain(one)}
-        return json.dumps(row, separators=(",", ":"))
+        bare = replace(record, manifest="", command="", token="")
+        row = {"workload": write_plain(bare), "assignment": write_plain(one)}
+        return self._nodes.seal_row(one, row)

@@ -8,9 +8,9 @@ then the node itself pauses that work when its lease ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.placement.capacity import NOTHING, NodeCapacity
@@ -23,10 +23,14 @@ from queuecontroller.records import (
     PodState,
 )
 
+from .gpu_owners import GpuOwners
 from .journal import Journal
+from .seals import Fence, Row, Seals
 
 REVISION_GAP: Final = 1_000_000
 """How far past a node's memory a restored database jumps: other nodes may have seen more."""
+EPOCH_GAP: Final = 1_000_000
+"""How far a node's word may move its own epoch: a database that was lost begins at 0."""
 SECOND_NS: Final = 1_000_000_000
 
 
@@ -36,6 +40,10 @@ class StaleEpoch(Exception):
 
 class Superseded(Exception):
     """Another controller has taken over: this one must decide nothing more."""
+
+
+class Unproven(Exception):
+    """A node claims to have obeyed a later controller, or more decisions, and cannot show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class Hello:
     held: tuple[Held, ...] = ()
     waiting: frozenset[WorkloadKey] = frozenset()
     capacity: NodeCapacity = NOTHING
+    proof: str = ""
+    """The newest sealed fence it was given."""
 
 
 @dataclass(slots=True)
@@ -114,6 +124,13 @@ class Nodes:
         """Times a node remembered more than the database did."""
         self.stale_total = 0
         """Messages of earlier sessions, refused."""
+        self.unproven_total = 0
+        """Times a node claimed to have seen more than we know, without proof: one of the two is
+        broken, or lies."""
+        self.duplicates_total = 0
+        """GPUs that a node reported although another node has them."""
+        self.seals = Seals()
+        self._owners = GpuOwners()
 
     def restore(
         self, nodes: Iterable[NodeRecord], assignments: Iterable[Assignment], now_ns: int
@@ -190,49 +207,119 @@ class Nodes:
 
     # -- sessions ---------------------------------------------------------------------------------
 
-    def connect(self, hello: Hello, now_ns: int) -> tuple[Node, bool]:
-        """A new session. True: the node remembers what the database does not, so that work it
-        holds and we do not know is ours. Raises Superseded."""
+    def connect(self, hello: Hello, now_ns: int) -> Node:
+        """A new session. Raises Superseded, Unproven."""
         journal = self._journal
         node = self.nodes.get(hello.node)
-        foreign = bool(hello.cluster_id) and hello.cluster_id != journal.cluster_id
         known = node is not None and node.connected
-        behind = not foreign and (
-            hello.seen_revision > journal.revision
-            # A term begins with its process: before the first contact nobody can have seen it.
-            or (hello.seen_term > journal.term if known else hello.seen_term >= journal.term)
-        )
-        if behind and known:
-            raise Superseded(
-                f"node {hello.node} has obeyed term {hello.seen_term}, this controller has"
-                f" {journal.term}: another one took over"
-            )
-        if behind:
-            self.regressions_total += 1
-            journal.term = max(journal.term, hello.seen_term) + 1
-            journal.revision = max(journal.revision, hello.seen_revision) + REVISION_GAP
-            journal.note(
-                "Restored",
-                f"Node/{hello.node}",
-                f"the node remembers term {hello.seen_term} and revision {hello.seen_revision}:"
-                " the database is an old copy; its work is taken over",
-                now_ns,
-            )
+        if not self.is_foreign(hello) and self._is_ahead(
+            hello.seen_term, hello.seen_revision, known
+        ):
+            seen = self._proven(hello)
+            if seen is None or not self._is_ahead(seen.term, seen.revision, known):
+                self.unproven_total += 1
+                raise Unproven(
+                    f"node {hello.node} says that it has obeyed term {hello.seen_term} and revision"
+                    f" {hello.seen_revision}, this controller has {journal.term} and"
+                    f" {journal.revision}, and it shows no seal of this controller for it. If the"
+                    " database is an old copy, start once with `sluice-queue serve --restored`"
+                )
+            if known:
+                raise Superseded(
+                    f"node {hello.node} has obeyed term {seen.term}, this controller has"
+                    f" {journal.term}: another one took over"
+                )
+            why = f"the node remembers term {seen.term} and revision {seen.revision}"
+            self.note_restored(f"Node/{hello.node}", why, seen.term, seen.revision, now_ns)
         record = node.record if node is not None else NodeRecord(hello.node, 0)
         record = replace(
             record,
-            epoch=max(record.epoch, hello.epoch) + 1,
+            epoch=max(record.epoch, min(hello.epoch, record.epoch + EPOCH_GAP)) + 1,
             boot_id=hello.boot_id,
             seen_ns=now_ns,
             lost=False,
         )
         usage = node.usage if node is not None else {}
-        node = Node(record, hello.capacity, True, hello.version, 0, usage=usage)
+        capacity = self._own_gpus(hello.node, hello.capacity, now_ns)
+        node = Node(record, capacity, True, hello.version, 0, usage=usage)
         node.lease_until_ns = now_ns + self._lease_ns
         self.nodes[hello.node] = node
         self.version += 1
         journal.put_node(record)
-        return node, behind or foreign
+        return node
+
+    def is_foreign(self, hello: Hello) -> bool:
+        """It last obeyed a controller with another database."""
+        return bool(hello.cluster_id) and hello.cluster_id != self._journal.cluster_id
+
+    def _is_ahead(self, term: int, revision: int, known: bool) -> bool:
+        """Whether somebody who has seen these has seen more than this database."""
+        journal = self._journal
+        # A term begins with its process: before the first contact nobody can have seen it.
+        return revision > journal.revision or (
+            term > journal.term if known else term >= journal.term
+        )
+
+    def _proven(self, hello: Hello) -> Fence | None:
+        """The most that the node can show under our seal. Nodes of the release before have no
+        proof of their own, but the rows of their work."""
+        sealed = [self.seals.open_fence(hello.proof)]
+        sealed += [row.fence for one in hello.held if (row := self.seals.open_row(one.record))]
+        mine = [
+            one
+            for one in sealed
+            if one is not None
+            and one.node == hello.node
+            and one.cluster_id == self._journal.cluster_id
+        ]
+        if not mine:
+            return None
+        return replace(
+            mine[0],
+            term=max(one.term for one in mine),
+            revision=max(one.revision for one in mine),
+        )
+
+    def note_restored(self, subject: str, why: str, term: int, revision: int, now_ns: int) -> None:
+        """The database is an old copy: goes past what was seen."""
+        journal = self._journal
+        self.regressions_total += 1
+        journal.term = max(journal.term, term) + 1
+        journal.forget_up_to(revision, REVISION_GAP)
+        journal.note(
+            "Restored",
+            subject,
+            f"{why}: the database is an old copy; what nodes bring of what it lacks is taken over",
+            now_ns,
+        )
+
+    def fence(self, node: str, revision: int) -> str:
+        """Sealed: what this node has been told of."""
+        journal = self._journal
+        return self.seals.fence(Fence(journal.cluster_id, node, journal.term, revision))
+
+    def seal_row(self, one: Assignment, body: Mapping[str, Any]) -> str:
+        journal = self._journal
+        return self.seals.row(Fence(journal.cluster_id, one.node, journal.term, one.revision), body)
+
+    def adoptable(self, node: str, held: Held) -> Row | None:
+        """The row, if it is one that we gave this node and have forgotten since."""
+        row = self.seals.open_row(held.record)
+        if row is None or row.fence.node != node:
+            return None
+        if row.fence.cluster_id == self._journal.cluster_id:
+            return row if self._journal.has_forgotten(row.fence.revision) else None
+        return row
+
+    def _own_gpus(self, name: str, capacity: NodeCapacity, now_ns: int) -> NodeCapacity:
+        before = self._owners.refused.get(name, frozenset())
+        capacity = self._owners.take(name, capacity)
+        for uuid in sorted(self._owners.refused.get(name, frozenset()) - before):
+            self.duplicates_total += 1
+            owner = self._owners.owner(uuid)
+            what = f"reports GPU {uuid}, which is {owner}'s: it takes no work here"
+            self._journal.note("DuplicateGpu", f"Node/{name}", what, now_ns)
+        return capacity
 
     def session(self, name: str, epoch: int) -> Node:
         """The node, if this is its session. Raises StaleEpoch."""
@@ -254,6 +341,7 @@ class Nodes:
         was_ready = self.ready(node, now_ns)
         node.sequence = sequence
         node.lease_until_ns = now_ns + self._lease_ns
+        capacity = self._own_gpus(name, capacity, now_ns)
         if node.capacity == capacity:
             return node, not was_ready
         node.capacity = capacity
@@ -273,6 +361,7 @@ class Nodes:
                 continue  # nothing to lose; it is shown as away
             node.record = replace(node.record, lost=True, epoch=node.record.epoch + 1)
             node.connected = False
+            self._owners.release(node.name)
             self.version += 1
             self._journal.put_node(node.record)
             self._journal.note(
@@ -289,5 +378,6 @@ class Nodes:
         if self._by_node.get(name):
             raise ValueError(blocked(len(self._by_node[name])))
         del self.nodes[name]
+        self._owners.release(name)
         self.version += 1
         self._journal.drop_node(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from queuecontroller.records import Assignment, ObjectId, Store, StoreLost
 
 from .book import Book
 from .figures import CYCLE_SECONDS, Histogram
-from .nodes import SECOND_NS, Superseded
+from .nodes import SECOND_NS, Superseded, Unproven
 from .status import Status, Views
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ EXIT_SUPERSEDED: Final = 76
 """Another controller has taken over: do not start again by yourself."""
 
 
-_WORTH_A_LINE: Final = frozenset({"Restored", "Adopted", "NotAdopted", "Lost"})
+_WORTH_A_LINE: Final = frozenset({"Restored", "Adopted", "NotAdopted", "Lost", "DuplicateGpu"})
 """Kinds of events that somebody should see without asking for them."""
 
 
@@ -78,7 +78,7 @@ class Shell:
         self, book: Book, store: Store, clock: Clock, notify: Callable[[str], None] = lambda _: None
     ) -> None:
         """`notify` tells who started us how we are, as in sd_notify(3)."""
-        self._notify = notify
+        self.notify = notify
         self.book = book
         self.views = Views(book)
         self.store = store
@@ -91,6 +91,8 @@ class Shell:
         self._reason = "starting"
         self.cycle_s = Histogram(CYCLE_SECONDS)
         self.commit_s = Histogram(CYCLE_SECONDS)
+        self.doors: Callable[[], Mapping[str, int]] = dict
+        """How many connections there are, and how much was turned away, by what."""
         self.last_ok_ns: dict[str, int] = {}
 
     @property
@@ -103,9 +105,10 @@ class Shell:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Takes over what the database holds. Raises ManifestError, StoreLost."""
-        self.book.restore(self.store.load(), self.now_ns())
+    def start(self, restored: bool = False) -> None:
+        """Takes over what the database holds; `restored`: it is an old copy. Raises ManifestError,
+        StoreLost."""
+        self.book.restore(self.store.load(), self.now_ns(), restored)
         self._commit("restore")
 
     def step(self, label: str, call: Callable[[Book, int], T]) -> T:
@@ -116,6 +119,9 @@ class Shell:
         except Superseded as error:
             log.critical("%s", error)
             self.stop(EXIT_SUPERSEDED, str(error))
+            raise
+        except Unproven as error:
+            log.error("%s", error)
             raise
         self._commit(label)
         self._wake.set()
@@ -209,7 +215,7 @@ class Shell:
             self.step("tick", lambda book, now_ns: book.tick(now_ns))
             self.last_ok_ns["tick"] = self.now_ns()
             if not self.silent_loops(WATCHDOG_SILENCE_S):
-                self._notify("WATCHDOG=1")
+                self.notify("WATCHDOG=1")
             await asyncio.sleep(TICK_S)
 
     def silent_loops(self, seconds: float) -> list[str]:

@@ -4,23 +4,20 @@ processes that wait under `sluice run --queue`."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from queuecontroller.engine.model import PodSet, Workload
 from queuecontroller.manifests.jobs import workloads_of
 from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.names import wrong_name, wrong_namespace
 from queuecontroller.placement.request import AskError
 from queuecontroller.records import GpuAsk, OnPreemption, WorkloadRecord
 
 from .asks import ask_of, requests_of
 from .catalogue import USERS, Catalogue, Identity, read_on_preemption
-
-NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Kubernetes' form of names (RFC 1123)."""
 
 
 class Refused(Exception):
@@ -29,7 +26,7 @@ class Refused(Exception):
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
         self.kind = kind
-        """invalid, not_found, exists, conflict or denied."""
+        """invalid, not_found, exists, conflict, denied or exhausted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +91,20 @@ def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> Workloa
     """Raises Refused."""
     asked = submission
     name = asked.name or f"run-{uid[:13]}"
-    for what, text in (("namespace", asked.namespace), ("name", name), ("queue", asked.queue)):
-        if not NAME.fullmatch(text):
-            raise Refused(
-                "invalid",
-                f"{what} {text[:64]!r}: lower-case letters, digits, '-' and '.', as Kubernetes"
-                " has it",
-            )
+    for what, wrong in (
+        ("namespace", wrong_namespace(asked.namespace)),
+        ("name", wrong_name(name)),
+        ("queue", wrong_name(asked.queue)),
+    ):
+        if wrong:
+            raise Refused("invalid", f"{what} {wrong}")
     local = catalogue.local_queue(asked.namespace, asked.queue)
     if local is None:
         raise Refused(
             "not_found",
             f"no LocalQueue {asked.namespace}/{asked.queue}{_others(asked, catalogue)}",
         )
-    users = catalogue.annotation(("LocalQueue", asked.namespace, asked.queue), USERS)
-    allowed = [one.strip() for one in users.split(",")] if users else []
-    if allowed and asked.user not in allowed:
-        raise Refused(
-            "denied",
-            f"{asked.user or 'nobody'} may not use LocalQueue {asked.namespace}/{asked.queue};"
-            f" it is for {', '.join(allowed)}",
-        )
+    check_user(asked.user, asked.namespace, asked.queue, catalogue)
     priorities = catalogue.priorities()
     if asked.priority_class and asked.priority_class not in priorities.workload_classes:
         known = ", ".join(sorted(priorities.workload_classes)) or "none"
@@ -145,6 +135,20 @@ def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> Workloa
         token=asked.token,
         on_preemption=asked.on_preemption,
     )
+
+
+def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> None:
+    """The fence of a LocalQueue, on every door into it. Raises Refused."""
+    users = catalogue.annotation(("LocalQueue", namespace, queue), USERS)
+    if users is None:
+        return
+    allowed = [one.strip() for one in users.split(",") if one.strip()]
+    if user not in allowed:
+        raise Refused(
+            "denied",
+            f"{user or 'nobody'} may not use LocalQueue {namespace}/{queue}; it is for"
+            f" {', '.join(allowed) or 'nobody'}",
+        )
 
 
 def _covered(catalogue: Catalogue, cluster_queue: str) -> frozenset[str] | None:

@@ -7,6 +7,7 @@ given twice. Every change goes through `_save`, which writes it to the journal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -81,6 +82,8 @@ class Workloads:
         self._pods_ready = pods_ready
         self.grace_s = grace_s
         self.records: dict[WorkloadKey, WorkloadRecord] = {}
+        self.by_user: Counter[str] = Counter()
+        """How many of them are whose."""
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
         self._unplaced: dict[WorkloadKey, None] = {}
@@ -96,6 +99,7 @@ class Workloads:
     # -- coming and going -------------------------------------------------------------------------
 
     def restore(self, record: WorkloadRecord, now_ns: int) -> None:
+        self.by_user[record.user] += record.key not in self.records
         self.records[record.key] = record
         self._track(record)
         self.engine.submit(record.workload, now_ns)
@@ -113,6 +117,7 @@ class Workloads:
                 self.complete_eviction(key, now_ns)
 
     def submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+        self.by_user[record.user] += 1
         record = self._save(record, now_ns)
         self.engine.submit(record.workload, now_ns)
         return record
@@ -133,7 +138,7 @@ class Workloads:
         self._drop(key, now_ns)
 
     def _drop(self, key: WorkloadKey, now_ns: int) -> None:
-        del self.records[key]
+        self.by_user[self.records.pop(key).user] -= 1
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
         self._timed.discard(key)

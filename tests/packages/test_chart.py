@@ -197,6 +197,7 @@ RIGHTS = {
         ("", "nodes", "get,list,watch"),
         ("", "nodes/status", "patch"),
     },
+    "queue": {("authentication.k8s.io", "tokenreviews", "create")},
 }
 """What each may ask the API server: (group, resource, verbs). A wider role is a decision, made here."""
 
@@ -245,7 +246,26 @@ def test_our_services_accept_the_settings_they_are_given() -> None:
     host, _, port = node.queue.server.partition(":")
     assert host == f"{service['metadata']['name']}.sluice.svc"
     assert int(port) in [one["port"] for one in service["spec"]["ports"]]
-    assert queue.tls.client_ca
+    assert queue.kubernetes.audience
+    assert node.queue.token
+
+
+def test_each_agent_has_an_identity_of_its_own() -> None:
+    """A token bound to its pod, for the controller alone; no key that another agent has too."""
+    objects = static()
+    volumes = {
+        one["name"]: one for one in of(objects, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    }
+    (source,) = volumes["queue-token"]["projected"]["sources"]
+    queue = queue_config.parse(
+        tomllib.loads(of(objects, "ConfigMap", "queue")["data"]["queue.toml"])
+    )
+    assert source["serviceAccountToken"]["audience"] == queue.kubernetes.audience
+    assert volumes["tls"]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    account = of(objects, "ServiceAccount", "agent")["metadata"]
+    assert (
+        queue.kubernetes.nodes == f"system:serviceaccount:{account['namespace']}:{account['name']}"
+    )
 
 
 def test_services_select_the_pods_of_their_own_component() -> None:
@@ -425,14 +445,19 @@ def test_settings_of_the_operator_and_of_the_chart_are_one_document() -> None:
 @needs_helm
 def test_the_commands_in_both_pods_need_no_flags() -> None:
     objects = rendered(*SECRETS)
+    found = {}
     for kind in ("Deployment", "DaemonSet"):
         (container,) = of(objects, kind)["spec"]["template"]["spec"]["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
+        env = {one["name"]: one.get("value") or "" for one in container["env"]}
         mounted = {one["mountPath"] for one in container["volumeMounts"]}
-        for name in ("CA", "CERTIFICATE", "KEY"):
-            assert Path(env[f"SLUICE_QUEUE_{name}"] or "").parent.as_posix() in mounted
-        assert env["SLUICE_QUEUE_SERVER"]
-        assert env["SLUICE_QUEUE_SERVER_NAME"] == "s-queue.gpu.svc"
+        for name in ("SLUICE_QUEUE_CA", "SLUICE_QUEUE_TOKEN_FILE"):
+            assert name not in env or Path(env[name]).parent.as_posix() in mounted
+        found[kind] = env
+    settings = tomllib.loads(of(objects, "ConfigMap", "queue")["data"]["queue.toml"])
+    assert found["Deployment"]["SLUICE_QUEUE_SERVER"] == f"unix:{settings['server']['socket']}"
+    assert found["DaemonSet"]["SLUICE_QUEUE_SERVER"]
+    assert found["DaemonSet"]["SLUICE_QUEUE_TOKEN_FILE"]
+    assert found["DaemonSet"]["SLUICE_QUEUE_SERVER_NAME"] == "s-queue.gpu.svc"
 
 
 @needs_helm

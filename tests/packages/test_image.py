@@ -191,8 +191,8 @@ def test_the_controller_serves_as_nobody_special(layout: Path, root: Path) -> No
         port = probe.getsockname()[1]
     arguments = [
         *config["Entrypoint"][1:],
-        "--listen",
-        "127.0.0.1:0",
+        "--socket",
+        "/tmp/queue.sock",
         "--metrics-listen",
         f"127.0.0.1:{port}",
     ]

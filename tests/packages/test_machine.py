@@ -258,7 +258,7 @@ def test_a_key_in_the_credential_store_is_given_to_its_service_alone(node: Machi
 
 def test_jobs_come_through_the_queue_once_the_settings_name_it(node: Machine) -> None:
     node.sh(
-        'sed -i \'s/^#server = ""/server = "127.0.0.1:9465"/\' /etc/sluice/sluice.toml; systemctl restart sluice'
+        'sed -i \'s|^#server = ""|server = "unix:/run/sluice-queue/queue.sock"|\' /etc/sluice/sluice.toml; systemctl restart sluice'
     )
     node.put("/root/queues.yaml", QUEUES)
     node.sh("sluice-queue apply -f /root/queues.yaml")
@@ -328,7 +328,10 @@ def test_a_job_started_after_the_upgrade_has_the_new_library(
 
 
 def test_settings_that_were_edited_survive_the_upgrade(node: Machine) -> None:
-    assert 'server = "127.0.0.1:9465"' in node.sh("cat /etc/sluice/sluice.toml").stdout
+    assert (
+        'server = "unix:/run/sluice-queue/queue.sock"'
+        in node.sh("cat /etc/sluice/sluice.toml").stdout
+    )
     assert (
         "train"
         in node.sh("sluice-queue get lq -A 2>/dev/null || sluice-queue get localqueues").stdout

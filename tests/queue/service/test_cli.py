@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from queuecontroller.adapters.tls_probe import speaks_tls
 
 from queuecontroller import serving
 from queuecontroller.adapters.store_sqlite import SqliteStore
-from queuecontroller.adapters.tls_probe import speaks_tls
 from queuecontroller.config import parse
 from tests.pond import SLUICE_QUEUE, Pond
 
@@ -60,23 +60,29 @@ def run(*words: str | Path, stdout: str = "", **more: str) -> subprocess.Complet
         (["delete", "workload", "/x"], "'/x' is not NAME or NAMESPACE/NAME"),
         (["get", "cq", "-q", "a"], "--queue is for workloads"),
         (["get", "nodes", "--server", "here"], "--server: 'here' is not ADDRESS:PORT"),
-        (["get", "nodes", "--server", "10.0.0.1:9465"], "--server: 10.0.0.1:9465 is not loopback"),
-        (["get", "nodes", "--ca", "/none"], "--ca: /none: No such file"),
-        (["get", "nodes", "--ca", "/dev/null"], "--ca: /dev/null: holds no PEM CERTIFICATE"),
-        (["get", "nodes", "--key", "/none"], "--certificate and --key need --ca"),
+        (
+            ["get", "nodes", "--server", "10.0.0.1:9465"],
+            "--server: 10.0.0.1:9465 is TCP, which needs TLS",
+        ),
+        (["get", "nodes", "--server", "a:1", "--ca", "/none"], "--ca: /none: No such file"),
+        (
+            ["get", "nodes", "--server", "a:1", "--ca", "/dev/null"],
+            "--ca: /dev/null: holds no PEM CERTIFICATE",
+        ),
+        (["get", "nodes", "--key", "/none"], "--certificate and --key, or --token-file, need --ca"),
     ],
 )
 def test_wrong_words_are_told_with_their_flag(words: list[str], said: str) -> None:
-    done = run(*words, SLUICE_QUEUE_SERVER="127.0.0.1:1")
+    done = run(*words, SLUICE_QUEUE_SERVER="unix:/nowhere")
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert len(done.stderr.splitlines()) == 1 or done.stderr.startswith("usage: ")
 
 
 def test_without_a_service_it_says_where_it_looked() -> None:
-    done = run("get", "nodes", "--server", "127.0.0.1:1")
+    done = run("get", "nodes", "--server", "unix:/nowhere")
     assert done.returncode == 69
-    assert "the queue controller at 127.0.0.1:1: " in done.stderr
+    assert "the queue controller at unix:/nowhere: " in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -138,7 +144,8 @@ def test_a_date_is_text_to_all_verbs_alike(pond: Pond, tmp_path: Path) -> None:
 
 
 def serve(database: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    own = ["--listen", "127.0.0.1:0", "--metrics-listen", "", "--database", database]
+    socket = database.with_name("own.sock")
+    own = ["--socket", socket, "--metrics-listen", "", "--database", database]
     return run("serve", *own, *words)
 
 
@@ -193,9 +200,9 @@ def test_a_full_disk_is_status_75_at_the_start_too(
 
 def test_a_port_that_is_taken_is_named_with_its_setting(pond: Pond, tmp_path: Path) -> None:
     database = tmp_path / "queue.sqlite"
-    done = serve(database, "--listen", pond.address)
+    done = serve(database, "--socket", pond.socket)
     assert done.returncode == 69
-    assert f"critical server.listen: cannot listen on {pond.address}: " in done.stderr
+    assert f"critical server.socket: {pond.socket}: somebody serves there already" in done.stderr
     done = serve(database, "--metrics-listen", f"127.0.0.1:{pond.metrics_port}")
     assert done.returncode == 69
     assert "critical server.metrics_listen: " in done.stderr

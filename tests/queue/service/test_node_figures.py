@@ -53,7 +53,7 @@ class Controller:
     ) -> Welcome:
         raise LinkLost("no report is due for an hour")
 
-    async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None]]:
+    async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         while True:
             over = asyncio.ensure_future(self.lost.wait())
             news = asyncio.ensure_future(self.news.get())
@@ -152,7 +152,7 @@ def test_ages_lease_and_decisions_of_a_session() -> None:
             assert found["sluice_queue_link_revision"] == 10
             assert found["sluice_queue_link_decisionsoffered"] == 1
             assert found["sluice_queue_link_decisionsrunning"] == 0
-            node.link.news.put_nowait((4, 11, None))
+            node.link.news.put_nowait((4, 11, None, ""))
             await node.until(lambda view: view.silent_s == 0)
             node.now_ns += 20 * SECOND
             assert node.view.lease_left_s == 0
@@ -167,7 +167,7 @@ def test_a_predecessor_is_fenced_and_counted() -> None:
             await node.until(lambda view: view.connected)
             node.now_ns += 2 * SECOND
             node.link.term = 3  # it answers again, after its successor
-            node.link.news.put_nowait((3, 12, offered(12)))
+            node.link.news.put_nowait((3, 12, offered(12), ""))
             view = await node.until(lambda view: view.fenced_total == 1)
             assert view.silent_s == 2, "it said nothing that counts"
             await node.until(lambda view: view.fenced_total == 2)

@@ -8,6 +8,7 @@ from queuecontroller.records import Desired, PodState
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, StaleEpoch, Superseded
+from queuecontroller.service.seals import Fence
 
 from .world import SECOND, World, gpu
 
@@ -250,15 +251,18 @@ def test_an_empty_database_takes_over_what_runs_under_another_name() -> None:
 def test_a_controller_that_slept_through_its_successor_stops() -> None:
     world = World()
     world.connect()
+    later = Fence("cluster", "n1", world.book.journal.term + 1, world.book.journal.revision)
+    proof = world.book.nodes.seals.fence(later)
     with pytest.raises(Superseded, match="another one took over"):
-        world.connect(seen=(world.book.journal.term + 1, world.book.journal.revision))
+        world.connect(seen=(later.term, later.revision), proof=proof)
 
 
-def test_a_wrong_row_from_a_node_is_not_believed() -> None:
+def test_a_sealed_row_that_cannot_be_read_is_not_adopted() -> None:
+    """Of another version of ours, say."""
     world = World()
-    row = '{"workload": {"nonsense": 1}, "assignment": {}}'
+    row = world.book.nodes.seals.row(Fence("lost", "n1", 50, 5), {"workload": {"nonsense": 1}})
     held = Held("team-a/x", "", "u", 1, "running", record=row)  # type: ignore[arg-type]
-    assert world.connect(held=(held,), seen=(50, 5)) == []
+    assert world.connect(held=(held,), seen=(50, 5), cluster="lost") == []
     assert any(one.kind == "NotAdopted" for one in world.store.lines)
 
 

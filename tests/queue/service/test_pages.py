@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queuecontroller import metrics
 from queuecontroller.adapters.metrics import render
-from queuecontroller.config import ConfigError, Settings, is_loopback, parse
+from queuecontroller.config import ConfigError, Settings, parse
 from queuecontroller.service.shell import Shell
 from tests.golden import check
 from tests.places import REPO
@@ -21,7 +21,7 @@ def documented_metrics() -> str:
         "",
         "`GET /metrics` on `127.0.0.1:9466` (`server.metrics_listen`). Where a figure means what Kueue's means it has Kueue's name and",
         "labels, so that dashboards go on working; what is ours starts with `sluice_queue_`. A scrape reads memory only. Nothing is",
-        "labelled by workload, and at most 2,000 ClusterQueues are shown one by one.",
+        "labelled by workload, and at most 2,000 ClusterQueues and 1,000 nodes are shown one by one.",
         "",
         "| Metric | Type | Labels | Meaning |",
         "|---|---|---|---|",
@@ -100,7 +100,7 @@ def test_every_mistake_is_told_at_once() -> None:
         parse(document)
     text = "\n".join(caught.value.problems)
     for named in (
-        "server.listen: 0.0.0.0:1 is not loopback, so it needs TLS",
+        "server.listen: 0.0.0.0:1 would be TCP without TLS",
         "server.log_level: must be one of debug, info, warning, error, not 'loud'",
         "server.max_message_kib: must be between 64 and 65536, not 1",
         "tls.certificate: is missing",
@@ -114,17 +114,3 @@ def test_every_mistake_is_told_at_once() -> None:
 
 def test_nothing_said_means_the_defaults() -> None:
     assert parse({}) == Settings()
-
-
-@pytest.mark.parametrize(
-    ("host", "answer"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("localhost", True),
-        ("10.0.0.1", False),
-        ("queue", False),
-    ],
-)
-def test_loopback(host: str, answer: bool) -> None:
-    assert is_loopback(host) is answer

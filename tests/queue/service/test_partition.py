@@ -139,8 +139,8 @@ def both(
     base = tmp_path_factory.mktemp("p")
     authority = Authority(base / "pki")
     server = authority.issue("queue", f"IP:{CONTROLLER}")
-    mine = authority.issue("n1", "DNS:n1")
-    admin = authority.issue("admin", "DNS:admin")
+    mine = authority.issue("n1", "URI:sluice:node:n1")
+    admin = authority.issue("admin", "URI:sluice:admin:admin")
     pond = Pond(
         base / "queue",
         settings=[
@@ -148,12 +148,12 @@ def both(
                 "nodes.lease_s=3",
                 "nodes.report_s=0.5",
                 "nodes.lost_after_s=600",
-                "tls.admins=admin",
             ),
             *(f"tls.certificate={server.certificate}", f"tls.key={server.key}"),
             f"tls.client_ca={authority.ca}",
         ],
         host=CONTROLLER,
+        tcp=True,
         prefix=cable.inside(cable.spaces[0]),
         client_flags=[
             "--ca",
@@ -228,7 +228,7 @@ def test_a_node_may_not_speak_for_another(both: tuple[Pond, NodeInSpace], cable:
     until(
         "it is refused by name",
         lambda: (
-            "the certificate is for n1, not for node n2"
+            "n1 (node) may not speak for a node (node n2)"
             in (node.directory / "daemon.log").read_text()
         ),
     )

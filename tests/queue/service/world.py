@@ -100,7 +100,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 class MemoryStore:
     """Behaves as the database does: holds what was committed, and nothing else."""
 
-    held: Snapshot = field(default_factory=lambda: Snapshot("cluster", 1, 0))
+    held: Snapshot = field(default_factory=lambda: Snapshot("cluster", 1, 0, seal_key=b"k" * 32))
     lines: list[Event] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
 
@@ -121,6 +121,7 @@ class MemoryStore:
         held.nodes = [one for one in nodes.values() if one is not None]
         usage = {o.queue: o for o in held.usage} | change.usage
         held.usage = [one for one in usage.values() if one is not None]
+        held.forgotten = held.forgotten if change.forgotten is None else change.forgotten
         self.lines += change.events
 
     def events(self, subject: str, limit: int) -> list[Event]:
@@ -223,6 +224,7 @@ class World:
         seen: tuple[int, int] | None = None,
         cluster: str = "cluster",
         labels: dict[str, str] | None = None,
+        proof: str = "",
     ) -> list[Assignment]:
         term, revision = seen or (0, 0)
         hello = Hello(
@@ -235,6 +237,7 @@ class World:
             held=held,
             waiting=frozenset(waiting),
             capacity=NodeCapacity(gpus, labels=labels or {}),
+            proof=proof,
         )
         found, decisions = self.step("connect", lambda book, now: book.desk.connect(hello, now))
         self.epochs[node] = found.record.epoch

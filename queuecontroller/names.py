@@ -1,0 +1,82 @@
+"""The forms of names, as Kubernetes has them (RFC 1123).
+
+Checked where something comes in, not where it is read again: what an earlier version let in must
+stay readable and deletable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+LONGEST: Final = 253
+LONGEST_LABEL: Final = 63
+MOST_SHOWN: Final = 64
+"""Characters of a wrong name that are repeated in a message."""
+
+SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+NODE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?")
+"""Host names as they are: capitals and underscores have been nodes' names for ever."""
+_LABEL_KEY: Final = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+_SUBDOMAIN_FORM: Final = "lower-case letters, digits, '-' and '.', as Kubernetes has it"
+_LABEL_FORM: Final = "at most 63 lower-case letters, digits and '-', as Kubernetes has it"
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+
+
+def shown(name: object) -> str:
+    text = repr(name)
+    return text if len(text) <= MOST_SHOWN + 2 else f"{text[:MOST_SHOWN]}…'"
+
+
+def wrong_name(name: str) -> str:
+    """What is wrong with the name of an object; empty: nothing."""
+    return "" if SUBDOMAIN.fullmatch(name) else f"{shown(name)}: {_SUBDOMAIN_FORM}"
+
+
+def wrong_namespace(name: str) -> str:
+    return "" if LABEL.fullmatch(name) else f"{shown(name)}: {_LABEL_FORM}"
+
+
+def wrong_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(field, what is wrong) of every name in an object that comes in."""
+    head = _fields(document, "metadata")
+    for field in ("name", "generateName"):
+        name = head.get(field)
+        bare = name.rstrip("-") if isinstance(name, str) and field == "generateName" else name
+        if isinstance(bare, str) and bare and (problem := wrong_name(bare)):
+            yield f"metadata.{field}", problem
+    namespace = head.get("namespace")
+    if isinstance(namespace, str) and namespace and (problem := wrong_namespace(namespace)):
+        yield "metadata.namespace", problem
+    yield from _wrong_labels(_fields(head, "labels"))
+    spec = _fields(document, "spec")
+    queue = spec.get("queueName")
+    if isinstance(queue, str) and queue and (problem := wrong_name(queue)):
+        yield "spec.queueName", problem
+    sets = spec.get("podSets")
+    for number, one in enumerate(sets if isinstance(sets, list) else ()):
+        name = one.get("name") if isinstance(one, Mapping) else None
+        if isinstance(name, str) and name and not LABEL.fullmatch(name):
+            yield f"spec.podSets[{number}].name", f"{shown(name)}: {_LABEL_FORM}"
+
+
+def _wrong_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(str(key)):
+            yield "metadata.labels", f"{shown(key)} is no label's name"
+        elif key == QUEUE_LABEL and isinstance(value, str) and value:
+            if problem := wrong_name(value):
+                yield f"metadata.labels.{QUEUE_LABEL}", problem
+        elif isinstance(value, str) and not _LABEL_VALUE.fullmatch(value):
+            yield "metadata.labels", f"{key}: {shown(value)} is no label's value"
+
+
+def _fields(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, Mapping) else {}
