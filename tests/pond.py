@@ -30,6 +30,8 @@ class Pond:
     program: Sequence[str | Path] = (SLUICE_QUEUE, "serve")
     host: str = "127.0.0.1"
     tcp: bool = False
+    both: bool = False
+    """TCP too, for others than our own `cli`."""
     port: int = 0
     metrics_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
@@ -45,7 +47,11 @@ class Pond:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}" if self.tcp else f"unix:{self.socket}"
+        return self.tcp_address if self.tcp else f"unix:{self.socket}"
+
+    @property
+    def tcp_address(self) -> str:
+        return f"{self.host}:{self.port}"
 
     @property
     def socket(self) -> Path:
@@ -70,7 +76,7 @@ class Pond:
                 *self.program,
                 "--socket",
                 self.socket,
-                *(("--listen", self.address) if self.tcp else ()),
+                *(("--listen", self.tcp_address) if self.tcp or self.both else ()),
                 "--metrics-listen",
                 f"{self.host}:{self.metrics_port}",
                 "--database",

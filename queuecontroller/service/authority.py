@@ -25,10 +25,14 @@ def owned(record: WorkloadRecord, placed_on: frozenset[str] = frozenset()) -> Ta
     return Target(record.user, nodes)
 
 
-def only_checks(caller: Caller, before: WorkloadRecord | None) -> bool:
-    """Whether all that this caller may change in the workload is what admission checks found."""
+def only_checks(
+    caller: Caller, before: WorkloadRecord | None, document: Mapping[str, Any]
+) -> bool:
+    """Whether it is a controller of admission checks that says what they found, and may change
+    nothing else in the workload."""
     return (
         before is not None
+        and bool(document.get("status"))
         and bool(caller.checks)
         and not may(caller, Act.CHANGE_WORKLOAD, owned(before))
     )

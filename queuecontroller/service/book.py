@@ -193,7 +193,7 @@ class Book:
             raise Refused("denied", f"{who}: {most}")
         for record in records:
             before = self.workloads.records.get(record.key)
-            if before is not None and only_checks(caller, before):
+            if before is not None and only_checks(caller, before, document):
                 checks_said(document, before, caller, str(who))
             else:
                 every = self.workloads.records
@@ -308,7 +308,7 @@ class Book:
         now_ns: int,
     ) -> None:
         old, new = before.workload, after.workload
-        if only_checks(caller, before):
+        if only_checks(caller, before, document):
             found = checks_said(document, before, caller, str(before.key))
             self.workloads.change(before.key, replace(old, admission_checks=found), now_ns)
             return
