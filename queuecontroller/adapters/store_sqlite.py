@@ -80,7 +80,10 @@ MOST_NUMBER: Final = 1 << 62
 
 
 class StoreUnusable(Exception):
-    """The file cannot be served from; the text says what to do."""
+    """The file cannot be served from; the text, one line, says what to do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))  # SQLite's own has several
 
 
 class SqliteStore:
@@ -288,7 +291,7 @@ class SqliteStore:
 def _number(value: object, more: int = 0) -> str:
     """A term or revision as it is kept. Raises ValueError for what is none."""
     found = int(str(value))
-    if not 0 <= found + more < MOST_NUMBER:
+    if not 0 <= found < MOST_NUMBER - more:
         raise ValueError(f"{found} is no term or revision")
     return str(found + more)
 

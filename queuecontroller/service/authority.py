@@ -25,9 +25,7 @@ def owned(record: WorkloadRecord, placed_on: frozenset[str] = frozenset()) -> Ta
     return Target(record.user, nodes)
 
 
-def only_checks(
-    caller: Caller, before: WorkloadRecord | None, document: Mapping[str, Any]
-) -> bool:
+def only_checks(caller: Caller, before: WorkloadRecord | None, document: Mapping[str, Any]) -> bool:
     """Whether it is a controller of admission checks that says what they found, and may change
     nothing else in the workload."""
     return (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from queuecontroller.adapters.tls_probe import speaks_tls
 
 from queuecontroller import serving
 from queuecontroller.adapters.store_sqlite import SqliteStore
@@ -222,13 +220,3 @@ def test_where_the_service_is_may_stand_before_the_verb(pond: Pond) -> None:
         )
     assert run("--server", pond.address).returncode == 2
     assert run("--no-such", "get", "cq").returncode == 2
-
-
-def test_what_is_no_tls_is_not_called_so(pond: Pond) -> None:
-    """A wrong port: another service answers, in its own words or not at all."""
-    host, _, _ = pond.address.rpartition(":")
-    assert not speaks_tls(host, pond.metrics_port)
-    with socket.socket() as silent:
-        silent.bind((host, 0))
-        assert not speaks_tls(host, silent.getsockname()[1])
-    assert run("get", "cq", "--server", f"{host}:{pond.metrics_port}").returncode == 69
