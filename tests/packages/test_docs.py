@@ -38,7 +38,7 @@ SETTINGS = {
 }
 NO_SETTING = {
     "kubelet": {"nodes"},  # sections of their own
-    "queue": {"enabled"},  # the chart's
+    "queue": {"enabled", "admins", "users", "checks"},  # the chart's
     "tls": {"crt"},  # a file's ending
 }
 OTHERS_TABLES = {"xid", "condition", "verdict"}
