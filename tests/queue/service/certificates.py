@@ -44,5 +44,20 @@ class Authority:
         )
         return Pair(certificate, key)
 
+    def sign_many(self, pair: Pair, alternatives: dict[str, str]) -> dict[str, Pair]:
+        """Certificates for one key, by name: making a key and a request for each of a hundred takes too long."""
+        found = {}
+        request = pair.key.with_suffix(".csr")
+        for name, alternative in alternatives.items():
+            certificate = self._directory / f"{name}.pem"
+            extension = certificate.with_suffix(".ext")
+            extension.write_text(f"subjectAltName={alternative}\n")
+            self._run(
+                *("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._key),
+                *("-CAcreateserial", "-out", certificate, "-days", "1", "-extfile", extension),
+            )
+            found[name] = Pair(certificate, pair.key)
+        return found
+
     def _run(self, *words: str | Path) -> None:
         subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=120)

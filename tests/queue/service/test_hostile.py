@@ -1,0 +1,158 @@
+"""33 hostile peers of each kind, and an honest user and the probes beside them.
+
+The promise (docs/security.md) is an answer within 100 ms for 99 of 100; `make bench` measures that. Here the margins
+are wide, because the machine may be busy with other things: what is counted is that nobody honest is refused, that
+every probe is answered, and that the controller is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.node import until
+from tests.places import REPO
+
+from .callers import Callers, callers, message
+from .certificates import Pair
+from .world import TEAMS
+
+PEERS = 33
+KINDS = ("silent", "flooding", "lying_node", "lying_user")
+SUBMITS = 20
+LONGEST_S = 20.0
+"""Of any honest call; see above."""
+
+
+@contextlib.contextmanager
+def hostile(service: Callers, kind: str, pairs: list[Pair]) -> Iterator[None]:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.queue.service.hostile", kind, service.pond.tcp_address),
+            *(service.authority.ca, pairs[0].key, *(pair.certificate for pair in pairs)),
+        ],
+        cwd=REPO,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def certificates(service: Callers, kind: str) -> list[Pair]:
+    role = "node" if kind == "lying_node" else "user"
+    key = service.authority.issue(f"key-{kind}", "DNS:key")
+    names = {f"{kind}-{i}": f"URI:sluice:{role}:liar-{i}" for i in range(PEERS)}
+    return list(service.authority.sign_many(key, names).values())
+
+
+def submits(service: Callers, count: int) -> list[float]:
+    """Seconds each honest submit took. Every one must be accepted."""
+    ann = service.party("ann", "user:ann")
+    took = []
+    for number in range(count):
+        name = f"honest-{number}"
+        ask = message("GpuAsk", gpus=1, memory_ppm=1000, share_ppm=1000)
+        request = message("SubmitRequest", namespace="team-a", queue="q", name=name, ask=ask)
+        began = time.monotonic()
+        status, answer = ann.call("Queues/Submit", request, LONGEST_S)
+        took.append(time.monotonic() - began)
+        assert status == "OK", answer
+    for number in range(count):
+        found = message("ObjectRef", kind="Workload", namespace="team-a", name=f"honest-{number}")
+        assert ann.call("Queues/Delete", found, LONGEST_S)[0] == "OK"
+    return took
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
+    with callers(tmp_path_factory.mktemp("hostile")) as made:
+        made.pond.apply(TEAMS)
+        made.party("carol", "admin:carol")
+        made.party("honest", "node:honest")
+        yield made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_honest_are_served_beside_33_who_are_not(service: Callers, kind: str) -> None:
+    admin, node = service.party("carol"), service.party("honest")
+    before = server(admin)
+    hello = message("NodeHello", node="honest", capacity={"gpus": [{"uuid": "GPU-honest"}]})
+    status, welcome = node.call("QueueNodes/Connect", hello, LONGEST_S)
+    assert status == "OK", welcome
+    with hostile(service, kind, certificates(service, kind)):
+        took = submits(service, SUBMITS)
+        for sequence in range(1, 6):
+            report = message("NodeReport", node="honest", epoch=welcome.epoch, sequence=sequence)
+            status, answer = node.call("QueueNodes/Report", report, LONGEST_S)
+            assert status == "OK", answer
+            assert service.pond.http("/healthz")[0] == 200
+            assert service.pond.http("/readyz")[0] == 200
+        after = server(admin)
+    assert max(took) < LONGEST_S
+    assert after.term == before.term
+    assert after.revision - before.revision < 100_000
+    until("they are gone", lambda: server(admin).ready)
+    log = service.pond.log
+    assert "Traceback" not in log
+    assert len(log) < 200_000, "no flood of lines"
+
+
+def server(admin: Any) -> Any:
+    status, found = admin.call("Queues/GetServer", message("GetServerRequest"), LONGEST_S)
+    assert status == "OK", found
+    return found
+
+
+def test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs(
+    service: Callers,
+) -> None:
+    """24 connections with 100 Watch streams each took every node's reports away."""
+    eve, node = service.party("eve", "user:eve"), service.party("honest")
+    watch = eve.channel.unary_stream("/sluice.v1.Queues/Watch")
+    request = message("ListRequest", kind="Node").SerializeToString()
+    streams = [watch(request) for _ in range(40)]
+    try:
+        ends = [refused(stream) for stream in streams]
+        assert 10 <= ends.count(False) <= 16
+        assert ends.count(True) >= 24
+        hello = message("NodeHello", node="honest")
+        assert node.call("QueueNodes/Connect", hello, LONGEST_S)[0] == "OK"
+    finally:
+        for stream in streams:
+            stream.cancel()
+
+
+def refused(stream: Any) -> bool:
+    try:
+        next(stream)
+    except grpc.RpcError as error:
+        return bool(error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
+    return False
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"], ids=["junk", "not utf-8"])
+def test_junk_in_the_place_of_a_message_is_refused_without_a_traceback(
+    service: Callers, raw: bytes, tmp_path: Path
+) -> None:
+    eve = service.party("eve", "user:eve")
+    status, details = eve.call("Queues/Get", raw)
+    assert status == "INVALID_ARGUMENT"
+    assert "cannot be read" in details
+    for after in ("5", "[[[[", "[1,2,3]", '"x"'):
+        status, details = eve.call("Queues/List", message("ListRequest", kind="Node", after=after))
+        assert (status, details) == ("INVALID_ARGUMENT", "after: is not `next` of a page before")
+    assert "Traceback" not in service.pond.log
