@@ -49,14 +49,14 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def template(*values: str) -> subprocess.CompletedProcess[str]:
+def template(*values: str, kubernetes: str = "1.31") -> subprocess.CompletedProcess[str]:
     words = (word for one in values for word in ("--set", one))
-    return helm("template", "s", CHART, "-n", "gpu", "--kube-version", "1.31.0", *words)
+    return helm("template", "s", CHART, "-n", "gpu", "--kube-version", f"{kubernetes}.0", *words)
 
 
-def rendered(*values: str) -> list[Any]:
+def rendered(*values: str, kubernetes: str = "1.31") -> list[Any]:
     """Hooks too; see of()."""
-    done = template(*values)
+    done = template(*values, kubernetes=kubernetes)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 
@@ -534,7 +534,7 @@ def test_the_queue_can_be_kept_thrown_away_and_guarded() -> None:
 def test_every_object_is_valid_for_kubernetes(version: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     checked = 0
-    for one in rendered(*ALL):
+    for one in rendered(*ALL, kubernetes=version):
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
             continue  # not of Kubernetes; see the next test
         validate.validate(one, version, strict=True)
