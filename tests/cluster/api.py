@@ -37,7 +37,9 @@ KINDS = {
 }
 
 
-class ApiError(Exception):
+class ApiError(OSError):
+    """An OSError, since a server that is starting answers so: who waits for something asks again."""
+
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status

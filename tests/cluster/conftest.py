@@ -99,6 +99,7 @@ def installed(images: product.Images, figures: Figures, place: Path) -> Iterator
         figures.more["cluster_ready_s"] = round(cluster.started_s["ready"], 1)
         lab = Lab(cluster, images, helm)
         lab.import_images()
+        lab.certificates()
         lab.install()
         yield lab
     assert not list(cgroups.ROOT.glob(f"*/**/{cluster.name}"))

@@ -3,6 +3,7 @@ questions that every scenario asks of it."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import time
@@ -11,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import manifests, product
-from tests.cluster.api import ApiError, path_of
+from tests.cluster import manifests, pki, product
+from tests.cluster.api import path_of
 from tests.cluster.manifests import NAMESPACE
 from tests.cluster.node import Cluster
+from tests.cluster.settings import HOSTNAME
 from tests.node import until
 
 RELEASE, SYSTEM = "sluice", "sluice-system"
@@ -60,7 +62,32 @@ class Lab:
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a user of this cluster has to say: it has no StorageClass, and its nodes are to know of the queue."""
-        return {"queue.persistence.enabled": False, "agent.tlsSecret": f"{QUEUE}-tls", **given}
+        secrets = {"queue.tlsSecret": "queue-tls", "agent.tlsSecret": "nodes-tls"}
+        return {"queue.persistence.enabled": False, **secrets, **given}
+
+    def certificates(self) -> None:
+        """What an administrator brings who wants nodes in the queue: a node's certificate names the node, so the one that the
+        chart makes for the controller will not do."""
+        place = self.cluster.directory / "queue-pki"
+        authority = pki.Authority(place).create("sluice")
+        service = f"{QUEUE}.{SYSTEM}.svc"
+        controller = [f"DNS:{service}", "DNS:localhost", "IP:127.0.0.1"]
+        both = "serverAuth,clientAuth"
+        authority.issue("queue", f"/CN={QUEUE}", both, controller)
+        authority.issue("nodes", f"/CN={HOSTNAME}", "clientAuth", [f"DNS:{HOSTNAME}"])
+        self.api.create("namespaces", "", {"metadata": {"name": SYSTEM}})
+        for name in ("queue", "nodes"):
+            files = {"ca.crt": "ca.crt", "tls.crt": f"{name}.crt", "tls.key": f"{name}.key"}
+            data = {
+                key: base64.b64encode((place / file).read_bytes()).decode()
+                for key, file in files.items()
+            }
+            secret = {
+                "metadata": {"name": f"{name}-tls"},
+                "type": "kubernetes.io/tls",
+                "data": data,
+            }
+            self.api.create("secrets", SYSTEM, secret)
 
     def uninstall(self) -> None:
         self.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait", "--timeout", "180s")
@@ -292,7 +319,7 @@ class Lab:
     def reachable(self) -> bool:
         try:
             self.metrics()
-        except (OSError, ApiError):
+        except OSError:
             return False
         return True
 

@@ -223,8 +223,7 @@ class Cluster:
         return "pods_api_gate" in json.loads(self.run("constants").stdout)
 
     def kubelet_answers(self) -> bool:
-        path = f"/api/v1/nodes/{settings.HOSTNAME}/proxy/healthz"
-        return bool(self.api.get(path) == "ok")
+        return self.page("127.0.0.1", 10248, "/healthz") == "ok"
 
     def supervisor(self, **asked: Any) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

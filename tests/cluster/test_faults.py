@@ -32,12 +32,16 @@ def undisturbed(lab: Lab, before: dict[str, str]) -> None:
         pod = lab.pod(name)
         assert pod is not None
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
-        at_ns = lab.reports(name)[-1]["at_ns"]
+        at_ns = last_report_ns(lab, name)
         until(
             f"{name} goes on",
-            lambda name=name, at_ns=at_ns: lab.reports(name)[-1]["at_ns"] > at_ns,
+            lambda name=name, at_ns=at_ns: last_report_ns(lab, name) > at_ns,
             30,
         )
+
+
+def last_report_ns(lab: Lab, name: str) -> float:
+    return until(f"{name} reports", lambda: lab.reports(name), 30)[-1]["at_ns"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
@@ -45,6 +49,7 @@ def undisturbed(lab: Lab, before: dict[str, str]) -> None:
 def test_the_kubelet_or_the_runtime_restarts(lab: Lab, name: str, how: signal.Signals) -> None:
     before = tenants(lab)
     lab.cluster.restart(name, how)
+    until("the kubelet answers", lab.cluster.kubelet_answers, 60)
     until("the node is ready", lab.cluster.node_ready, 60)
     until("the kubelet has the GPUs", lambda: lab.allocatable(GPU) == 20, 60)
     until("the kubelet has the sums", lambda: lab.allocatable("nvidia.com/gpucores") == 200, 60)
@@ -58,6 +63,7 @@ def test_the_api_server_is_away_for_a_while(lab: Lab) -> None:
     lab.cluster.stop("kube-apiserver", signal.SIGKILL)
     lab.cluster.start("kube-apiserver")
     until("it answers", lambda: lab.api.get("/readyz") == "ok", 60)
+    until("the agent is heard", lab.reachable, 30)
     undisturbed(lab, before)
     lab.run("after", memory_mib=4000, cores=20, command="sleep 3600")
     assert lab.inside("after")["total_mib"] == 4000

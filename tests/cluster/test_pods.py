@@ -23,7 +23,7 @@ WHOLE_MIB = 70000
 
 def share(lab: Lab, name: str, seconds: float = MEASURED_S) -> float:
     """What it had of its GPU from now on, by its own clock, over so many seconds."""
-    begin_ns = lab.reports(name)[-1]["at_ns"]
+    begin_ns = until(f"{name} reports", lambda: lab.reports(name), 60)[-1]["at_ns"]
 
     def enough() -> list[dict[str, float]] | None:
         found = [one for one in lab.reports(name) if one["at_ns"] > begin_ns]

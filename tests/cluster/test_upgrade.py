@@ -11,7 +11,8 @@ from tests.node import until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 KINDS = "daemonsets,deployments,pods,services,configmaps,secrets,serviceaccounts,networkpolicies,poddisruptionbudgets,roles,rolebindings,jobs,leases,persistentvolumeclaims"
 CLUSTER_KINDS = "clusterroles,clusterrolebindings,runtimeclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,priorityclasses"
-KUBERNETES_OWN = ("kube-root-ca.crt", "default")
+NOT_OURS = ("kube-root-ca.crt", "default", "queue-tls", "nodes-tls")
+"""Kubernetes' own in every namespace, and what the administrator brought."""
 
 
 def test_an_upgrade_under_running_tenants(lab: Lab) -> None:
@@ -41,7 +42,7 @@ def left_in_the_api(lab: Lab) -> list[str]:
     def found() -> list[str]:
         spaced = lab.cluster.kubectl("get", KINDS, "-n", SYSTEM, "-o", "name").split()
         wide = lab.cluster.kubectl("get", CLUSTER_KINDS, "-o", "name").split()
-        mine = [one for one in spaced if one.partition("/")[2] not in KUBERNETES_OWN]
+        mine = [one for one in spaced if one.partition("/")[2] not in NOT_OURS]
         mine += [one for one in wide if RELEASE in one]
         node = lab.node()
         for part in (node["metadata"].get("labels", {}), node["metadata"].get("annotations", {})):
