@@ -49,6 +49,8 @@ class PendingReason(StrEnum):
     SUSPENDED = "Suspended"
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"
     """Ours: there is quota, but no room on the nodes."""
+    WAITING_FOR_PREEMPTOR = "WaitingForPreemptor"
+    """Ours: it was preempted for one that has not started yet."""
 
 
 HOPELESS: Final = frozenset(

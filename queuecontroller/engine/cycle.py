@@ -27,7 +27,8 @@ from .quota_tree import Fr, QuotaNode
 from .room import PutOff, Room
 from .room_preemption import RoomSearch, gone_with
 from .settings import EngineSettings
-from .workload_info import PODS_READY, LastAssignment, Memo, Target, WorkloadInfo
+from .workload_info import BEGIN, PODS_READY, Memo, Target, WorkloadInfo, has_flavors_left
+from .yielding import Yielding
 
 _Usages = dict[QuotaNode, dict[Fr, int]]
 
@@ -38,9 +39,15 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 class Cycle:
     def __init__(
-        self, cache: Cache, settings: EngineSettings, now_ns: int, room: Room | None = None
+        self,
+        cache: Cache,
+        settings: EngineSettings,
+        now_ns: int,
+        room: Room | None = None,
+        yielding: Yielding | None = None,
     ) -> None:
         self._cache = cache
+        self._yielding = yielding or Yielding()
         self._settings = settings
         self._now_ns = now_ns
         self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
@@ -65,10 +72,9 @@ class Cycle:
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
         info.replaces = replaced.pod_sets if replaced is not None else None
-        last = info.last_assignment
-        if last is not None and last.generation < root.freed:
-            last = info.last_assignment = None  # quota was freed: from the first flavor again
-        resumes = last is not None and last.has_pending_flavors
+        if news and not self._settings.preserve_scan_progress:
+            info.last_assignment = BEGIN
+        resumes = bool(info.last_assignment.tried)
         memo = info.memo
         # Both only grow, so that their sum tells any change of either.
         generation = root.generation + (self._room.generation if self._room else 0)
@@ -86,15 +92,13 @@ class Cycle:
         assignment = memo.assignment
         entry = Entry(info, queue, assignment, memo.targets)
         entry.resumed = resumes
-        at_once = news or (last is not None and last.at_once)
-        anew = last is not None and resumes and (news or last.anew)
-        if anew:
-            entry.next_pass = LastAssignment((), root.freed)
-        tried = LastAssignment(assignment.tried, root.freed, at_once=at_once, anew=anew)
-        info.last_assignment = None
-        if tried.has_pending_flavors:
-            info.last_assignment = tried
+        after = info.last_assignment.after(assignment.tried, news)
+        if after is not None:
             info.memo = None  # the next attempt starts at another flavor
+        elif has_flavors_left(assignment.tried):
+            self.result.circling.append(info)
+        entry.goes_on = after is not None
+        info.last_assignment = after or BEGIN
         return entry
 
     def _replaced(self, queue: ClusterQueueState, info: WorkloadInfo) -> WorkloadInfo | None:
@@ -117,6 +121,8 @@ class Cycle:
             targets: Sequence[Target] = ()
             if found.mode is Mode.PREEMPT:
                 targets = self._preemptor.targets(queue, info, found)
+                if any(self._yielding.spares(info.key, target.info.key) for target in targets):
+                    targets = ()
             if self._search is not None and (targets or found.mode is Mode.FIT):
                 return self._search.judge(queue, info, found, targets)
             return found, targets
@@ -327,7 +333,7 @@ class Cycle:
                 self._cache.mark_evicted(target.info)
                 self.result.preempted.append(Preempted(target.info, target.reason, info))
         # Once the targets are gone every flavor is worth a look again.
-        info.last_assignment = None
+        info.last_assignment = BEGIN
         entry.status = Status.PREEMPTING
         entry.reason = PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
         entry.message = (
@@ -352,7 +358,7 @@ class Cycle:
         info.reserved_ns = self._now_ns
         info.evicted = False
         info.memo = None
-        info.last_assignment = None
+        info.last_assignment = BEGIN
         self._cache.add_workload(info)
         entry.status = Status.ADMITTED
         ready = checks_ready(entry.queue, info, assignment)

@@ -51,6 +51,8 @@ class CycleResult:
     """Slices of elastic jobs that ended because a larger one took their place."""
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     """By ClusterQueue: entries that could have preempted but for an earlier entry."""
+    circling: list[WorkloadInfo] = field(default_factory=list)
+    """Whose search for flavors came back to where it was, and was ended for it."""
     heads: int = 0
     more: bool = False
     """Whether another cycle at once may decide more though this one decided nothing: trees were

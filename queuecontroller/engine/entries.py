@@ -16,7 +16,7 @@ from .cluster_queue import ClusterQueueState
 from .quota_tree import FlavorResources, QuotaNode
 from .settings import EngineSettings
 from .shares import Share, dominant_share
-from .workload_info import LastAssignment, Target, WorkloadInfo
+from .workload_info import Target, WorkloadInfo
 
 
 class Status(Enum):
@@ -29,9 +29,9 @@ class Status(Enum):
 class Entry:
     __slots__ = (
         "assignment",
+        "goes_on",
         "info",
         "message",
-        "next_pass",
         "put_off",
         "queue",
         "reason",
@@ -59,8 +59,8 @@ class Entry:
         self.requeue_at_once = False
         self.resumed = False
         """Whether only the flavors after the last tried one were looked at."""
-        self.next_pass: LastAssignment | None = None
-        """Where the next pass through the flavors begins, if it has to follow at once."""
+        self.goes_on = False
+        """Whether flavors are left that were not looked at."""
         self.put_off = False
         """Whether the cycle had no time to search room for it."""
         self.shape_is_to_blame = True

@@ -119,7 +119,9 @@ class FairPendingQueue(PendingQueue):
             self._look_anew()
         if self._first is not None:
             line = self._lines_of[self._local_queue_of[self._first]]
-            return line.head(freed, now_ns)
+            found = line.head(freed, now_ns)
+            if found is not None and found.key == self._first:
+                return found
         best: WorkloadInfo | None = None
         least = 0
         figure, idle = self.history.figure, self._idle
@@ -226,11 +228,6 @@ class FairPendingQueue(PendingQueue):
             line.keep_none_first()
         self._first = info.key
         self._line(info).keep_first(info)
-
-    def let_go(self, info: WorkloadInfo) -> None:
-        if self._first == info.key:
-            self._first = None
-        self._line(info).let_go(info)
 
     def reconsider(self) -> None:
         self._look_anew()

@@ -51,7 +51,10 @@ def is_preferred(one: Price, other: Price, fungibility: FlavorFungibility) -> bo
         return False
     if other[0] is PreemptionMode.NO_FIT:
         return True
+    hopeless = PreemptionMode.NO_CANDIDATES
     if fungibility.preference is FungibilityPreference.PREEMPTION_OVER_BORROWING:
+        if (one[0] is hopeless) != (other[0] is hopeless):
+            return other[0] is hopeless  # nobody to preempt there: no better than borrowing
         return (-one[1], one[0]) > (-other[1], other[0])
     return (one[0], -one[1]) > (other[0], -other[1])
 
@@ -84,9 +87,6 @@ class FlavorAssigner:
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
         """Flavors for the whole workload, or for these counts of its pod sets."""
-        last = info.last_assignment
-        if last is not None and last.generation < self._queue.freed:
-            info.last_assignment = None
         pod_sets: Sequence[PodSetRequests] = info.pod_sets
         if counts is not None:
             pod_sets = [one.scaled_to(n) for one, n in zip(pod_sets, counts, strict=True)]
@@ -258,7 +258,7 @@ class _Search:
         fungibility = self._assigner.fungibility
         flavors = self._choices.flavors
         last = self._info.last_assignment
-        start = last.next_flavor(self._group[0], resource) if last else 0
+        start = last.next_flavor(self._group[0], resource)
         best: dict[str, FlavorAssignment] = {}
         best_price = _WORST
         index = start - 1

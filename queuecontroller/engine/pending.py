@@ -151,9 +151,10 @@ class PendingQueue:
             self.reconsider()
         if self._sticky is not None:
             sticky = self._by_key.get(self._sticky)
-            if sticky is not None:
+            if sticky is None:
+                self._sticky = None
+            elif not self.is_inadmissible(sticky):
                 return sticky
-            self._sticky = None
         active = self._active
         while active:
             order, _, line = active[0]
@@ -209,13 +210,10 @@ class PendingQueue:
         self._inadmissible[info.key] = info
 
     def keep_first(self, info: WorkloadInfo) -> None:
-        """The workload waits for those it preempted, so nobody may pass it meanwhile: what is
-        freed for it would go to another, and it would preempt again."""
+        """The workload waits for those it preempted, so nobody may pass it: what is freed for it
+        would go to another, and it would preempt again. Also when it was set aside meanwhile, since
+        somebody else took what was freed: once it is looked at again, it is the first."""
         self._sticky = info.key
-
-    def let_go(self, info: WorkloadInfo) -> None:
-        if self._sticky == info.key:
-            self._sticky = None
 
     def keep_none_first(self) -> None:
         self._sticky = None
@@ -243,7 +241,7 @@ class PendingQueue:
         if info.key in self._inadmissible or info.key in self._resting:
             return True
         line = self._lines.get(info.shape)
-        return line is not None and self._is_aside(line) and self._sticky != info.key
+        return line is not None and self._is_aside(line)
 
     def active(self) -> Iterator[WorkloadInfo]:
         return (info for info in self.everyone() if not self.is_inadmissible(info))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from .assignment import PendingReason
+from .assignment import HOPELESS, PendingReason
 from .cache import Cache
 from .cluster_queue import ClusterQueueState
 from .cycle import Cycle
@@ -25,7 +25,8 @@ from .room import Room
 from .settings import AdmissionFairSharing, EngineSettings
 from .trees import NEVER_NS, GoesOn, Tree
 from .usage_history import NOTHING, Amounts, UsageHistory
-from .workload_info import FINISHED, WorkloadInfo
+from .workload_info import BEGIN, FINISHED, WorkloadInfo
+from .yielding import Yielding
 
 _UNWELCOME: Final = (
     PendingReason.MISCONFIGURED,
@@ -48,6 +49,7 @@ class Scheduler:
         self._homeless: dict[WorkloadKey, tuple[Workload, str]] = {}
         """Workloads no queue takes, and why."""
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
+        self._yielding = Yielding()
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
         self._trees: dict[QuotaNode, Tree] = {}
@@ -205,6 +207,7 @@ class Scheduler:
         why = self._why_homeless(workload, local)
         if why is not None or local is None:
             self._leave_line(key)
+            self._look_again_at_victims(self._yielding.gone(key))
             self._homeless[key] = (workload, why or "")
             return
         info = WorkloadInfo(
@@ -249,9 +252,17 @@ class Scheduler:
             return f"ClusterQueue {local.cluster_queue} doesn't exist"
         return None
 
+    def _look_again_at_victims(self, victims: Sequence[WorkloadKey]) -> None:
+        for victim in victims:
+            queue = self._queue_of.get(victim)
+            if queue is not None and queue in self.pending:
+                self.pending[queue].reconsider()
+                self._tree_of(queue).restless = True
+
     def _hold(self, workload: Workload, now_ns: int) -> None:
         assert workload.admission is not None
         self._leave_line(workload.key)
+        self._look_again_at_victims(self._yielding.let_pass(workload.key))
         self._release(workload.key, now_ns)
         queue = workload.admission.cluster_queue
         if queue not in self.cache.queues:
@@ -289,6 +300,7 @@ class Scheduler:
     def delete(self, key: WorkloadKey, now_ns: int = 0) -> None:
         self.release(key, now_ns)
         self._leave_line(key)
+        self._look_again_at_victims(self._yielding.gone(key))
         self._homeless.pop(key, None)
 
     def holding(self, key: WorkloadKey) -> WorkloadInfo | None:
@@ -323,7 +335,7 @@ class Scheduler:
         history = self.cache.history
         if history is not None and history.sample(now_ns):
             self._reorder()
-        cycle = Cycle(self.cache, self.settings, now_ns, self.room)
+        cycle = Cycle(self.cache, self.settings, now_ns, self.room, self._yielding)
         entries: list[Entry] = []
         unfit: list[Entry] = []
         unwelcome: list[Entry] = []
@@ -360,9 +372,12 @@ class Scheduler:
             cycle.report_pending(entry)
             self.pending[entry.queue.name].set_aside(entry.info)
         aside = [entry.queue.name for entry in unwelcome]
+        for one in cycle.result.preempted:
+            self._yielding.preempted(one.target.key, one.preemptor.key)
         for entry in (*unfit, *entries):
             if entry.status is Status.ADMITTED:
                 self._leave_line(entry.info.key)
+                self._look_again_at_victims(self._yielding.let_pass(entry.info.key))
                 self._holding[entry.info.key] = entry.info
                 if history is not None:
                     self._note_admission(entry, now_ns)
@@ -409,6 +424,10 @@ class Scheduler:
     def why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
         """Reasons that have nothing to do with quota."""
         workload = info.workload
+        preemptor = self._yielding.preemptor_of(info.key)
+        if preemptor is not None:
+            message = f"Workload was preempted for {preemptor}, which is to start first"
+            return PendingReason.WAITING_FOR_PREEMPTOR, message
         for check in workload.admission_checks:
             if check.state in (CheckState.RETRY, CheckState.REJECTED):
                 return PendingReason.MISCONFIGURED, "The workload has failed admission checks"
@@ -433,6 +452,8 @@ class Scheduler:
         """Whether it was set aside."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
+        if entry.reason in HOPELESS and not entry.resumed:
+            self._look_again_at_victims(self._yielding.let_pass(info.key))
         if entry.put_off:
             self._goes_on(cycle, queue, at_once=True)
             return False
@@ -444,17 +465,14 @@ class Scheduler:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)
             return False
-        queue.let_go(info)
-        if entry.resumed and entry.status is Status.NOT_NOMINATED:
-            # The flavors before those just tried deserve another look before it is set aside: it
-            # may have missed them only because of an earlier entry of a past cycle.
-            info.last_assignment = entry.next_pass
-            self._goes_on(cycle, queue, entry.next_pass is not None)
-            return False
-        if info.last_assignment is not None:
-            self._goes_on(cycle, queue, info.last_assignment.at_once)
+        if entry.goes_on:
+            if entry.status is Status.SKIPPED and not self.settings.preserve_scan_progress:
+                info.last_assignment = BEGIN
+            self._goes_on(cycle, queue, at_once=True)
             return False
         if queue.strategy is QueueingStrategy.STRICT_FIFO or entry.requeue_at_once:
+            if entry.resumed:  # its next pass begins with the first flavor again
+                self._goes_on(cycle, queue, at_once=False)
             return False
         info.memo = None  # it is looked at again only when something has changed
         if entry.shape_is_to_blame:

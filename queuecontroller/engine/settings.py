@@ -63,6 +63,10 @@ class EngineSettings:
     """Whether a closed preemption gate keeps a workload from preempting; off, as in Kueue."""
     wait_for_pods_ready: bool = False
     """Whether admission waits until the pods of all admitted workloads are ready."""
+    preserve_scan_progress: bool = True
+    """Whether a search for flavors goes on where it ended also after something happened; on, as in
+    Kueue, so that it comes to its last flavor however much happens. It may then be set aside until
+    quota is freed again though a flavor it passed over has become free. False: from the first."""
     requeue_delay_ns: int = 0
     """How long freed quota is collected before those set aside are looked at again, ns. 0 looks
     at once. Kueue collects for 1 s: fewer evaluations, and low priorities are not started into a

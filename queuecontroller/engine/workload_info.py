@@ -61,35 +61,44 @@ class PodSetRequests:
         return self._with_pods
 
 
+Tried = Sequence[Mapping[str, int]]
+"""Per pod set, per resource: index of the last flavor tried, -1 after the last of all."""
+
+
 class LastAssignment:
-    """Which flavors the last attempt ended at, so the next one goes on from there."""
+    """Which flavors the last attempt ended at, so that the next one goes on from there: also after
+    quota was freed, since a scan that begins anew at each change never comes to its last flavor
+    where there are many."""
 
-    __slots__ = ("anew", "at_once", "generation", "tried")
+    __slots__ = ("seen", "tried")
 
-    def __init__(
-        self,
-        tried: Sequence[Mapping[str, int]],
-        generation: int,
-        *,
-        at_once: bool = True,
-        anew: bool = False,
-    ) -> None:
+    def __init__(self, tried: Tried, seen: frozenset[str] = frozenset()) -> None:
         self.tried = tried
-        """Per pod set, per resource: index of the last flavor tried, -1 after the last of all."""
-        self.generation = generation
-        self.at_once = at_once
-        """Whether something happened that this pass through the flavors has to find out about."""
-        self.anew = anew
-        """Whether something happened after this pass had begun, so that another has to follow."""
+        self.seen = seen
+        """Where attempts have ended since something happened. One that ends there again goes round
+        in circles: it is over, or nobody behind it would ever be looked at."""
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         if pod_set >= len(self.tried):
             return 0
         return self.tried[pod_set].get(resource, -1) + 1
 
-    @property
-    def has_pending_flavors(self) -> bool:
-        return any(index != -1 for tried in self.tried for index in tried.values())
+    def after(self, tried: Tried, news: bool) -> LastAssignment | None:
+        """Where the next attempt begins; None: there is nothing left to try. `news`: something
+        happened since the last attempt."""
+        if not has_flavors_left(tried):
+            return None
+        place = repr(tried)
+        seen = frozenset() if news else self.seen
+        return None if place in seen else LastAssignment(tried, seen | {place})
+
+
+def has_flavors_left(tried: Tried) -> bool:
+    return any(index != -1 for one in tried for index in one.values())
+
+
+BEGIN: Final = LastAssignment(())
+"""Nothing tried yet."""
 
 
 Shape = tuple[object, ...]
@@ -146,7 +155,7 @@ class WorkloadInfo:
         reserved = workload.condition(QUOTA_RESERVED)
         self.reserved_ns = reserved.changed_ns if reserved and reserved.status else None
         self.order_ns = queue_order_ns(workload, priority_sorting)
-        self.last_assignment: LastAssignment | None = None
+        self.last_assignment: LastAssignment = BEGIN
         self.assignment: Assignment | None = None
         """What the scheduler gave it, once it did."""
         self.memo: Memo | None = None

@@ -16,7 +16,7 @@ from queuecontroller.engine.cluster_queue import ClusterQueueState
 from queuecontroller.engine.flavors import FlavorAssigner
 from queuecontroller.engine.quota_tree import Fr, QuotaNode, Usage
 from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import WorkloadInfo
+from queuecontroller.engine.workload_info import BEGIN, WorkloadInfo
 
 
 class _NobodyGoes:
@@ -36,7 +36,7 @@ class Scratch:
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
         fresh = copy(info)
-        fresh.last_assignment = None  # all flavors, wherever the last look ended
+        fresh.last_assignment = BEGIN  # all flavors, wherever the last look ended
         return self.assigner.assign(fresh, counts)
 
     def release(self, usage: Usage) -> None:

@@ -84,9 +84,7 @@ class PlainQueue:
         if freed != self._freed:
             self._freed = freed
             self.reconsider()
-        if self._sticky is not None:
-            return self._present[self._sticky]
-        for info in self.everyone():
+        for info in sorted(self.everyone(), key=lambda info: info.key != self._sticky):
             away = info.key in self._aside or info.key in self._resting
             if not away and info.shape not in self._aside_shapes:
                 return info
@@ -106,10 +104,6 @@ class PlainQueue:
 
     def keep_first(self, info: WorkloadInfo) -> None:
         self._sticky = info.key
-
-    def let_go(self, info: WorkloadInfo) -> None:
-        if self._sticky == info.key:
-            self._sticky = None
 
     def reconsider(self) -> None:
         self._aside_shapes.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from queuecontroller.engine.assignment import PendingReason
@@ -402,9 +404,10 @@ def test_a_queue_without_a_selector(admits_all: bool) -> None:
     assert started(made) == (["w"] if admits_all else [])
 
 
-def test_a_flavor_missed_for_an_earlier_entry_is_tried_again_before_giving_up() -> None:
-    """The first cycle skips `small` for what `large` keeps, the second looks at the second flavor
-    only; it must not stay aside while the first flavor is free."""
+@pytest.mark.parametrize("preserve", [False, True])
+def test_a_flavor_missed_for_an_earlier_entry(preserve: bool) -> None:
+    """The first cycle skips `small` for what `large` keeps. A search that goes on where it was looks
+    at the second flavor only, as in Kueue; else it does not stay aside while the first is free."""
     made = scheduler(
         cluster_queue("a", group(default=quota(4), spot=quota(0)), cohort="all"),
         cluster_queue(
@@ -415,13 +418,48 @@ def test_a_flavor_missed_for_an_earlier_entry_is_tried_again_before_giving_up() 
         ),
         cluster_queue("c", group(default=quota(4)), cohort="all"),
         flavors=("default", "spot"),
+        settings=EngineSettings(preserve_scan_progress=preserve),
     )
     made.submit(workload("running", "c", 2))
     assert started(made) == ["running"]
     made.submit(workload("small", "a", 5, created_ns=2))
     made.submit(workload("large", "b", 12, created_ns=1, priority=1))
     order = [started(made, now * SECOND) for now in range(2, 6)]
-    assert [name for names in order for name in names] == ["small"]
+    assert [name for names in order for name in names] == ([] if preserve else ["small"])
+
+
+def test_a_head_whose_flavors_are_tried_in_turns_blocks_nobody() -> None:
+    """`first` gets a flavor for one pod set and none for the other, whichever flavors it goes on
+    with; `second` behind it fits."""
+    made = scheduler(
+        cluster_queue("q", group(default=quota(6), spot=quota(0))), flavors=("default", "spot")
+    )
+    pod_sets = (PodSet("main", 3, {"gpu": 1}), PodSet("p1", 2, {"gpu": 4}))
+    made.submit(replace(workload("first", "q", 1, created_ns=1), pod_sets=pod_sets))
+    made.submit(workload("second", "q", 3, created_ns=2))
+    order = [started(made, now * SECOND) for now in range(2, 6)]
+    assert [name for names in order for name in names] == ["second"]
+    assert not made.cycle(7 * SECOND).heads, "it is looked at no more until something happens"
+
+
+def test_who_preempted_is_the_first_again_although_another_took_what_was_freed() -> None:
+    queue = cluster_queue(
+        "q", group(default=quota(4)), cohort="all", preemption=preempting("LowerPriority")
+    )
+    owner = cluster_queue(
+        "owner", group(default=quota(4)), cohort="all", preemption=preempting(reclaim="Any")
+    )
+    made = scheduler(queue, owner)
+    made.submit(workload("running", "q", 8, priority=0))
+    assert started(made) == ["running"]
+    made.submit(workload("preemptor", "q", 4, priority=2, created_ns=2))
+    assert [one.target.workload.name for one in made.cycle(SECOND).preempted] == ["running"]
+    made.submit(workload("theirs", "owner", 4, created_ns=3))
+    stopped = made.release("ns/running", SECOND)
+    assert stopped is not None
+    made.submit(workload("early", "q", 4, priority=3, created_ns=4))
+    made.submit(stopped.workload, SECOND)
+    assert sorted(started(made, 2 * SECOND)) == ["preemptor", "theirs"]
 
 
 def test_a_workload_that_queues_again_unchanged_is_found_again() -> None:

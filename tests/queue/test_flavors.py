@@ -6,7 +6,7 @@ import pytest
 
 from queuecontroller.engine.assignment import Mode, PendingReason, PreemptionMode
 from queuecontroller.engine.cluster_queue import ClusterQueueState
-from queuecontroller.engine.flavors import FlavorAssigner, Price
+from queuecontroller.engine.flavors import FlavorAssigner, Price, is_preferred
 from queuecontroller.engine.model import (
     FlavorFungibility,
     FungibilityPolicy,
@@ -19,7 +19,7 @@ from queuecontroller.engine.partial_admission import search_counts
 from queuecontroller.engine.quota_tree import Fr
 from queuecontroller.engine.selectors import Taint, Toleration
 from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import LastAssignment, WorkloadInfo
+from queuecontroller.engine.workload_info import BEGIN, LastAssignment, WorkloadInfo
 
 from .builders import cluster_queue, group, preempting, quota, scheduler, workload
 
@@ -119,14 +119,35 @@ def test_why_none(used: dict[str, int], amount: int, reason: PendingReason) -> N
     assert (found.mode, found.pending_reason, found.usage) == (Mode.NO_FIT, reason, {})
 
 
-def test_a_search_goes_on_after_the_last_tried_flavor_until_quota_is_freed() -> None:
+def test_a_search_goes_on_after_the_last_tried_flavor_also_after_quota_was_freed() -> None:
     looking, queue = assigner({}, fungible(STOP, NEXT), NOBODY)
     resumed = info(4, queue)
-    resumed.last_assignment = LastAssignment([{"gpu": 0}], queue.freed)
+    resumed.last_assignment = LastAssignment([{"gpu": 0}])
     assert looking.assign(resumed).pod_sets[0].flavors["gpu"].flavor == "two"
-    resumed.last_assignment = LastAssignment([{"gpu": 0}], queue.freed)
     queue.node.root.freed += 1
+    assert looking.assign(resumed).pod_sets[0].flavors["gpu"].flavor == "two"
+    resumed.last_assignment = BEGIN
     assert looking.assign(resumed).pod_sets[0].flavors["gpu"].flavor == "one"
+
+
+def test_a_search_that_comes_to_the_same_place_again_is_over() -> None:
+    first, second, end = [{"gpu": 0}, {"gpu": -1}], [{"gpu": -1}, {"gpu": 0}], [{"gpu": -1}] * 2
+    one = BEGIN.after(first, news=True)
+    assert one is not None
+    assert one.after(end, news=False) is None, "all flavors were tried"
+    two = one.after(second, news=False)
+    assert two is not None
+    assert two.after(first, news=False) is None, "round in circles"
+    assert two.after(first, news=True) is not None, "after news it is a place like any other"
+
+
+def test_nobody_to_preempt_is_no_better_than_borrowing_whatever_is_preferred() -> None:
+    over_borrowing = FlavorFungibility(preference=FungibilityPreference.PREEMPTION_OVER_BORROWING)
+    borrows, nobody = (PreemptionMode.FIT, 1), (PreemptionMode.NO_CANDIDATES, 0)
+    somebody = (PreemptionMode.PREEMPT, 0)
+    assert is_preferred(borrows, nobody, over_borrowing)
+    assert not is_preferred(nobody, borrows, over_borrowing)
+    assert is_preferred(somebody, borrows, over_borrowing)
 
 
 SPOT = ResourceFlavor("spot", {"tier": "spot"}, (Taint("spot", "yes"),))

@@ -33,8 +33,6 @@ class PendingMachine(RuleBasedStateMachine):
         self.clock = 0
 
     def expected(self) -> WorkloadInfo | None:
-        if self.sticky is not None:
-            return self.present[self.sticky]
         ready = [
             info
             for name, info in self.present.items()
@@ -42,7 +40,8 @@ class PendingMachine(RuleBasedStateMachine):
             and name not in self.aside
             and info.shape not in self.aside_shapes
         ]
-        return min(ready, key=order_of, default=None)
+        sticky = [info for info in ready if info.workload.name == self.sticky]
+        return min(sticky or ready, key=order_of, default=None)
 
     def head(self) -> WorkloadInfo | None:
         return self.queue.head(self.freed, self.now)
@@ -87,8 +86,6 @@ class PendingMachine(RuleBasedStateMachine):
     def cannot_start(self) -> None:
         info = self.head()
         if info is not None:
-            self.queue.let_go(info)
-            self.sticky = None
             self.queue.set_shape_aside(info)
             self.aside_shapes.add(info.shape)
 
@@ -96,8 +93,6 @@ class PendingMachine(RuleBasedStateMachine):
     def is_misconfigured(self) -> None:
         info = self.head()
         if info is not None:
-            self.queue.let_go(info)
-            self.sticky = None
             self.queue.set_aside(info)
             self.aside.add(info.workload.name)
 

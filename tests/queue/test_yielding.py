@@ -1,0 +1,48 @@
+"""Who was preempted too often for the same one lets it start first, and takes nothing back from it."""
+
+from __future__ import annotations
+
+from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.yielding import TOO_OFTEN, Yielding
+
+VICTIM, PREEMPTOR, OTHER = (WorkloadKey(f"ns/{name}") for name in ("victim", "preemptor", "other"))
+
+
+def worn() -> Yielding:
+    made = Yielding()
+    for times in range(1, TOO_OFTEN + 1):
+        assert made.preempted(VICTIM, PREEMPTOR) == times
+    return made
+
+
+def test_at_first_nobody_waits_and_nobody_is_spared() -> None:
+    made = Yielding()
+    for _ in range(TOO_OFTEN - 1):
+        made.preempted(VICTIM, PREEMPTOR)
+    assert made.preemptor_of(VICTIM) is None
+    assert not made.spares(VICTIM, PREEMPTOR)
+
+
+def test_too_often_is_waited_for_until_the_preemptor_starts() -> None:
+    made = worn()
+    assert made.preemptor_of(VICTIM) == PREEMPTOR
+    assert made.preemptor_of(PREEMPTOR) is None
+    assert made.let_pass(PREEMPTOR) == [VICTIM]
+    assert made.preemptor_of(VICTIM) is None
+
+
+def test_the_tables_are_not_turned_while_both_are_there() -> None:
+    made = worn()
+    made.let_pass(PREEMPTOR)
+    assert made.spares(VICTIM, PREEMPTOR)
+    assert not made.spares(VICTIM, OTHER)
+    assert not made.spares(PREEMPTOR, VICTIM)
+    made.gone(PREEMPTOR)
+    assert not made.spares(VICTIM, PREEMPTOR)
+
+
+def test_a_preemptor_that_goes_frees_its_victims_and_a_victim_that_goes_is_forgotten() -> None:
+    assert worn().gone(PREEMPTOR) == [VICTIM]
+    made = worn()
+    assert made.gone(VICTIM) == []
+    assert made.preempted(VICTIM, PREEMPTOR) == 1, "it begins anew under its name"
