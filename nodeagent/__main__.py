@@ -264,6 +264,7 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         try:
             side = make_kubelet(
                 kubelet,
+                loaded.node,
                 settings.grants.strategy,
                 boot,
                 (runtime, state),
@@ -278,8 +279,8 @@ def serve(loaded: Loaded, environment: Mapping[str, str], read: Callable[[], Loa
         except (OSError, ValueError, LedgerTooNew) as error:
             raise Unavailable(f"[kubelet]: {error}") from error
         pods = side.desk
-        endpoints += [side.desk, side.server, side.safety]
-        checks.append(side.safety.findings)
+        endpoints += side.endpoints()
+        checks += [side.safety.findings, side.findings]
         counters.append(side.counters)
         takers.append(side.configure)
     kernel = make_kernel(settings, runtime, files.bpf_object, known, drivers, keeper, gpus)

@@ -76,7 +76,19 @@ class KubeletConfig:
         ("queue", "pod", "defaults"), "queue", "pod", "defaults", live=True
     )
     """Who says how much a container may have, the first that knows: the queue controller's
-    decision, the pod's own requests (where the kubelet serves its Pods API), the defaults below."""
+    decision, the pod's own requests (read as pod_sources says), the defaults below."""
+    pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
+    """Who is asked what a pod asks for and whose it is, the first that can say. api: the API
+    server, by a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which
+    knows nothing of the Jobs and Deployments above a pod."""
+    kubeconfig: str = absolute_path("")
+    """How the API server is reached. Empty: as the pod that the daemon runs in, by its service
+    account; outside of a pod then not at all. On a node, the kubelet's own is enough:
+    /etc/kubernetes/kubelet.conf."""
+    advertise_sums: bool = flag(True)
+    """Write the sums over this node's GPUs into its Node object, as resource_memory,
+    resource_memory_percentage, resource_cores and resource_priority, so that Kubernetes' own
+    scheduler can place pods that ask for them. false: taken away again. Needs the API server."""
     resource_count: str = text("nvidia.com/gpu")
     """The resource this node advertises: how many GPUs a container wants."""
     resource_memory: str = text("nvidia.com/gpumem", live=True)

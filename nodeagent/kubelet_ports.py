@@ -116,6 +116,23 @@ class Claim:
     driver: str = ""
 
 
+class OwnerRef(NamedTuple):
+    """The controller of an object, as the object names it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A controller above a pod, as the API server has it."""
+
+    ref: OwnerRef
+    labels: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRequests:
     """What a container asks for, in the names of its resources; amounts as Kubernetes writes
@@ -125,10 +142,25 @@ class ContainerRequests:
     resources: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
+    owner: OwnerRef | None = None
+    """Its controller: a Job, a ReplicaSet. None: somebody made the pod itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Nobody here can say what the container asks for."""
+
+    why: str
 
 
 class KubeletAway(Exception):
-    """The kubelet, or one of its files, cannot be read now: nothing is known, nothing is gone."""
+    """The kubelet, one of its files, or the API server cannot be read now: nothing is known,
+    nothing is gone."""
+
+
+class NothingToAsk(Exception):
+    """This node has nobody to ask about its pods, and waiting changes nothing; the text says what
+    is missing."""
 
 
 class NotYet(Exception):
@@ -150,8 +182,14 @@ class KubeletRecords(Protocol):
 
 
 class PodSource(Protocol):
-    async def requests(self, pod: PodUid, container: str) -> ContainerRequests | None:
-        """None: no such source here. Raises KubeletAway."""
+    """What a pod asks for, and whose it is."""
+
+    async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
+        """Raises KubeletAway; NothingToAsk."""
+
+    async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
+        """From the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway;
+        NothingToAsk."""
 
 
 class PodCgroups(Protocol):
@@ -210,13 +248,15 @@ class ContainerLimits:
     """queue, pod or defaults."""
     workload: str = ""
     """namespace/name, of the queue's."""
+    replica: str = ""
+    """Which of the workload's pods the queue takes this one for."""
 
 
 class LimitsSource(Protocol):
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
     ) -> ContainerLimits | None:
-        """None: nothing to say, ask the next source. Raises NotYet, Never."""
+        """None: nothing to say, ask the next source. Raises NotYet, Never, KubeletAway."""
 
 
 # --- what the kubelet asks --------------------------------------------------------------------

@@ -4,11 +4,13 @@ the device plugin's server."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodeagent.adapters import container_toolkit, plugin_sockets
 from nodeagent.adapters.allocations_sqlite import SqliteAllocations
@@ -18,26 +20,44 @@ from nodeagent.adapters.device_plugin import PluginServer
 from nodeagent.adapters.grant_mounts import GrantMounter
 from nodeagent.adapters.kubelet_records import KubeletFiles
 from nodeagent.adapters.kubelet_wire import KubeletWire
-from nodeagent.core import plugin_conflict
+from nodeagent.core import kubelet_sums, plugin_conflict
 from nodeagent.core.kubelet_offers import OfferRules
+from nodeagent.core.placement import GpuCapacity
 from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.core.reload import Running
 from nodeagent.kubelet_config import KubeletConfig
-from nodeagent.kubelet_ports import KubeletAway, LimitsSource
+from nodeagent.kubelet_ports import (
+    ContainerLimits,
+    KubeletAway,
+    LimitsSource,
+    PodIdentity,
+    PodSource,
+)
 from nodeagent.native import NativeFiles
+from nodeagent.native import version as native_version
 from nodeagent.paths import library_dir
-from nodeagent.ports import Clock, ContainerRef
+from nodeagent.ports import Clock, Finding
+from nodeagent.queue_ports import WorkKey
+from nodeagent.shell.farewell import Farewell
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
 from nodeagent.shell.kubelet import DeskSettings, KubeletDesk, Shelf
 from nodeagent.shell.limits import NodeDefaults, PodLimits, QueueLimits
+from nodeagent.shell.node import Endpoint
+from nodeagent.shell.node_sums import NodeSums
+from nodeagent.shell.pod_sources import PodSources
 from nodeagent.shell.queue import QueueDesk
 from nodeagent.shell.safety import SafetyLook, SafetyWatch
 from nodeagent.units import GrantId
+from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
+
+if TYPE_CHECKING:
+    from nodeagent.adapters.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
+DEFAULTS_USED = "What this pod asks for could not be read: it has the node's default GPU limits"
 
 
 class PluginServers:
@@ -74,12 +94,30 @@ class KubeletSide:
     desk: KubeletDesk
     server: PluginServers
     safety: SafetyWatch
+    records: KubeletFiles
+    pods: PodSource
+    cluster: Cluster | None = None
+    sums: NodeSums | None = None
     queue: QueueDesk | None = None
+    no_access: str = ""
+    """Why there is no API server."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """In the order in which they start, and end."""
+        served: list[Endpoint] = [self.desk, self.server, self.safety]
+        if self.cluster is None or self.sums is None:
+            return served
+        farewell = Farewell(self.cluster, self._registered)
+        return [farewell, self.sums, self.cluster, *served]
+
+    def _registered(self) -> list[str]:
+        """Resources that the kubelet counts by us now."""
+        return [one.resource for one in self.server.servers if one.registered]
 
     def configure(self, running: Running) -> None:
         """While the daemon runs."""
         config = running.kubelet
-        self.desk.sources = limit_sources(config, self.queue)
+        self.desk.sources = limit_sources(config, self.queue, self.pods)
         self.desk.configure(desk_settings(config, running.settings.grants.strategy))
 
     def counters(self) -> dict[str, float]:
@@ -94,12 +132,92 @@ class KubeletSide:
             "kubelet_releases": figures.releases,
             "kubelet_hint_mismatches": figures.hint_mismatches,
             "kubelet_records_readable": float(not figures.away),
+            "kubelet_starts_unread": figures.unread,
+            **({} if self.cluster is None else self._kubernetes(self.cluster)),
             **self.safety.counters(),
         }
+
+    def _kubernetes(self, cluster: Cluster) -> dict[str, float]:
+        sums = self.sums
+        return {
+            "kubernetes_in_sync": float(cluster.pods.synced and not cluster.pods.trouble),
+            "kubernetes_counted": float(sums is not None and not sums.trouble),
+        }
+
+    def findings(self) -> list[Finding]:
+        """Of who says the limits, for `sluice doctor`."""
+        last = self.desk.figures.unread_last
+        if self.cluster is not None:
+            found = [self.cluster.finding()]
+            if self.sums is not None:
+                found.append(self.sums.finding())
+        else:
+            found = [pods_without_api(self.kubelet_tells(), self.no_access, self.queue is not None)]
+        if last:
+            found.append(
+                Finding(
+                    "limits",
+                    "warning",
+                    f"{self.desk.figures.unread} containers have the node's defaults, because what"
+                    f" they ask for could not be read; the last: {last}",
+                    "mend what `pods` says, then delete those pods, so that they are made anew",
+                )
+            )
+        return found
+
+    def kubelet_tells(self) -> bool:
+        """Whether the kubelet serves its Pods API."""
+        return self.records.pods_socket.exists()
+
+
+def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Finding:
+    remedy = (
+        "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
+        " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
+    )
+    if not kubelet_tells:
+        what = "pods start by the node's defaults, whatever they ask for"
+        if queued:
+            what = "no pod can start but those that a decision names: whose it is cannot be told"
+        return Finding(
+            "pods", "missing", f"nobody tells what pods ask for ({no_access}): {what}", remedy
+        )
+    if queued:
+        return Finding(
+            "pods",
+            "warning",
+            "the kubelet's Pods API tells what pods ask for; whether a pod of a Job or Deployment"
+            f" is a queue's it cannot tell, and such a pod waits ({no_access})",
+            remedy,
+        )
+    return Finding("pods", "ok", "the kubelet's Pods API tells what pods ask for")
+
+
+def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
+    """To the API server; and why there is none."""
+    if "api" not in config.pod_sources and not config.advertise_sums:
+        return None, "kubelet.pod_sources does not name api"
+    try:
+        if config.kubeconfig:
+            import yaml
+
+            return from_kubeconfig(Path(config.kubeconfig), yaml.safe_load), ""
+    except NoAccess as error:
+        return None, f"kubelet.kubeconfig: {error}"
+    found = in_cluster(environment)
+    return found, "" if found is not None else "no service account and no kubelet.kubeconfig"
+
+
+def make_cluster(access: Access, node: str, fatal: Callable[[BaseException], None]) -> Cluster:
+    """Loads the HTTP client; raises NoAccess."""
+    from nodeagent.adapters.cluster import Cluster
+
+    return Cluster(access, node, native_version(), kubelet_sums.ANNOTATION, fatal)
 
 
 def make_kubelet(
     config: KubeletConfig,
+    node: str,
     strategy: str,
     boot_id: str,
     directories: tuple[Path, Path],
@@ -111,8 +229,8 @@ def make_kubelet(
     queue: QueueDesk | None,
     fatal: Callable[[BaseException], None],
 ) -> KubeletSide:
-    """`strategy`: of placement, pack or spread. `directories`: runtime and state. Raises OSError,
-    ValueError, LedgerLost, LedgerTooNew."""
+    """`node`: its name in Kubernetes. `strategy`: of placement, pack or spread. `directories`:
+    runtime and state. Raises OSError, ValueError, LedgerLost, LedgerTooNew."""
     runtime, state = directories
     wire = KubeletWire(files.kubelet_descriptors)
     root = Path(config.directory)
@@ -128,11 +246,21 @@ def make_kubelet(
         (Path("/etc/cdi"), Path(config.cdi_dir)),
     )
 
-    def bound(workload: str, of: ContainerRef, grant: GrantId) -> None:
-        work = queue.work_of_pod(of.namespace, of.pod) if queue is not None else None
-        if queue is not None and work is not None:
-            queue.bind(work.key, grant)
+    def bound(limits: ContainerLimits, grant: GrantId) -> None:
+        if queue is not None:
+            queue.bind(WorkKey(limits.workload, limits.replica), grant)
 
+    access, no_access = access_of(config, environment)
+    cluster = None
+    if access is not None:
+        try:
+            cluster = make_cluster(access, node, fatal)
+        except NoAccess as error:
+            no_access = str(error)
+    known: dict[str, PodSource] = {"kubelet": records}
+    if cluster is not None:
+        known["api"] = cluster
+    pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
     desk = KubeletDesk(
         desk_settings(config, strategy),
         boot_id,
@@ -141,10 +269,10 @@ def make_kubelet(
         clock,
         SqliteAllocations(state / "allocations.sqlite"),
         records,
-        records,
+        pods,
         CgroupPods(CGROUPS),
         cdi,
-        limit_sources(config, queue),
+        limit_sources(config, queue, pods),
         mounter.mounts_of,
         mounter.files,
         fatal,
@@ -152,6 +280,19 @@ def make_kubelet(
         bound=bound,
     )
     desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+    sums = None
+    if cluster is not None:
+        sums = NodeSums(cluster, functools.partial(counted, config, desk, gpus), fatal)
+        gpus.on_read.append(sums.look_soon)
+        cluster.on_gone.append(desk.pod_gone)
+        if queue is not None:
+            cluster.on_gone.append(queue.pod_gone)
+        told = cluster
+
+        async def tell(pod: PodIdentity, why: str) -> None:
+            await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
+
+        desk.on_unread.append(tell)
     plugins = root / "device-plugins"
     servers = PluginServers(
         desk, lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal)
@@ -163,15 +304,28 @@ def make_kubelet(
             registered = records.checkpoint().registered
         except KubeletAway:
             registered = ()
-        known = [gpu.uuid for gpu in gpus.capacities()]
+        there = [gpu.uuid for gpu in gpus.capacities()]
         return SafetyLook(
             container_toolkit.finding(toolkit, config.strategy),
             toolkit.accepts,
             plugin_conflict.look(config.resource_count, registered, plugin_sockets.others(plugins)),
-            cdi.finding(known) if known else None,
+            cdi.finding(there) if there else None,
         )
 
-    return KubeletSide(desk, servers, SafetyWatch(look, fatal), queue)
+    return KubeletSide(
+        desk, servers, SafetyWatch(look, fatal), records, pods, cluster, sums, queue, no_access
+    )
+
+
+def counted(config: KubeletConfig, desk: KubeletDesk, gpus: Gpus) -> dict[str, int] | None:
+    """What the Node shall say; None before a GPU is known."""
+    if not config.advertise_sums:
+        return {}
+    shelf = desk.shelves.get(config.resource_count)
+    if shelf is None or not shelf.shown:
+        return None
+    capacities: dict[str, GpuCapacity] = {gpu.uuid: gpu for gpu in gpus.capacities()}
+    return kubelet_sums.sums(shelf.shown, capacities, resource_names(config))
 
 
 def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
@@ -189,9 +343,8 @@ def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
     )
 
 
-def limit_sources(config: KubeletConfig, queue: QueueDesk | None) -> list[LimitsSource]:
-    """In the order of kubelet.limits."""
-    names = ResourceNames(
+def resource_names(config: KubeletConfig) -> ResourceNames:
+    return ResourceNames(
         count=config.resource_count,
         memory=config.resource_memory,
         memory_percent=config.resource_memory_percentage,
@@ -199,6 +352,13 @@ def limit_sources(config: KubeletConfig, queue: QueueDesk | None) -> list[Limits
         priority=config.resource_priority,
         memory_factor=config.memory_factor,
     )
+
+
+def limit_sources(
+    config: KubeletConfig, queue: QueueDesk | None, pods: PodSource
+) -> list[LimitsSource]:
+    """In the order of kubelet.limits."""
+    names = resource_names(config)
     defaults = DefaultLimits(
         memory_mib=config.default_memory_mib,
         cores_percent=config.default_cores_percent,
@@ -208,7 +368,7 @@ def limit_sources(config: KubeletConfig, queue: QueueDesk | None) -> list[Limits
     sources: list[LimitsSource] = []
     for name in config.limits:
         if name == "queue" and queue is not None:
-            sources.append(QueueLimits(queue))
+            sources.append(QueueLimits(queue, pods))
         elif name == "pod":
             sources.append(PodLimits(names, defaults))
         elif name == "defaults":

@@ -150,6 +150,22 @@ KUBELET_MISMATCHES: Final = _counter(
     "Grants on another GPU than the kubelet counts the container on.",
 )
 
+KUBELET_UNREAD: Final = _counter(
+    "sluice_kubelet_container_starts_unread",
+    (),
+    "Containers let in by the node's defaults because nobody could say what they ask for.",
+)
+KUBERNETES_IN_SYNC: Final = _gauge(
+    "sluice_kubernetes_in_sync",
+    (),
+    "1 while this node's pods are known from the API server; only where there is access to one.",
+)
+KUBERNETES_COUNTED: Final = _gauge(
+    "sluice_kubernetes_counted",
+    (),
+    "1 while memory and cores of this node's GPUs are counted in its Node object.",
+)
+
 QUEUE_CONNECTED: Final = _gauge(
     "sluice_queue_link_connected", (), "1 while there is a session with the queue controller."
 )

@@ -153,7 +153,9 @@ class ApiServer:
         wanted = patch.get("metadata", {}).pop("resourceVersion", None)
         if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
             return _status(409, "Conflict", "the object has been modified")
-        new = merged(old, {"status": patch.get("status", {})} if sub else patch)
+        # Of a status, the real one takes annotations and labels too: the kubelet's go that way.
+        kept = {part: patch.get(part, {}) for part in ("status", "metadata")}
+        new = merged(old, kept if sub else patch)
         if not sub and "status" in old:
             new["status"] = old["status"]
         return web.json_response(old if new == old else self.put(key[0], new))

@@ -93,9 +93,10 @@ def pod_node(
     settings: str = "",
     flags: str = "--pods-api",
     devices: int = 20,
+    reconcile_s: float = 0.5,
 ) -> Iterator[PodNode]:
     kubelet_dir, cdi_dir = directory / "kubelet", directory / "cdi"
-    section = f'[kubelet]\nenabled = true\ndirectory = "{kubelet_dir}"\ncdi_dir = "{cdi_dir}"\nreconcile_s = 0.5\n{settings}'
+    section = f'[kubelet]\nenabled = true\ndirectory = "{kubelet_dir}"\ncdi_dir = "{cdi_dir}"\nreconcile_s = {reconcile_s}\n{settings}'
     kubelet_dir.mkdir(parents=True)
     kubelet = Kubelet(kubelet_dir, *flags.split())
     try:

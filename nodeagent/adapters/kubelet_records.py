@@ -31,12 +31,17 @@ from nodeagent.kubelet_ports import (
     ContainerRequests,
     KubeletAway,
     Listing,
+    NothingToAsk,
+    Owner,
+    OwnerRef,
+    PodIdentity,
     PodUid,
 )
 
 CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"
-PODS_SOCKET: Final = "pods/kubelet.sock"
+PODS_SOCKET: Final = "pods-api/pods-api.sock"
+"""Of a kubelet with the feature gate PodsAPI. tests/peers compares it with Kubernetes' own."""
 LARGEST_ANSWER_BYTES: Final = 64 << 20
 LARGEST_CHECKPOINT_BYTES: Final = 256 << 20
 DEADLINE_S: Final = 5.0
@@ -51,6 +56,10 @@ class KubeletFiles:
         self._resources = resources
         self._wire = wire
         self._read: tuple[tuple[int, ...], Checkpoint] | None = None
+
+    @property
+    def pods_socket(self) -> Path:
+        return self._root / PODS_SOCKET
 
     def checkpoint(self) -> Checkpoint:
         path = self._root / CHECKPOINT
@@ -80,20 +89,34 @@ class KubeletFiles:
         )
         return self._wire.read_listings(response, self._resources)
 
-    async def requests(self, pod: PodUid, container: str) -> ContainerRequests | None:
-        """By the Pods API, where this kubelet serves it (feature gate PodInfoAPI)."""
-        if not (self._root / PODS_SOCKET).exists():
-            return None
+    async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
+        """By the Pods API, where this kubelet serves it (feature gate PodsAPI)."""
+        socket = self.pods_socket
+        if not socket.exists():
+            raise NothingToAsk(
+                f"the kubelet has no Pods API at {socket} (feature gate PodsAPI, Kubernetes 1.36)"
+            )
         response = await self._ask(
             PODS_SOCKET,
             f"/{PODS}/GetPod",
-            self._wire.message_class("v1alpha1.GetPodRequest")(podUID=pod),
+            self._wire.message_class("v1alpha1.GetPodRequest")(podUID=pod.uid),
             self._wire.message_class("v1alpha1.GetPodResponse"),
         )
         try:
-            return self._wire.read_requests(response.pod, container)
+            found = self._wire.read_requests(response.pod, container)
         except ValueError as error:
-            raise KubeletAway(f"{self._root / PODS_SOCKET}: pod {pod}: {error}") from error
+            raise KubeletAway(f"{socket}: pod {pod.uid}: {error}") from error
+        if found is None:
+            raise KubeletAway(f"{socket}: pod {pod.uid} has no container {container}")
+        return found
+
+    async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
+        if first is None:
+            return ()
+        raise NothingToAsk(
+            f"the kubelet knows nothing of {first.kind} {namespace}/{first.name}: only the API"
+            " server does, and there is no access to it"
+        )
 
     async def _ask(self, socket: str, method: str, request: Any, kind: Any) -> Any:
         path = self._root / socket

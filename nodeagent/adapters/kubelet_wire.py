@@ -12,6 +12,7 @@ from nodeagent.kubelet_ports import (
     ContainerRequests,
     Listing,
     Nonce,
+    OwnerRef,
     PodIdentity,
     PodUid,
     SlotDevice,
@@ -156,8 +157,16 @@ class KubeletWire(Descriptors):
                     tuple(sorted(asked.items())),
                     tuple(sorted(meta.labels.items())),
                     tuple(sorted(meta.annotations.items())),
+                    _controller(meta.ownerReferences),
                 )
         return None
+
+
+def _controller(references: Sequence[Any]) -> OwnerRef | None:
+    for one in references:
+        if one.controller:
+            return OwnerRef(one.apiVersion, one.kind, one.name, one.uid)
+    return None
 
 
 def _amounts(quantities: Mapping[str, Any]) -> dict[str, str]:

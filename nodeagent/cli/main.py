@@ -154,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         sub: argparse.ArgumentParser = among.add_parser(name, help=help_, description=help_)
         sub.set_defaults(module=module)
-        if name not in ("version", "config"):
+        if name not in ("version", "config", "uncount"):
             sub.add_argument(
                 "--socket",
                 type=read.path,
@@ -380,6 +380,21 @@ def make_parser() -> argparse.ArgumentParser:
         "--node", default="", metavar="NAME", help="as if on this node (default: this one)"
     )
     _add_uninstall(command)
+    uncount = command(
+        "uncount", "uncount", "Take this node's GPU sums out of Kubernetes again (uninstall)."
+    )
+    uncount.add_argument(
+        "--config",
+        type=read.path,
+        metavar="FILE",
+        help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
+    )
+    uncount.add_argument(
+        "--node", default="", metavar="NAME", help="of another node (default: this one)"
+    )
+    uncount.add_argument(
+        "--all-nodes", action="store_true", help="of every node where sums of ours are"
+    )
     command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
     command("version", "show", "Print the version.")
     return parser

@@ -113,6 +113,8 @@ class Looked:
     pods: frozenset[PodUid]
     """With a cgroup."""
     now_ns: int
+    over: frozenset[PodUid] = frozenset()
+    """By the API server's word; then one look is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +397,8 @@ class AllocationBook:
         out: list[Instruction] = []
         for grant, ref in list(self.grants.items()):
             gone = not _lives(ref, event)
-            if self._twice(grant, gone, event.now_ns, self._rules.gone_apart_ns):
+            told = gone and ref.pod_uid in event.over
+            if told or self._twice(grant, gone, event.now_ns, self._rules.gone_apart_ns):
                 out += self._end(grant, Signal.GONE)
         orphans = []
         for nonce, row in list(self.rows.items()):

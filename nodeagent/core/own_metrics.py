@@ -20,6 +20,9 @@ _KUBELET: Final = {
     m.KUBELET_REFUSED: "kubelet_starts_refused",
     m.KUBELET_RELEASES: "kubelet_releases",
     m.KUBELET_MISMATCHES: "kubelet_hint_mismatches",
+    m.KUBELET_UNREAD: "kubelet_starts_unread",
+    m.KUBERNETES_IN_SYNC: "kubernetes_in_sync",
+    m.KUBERNETES_COUNTED: "kubernetes_counted",
     m.PLUGIN_CONFLICT: "plugin_conflict",
     m.TOOLKIT_ACCEPTS: "toolkit_accepts",
 }

@@ -149,7 +149,7 @@ def merge(parts: list[ContainerLimits]) -> ContainerLimits:
     the larger of everything. `parts` is not empty."""
     most = parts[0]
     for one in parts[1:]:
-        most = ContainerLimits(_larger(most.ask, one.ask), most.source, most.workload)
+        most = replace(most, ask=_larger(most.ask, one.ask))
     return most
 
 

@@ -29,19 +29,23 @@ from nodeagent.kubelet_ports import (
     Allocation,
     AllocationLedger,
     ContainerLimits,
+    ContainerRequests,
     KubeletAway,
     KubeletRecords,
     LimitsSource,
     Never,
     Nonce,
+    NothingToAsk,
     NotOurs,
     NotYet,
     PodCgroups,
+    PodIdentity,
     PodSource,
     PodUid,
     PreferenceAsk,
     SlotDevice,
     SlotId,
+    Unread,
     parse_slot,
 )
 from nodeagent.ports import (
@@ -62,7 +66,7 @@ from nodeagent.ports import (
 )
 from nodeagent.shell.gpus import Gpus
 from nodeagent.shell.keeper import Keeper
-from nodeagent.shell.limits import QueueLimits
+from nodeagent.shell.limits import PodLimits, QueueLimits
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, RequestId
 
 log = logging.getLogger(__name__)
@@ -73,6 +77,11 @@ LONGEST_NAME = 512
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
 RECORDS_DEADLINE_S: Final = 5.0
+LOG_UNREAD_NS: Final = 60 * NS_PER_S
+GONE_LOOK_S: Final = 1.0
+"""Between looks while a pod's end is known and its devices are not back."""
+GONE_S: Final = 120.0
+"""After which such a pod is looked after as any other."""
 RECOVERY_QUIET_S: Final = 1.5
 """A GPU is offered again only after this; that it is sick is told at once."""
 FIRST_REQUEST: Final = 1 << 33
@@ -102,6 +111,10 @@ class KubeletFigures:
     releases: int = 0
     hint_mismatches: int = 0
     """Grants on another GPU than the kubelet counts them on."""
+    unread: int = 0
+    """Containers let in by the node's defaults because nobody could say what they ask for."""
+    unread_last: str = ""
+    """The last of them, and why; empty: none."""
     away: str = ""
     """Why the kubelet's records could not be read last time; empty: they could."""
     start_seconds: list[float] = field(default_factory=list)
@@ -168,7 +181,7 @@ class KubeletDesk:
         files_of: Callable[[], GivenFiles],
         fatal: Callable[[BaseException], None],
         decided: Callable[[], Counter[GpuUuid]] = Counter,
-        bound: Callable[[str, ContainerRef, GrantId], None] = lambda workload, of, grant: None,
+        bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None,
     ) -> None:
         """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
         region and the container's name; `files_of` is what all containers are given of ours, and
@@ -199,6 +212,12 @@ class KubeletDesk:
         self._fatal = fatal
         self._decided = decided
         self._bound = bound
+        self.on_unread: list[Callable[[PodIdentity, str], Awaitable[None]]] = []
+        """Called with a pod that is let in by defaults, and why."""
+        self._unread_logged_ns = -LOG_UNREAD_NS
+        self._gone: dict[PodUid, int] = {}
+        """Pods that the API server says are over, and when it said so, in ns."""
+        self._hurry = asyncio.Event()
         self._calls = itertools.count(1)
         self._requests = itertools.count(FIRST_REQUEST)
         self._turn = asyncio.Lock()
@@ -456,21 +475,47 @@ class KubeletDesk:
         sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
         parts = []
         for container in [one.container for one in holder.containers if sources]:
+            requests: ContainerRequests | Unread
+            pod = holder.pod
             try:
-                requests = await self._pods.requests(holder.pod.uid, container)
+                requests = await self._pods.requests(holder.pod, container)
+                pod = requests.pod if requests.pod.name else holder.pod
+            except NothingToAsk as error:
+                requests = Unread(str(error))
             except KubeletAway as error:
-                raise NotYet(f"the kubelet's list of pods cannot be read: {error}") from error
-            pod = requests.pod if requests is not None and requests.pod.name else holder.pod
+                raise NotYet(f"what the pod asks for cannot be read now: {error}") from error
             for source in sources:
-                found = await source.limits(pod, container, requests, gpus)
+                try:
+                    found = await source.limits(pod, container, requests, gpus)
+                except KubeletAway as error:
+                    raise NotYet(f"whose the pod is cannot be read now: {error}") from error
                 if found is not None:
                     parts.append(found)
                     break
+            own = any(isinstance(one, PodLimits) for one in sources)
+            if isinstance(requests, Unread) and own and parts and parts[-1].source == "defaults":
+                self._let_in_unread(pod, container, requests.why)
         if whole:
             return _whole(gpus, parts)
         if not parts:
             raise NotYet(f"nothing says how much of a GPU {holder.pod} may have")
         return merge(parts)
+
+    def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:
+        """Never silently: whoever asked for 8 GiB and has a whole GPU must be able to find out."""
+        self.figures.unread += 1
+        self.figures.unread_last = f"{pod}, container {container}: {why}"
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._unread_logged_ns >= LOG_UNREAD_NS:
+            self._unread_logged_ns = now_ns
+            log.warning(
+                "kubelet: %s, container %s, has the node's defaults, whatever it asks for: %s",
+                pod,
+                container,
+                why,
+            )
+        for call in self.on_unread:
+            self._spawn(call(pod, why))
 
     def _occupied(self) -> frozenset[GrantId]:
         return frozenset(grant for grant, open_ in self._keeper.open.items() if open_.tenants)
@@ -525,7 +570,7 @@ class KubeletDesk:
             if isinstance(answer, str):
                 self._count_hint(do.grant, of)
                 if limits.workload:
-                    self._bound(limits.workload, of, do.grant)
+                    self._bound(limits, do.grant)
                 return (kb.GrantMade(do.call, do.grant),)
             refusal = str(answer) if isinstance(answer, Refused) else "the grant was not made"
         return (kb.GrantRefused(do.call, refusal),)
@@ -619,8 +664,28 @@ class KubeletDesk:
 
     async def _reconcile_loop(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.reconcile_s)
+            waits_s = self._settings.reconcile_s
+            if self._awaited():
+                waits_s = min(waits_s, GONE_LOOK_S)
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(waits_s):
+                    await self._hurry.wait()
             await self.reconcile()
+
+    def pod_gone(self, pod: PodUid) -> None:
+        """The API server says so; its devices come back when the node agrees."""
+        self._gone[pod] = self._clock.monotonic_ns()
+        if self._awaited():
+            self._hurry.set()
+
+    def _awaited(self) -> frozenset[PodUid]:
+        """Pods that are over by the API server's word and still have grants here."""
+        oldest_ns = self._clock.monotonic_ns() - int(GONE_S * NS_PER_S)
+        self._gone = {uid: at_ns for uid, at_ns in self._gone.items() if at_ns > oldest_ns}
+        return frozenset(
+            PodUid(ref.pod_uid) for ref in self.book.grants.values() if ref.pod_uid in self._gone
+        )
 
     async def reconcile(self) -> None:
         """One look at what is installed and what the kubelet and the cgroups still have. What
@@ -641,7 +706,11 @@ class KubeletDesk:
         nonces = frozenset(one.nonce for one in checkpoint.entries if one.nonce is not None)
         await self._apply(
             kb.Looked(
-                nonces, tuple(listings), frozenset(map(PodUid, pods)), self._clock.monotonic_ns()
+                nonces,
+                tuple(listings),
+                frozenset(map(PodUid, pods)),
+                self._clock.monotonic_ns(),
+                self._awaited(),
             )
         )
 

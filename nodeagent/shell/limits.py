@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from nodeagent.core import pod_work
 from nodeagent.core.pod_limits import (
     DefaultLimits,
     ResourceNames,
@@ -15,8 +16,12 @@ from nodeagent.kubelet_ports import (
     ContainerLimits,
     ContainerRequests,
     Never,
+    NothingToAsk,
     NotYet,
+    OwnerRef,
     PodIdentity,
+    PodSource,
+    Unread,
 )
 from nodeagent.ports import GrantAsk, MemoryAsk
 from nodeagent.queue_ports import Desired, Work, WorkState
@@ -26,21 +31,56 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 
 
 class QueueLimits:
-    """The decision of the queue controller for the pod."""
+    """The decision of the queue controller for the pod.
 
-    def __init__(self, desk: QueueDesk) -> None:
+    Whether a pod is a queue's is a label on it, or on one of the controllers above it. A pod of
+    which that cannot be told does not start: it might be one, and quota would be passed by.
+    """
+
+    def __init__(self, desk: QueueDesk, pods: PodSource) -> None:
         self._desk = desk
+        self._pods = pods
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
     ) -> ContainerLimits | None:
-        work = self._desk.work_of_pod(pod.namespace, pod.name) if pod.name else None
-        if work is None:
-            queue = dict(requests.labels).get(QUEUE_LABEL) if requests is not None else None
-            if queue:
-                raise NotYet(f"{pod} waits in queue {queue}: no decision for this node yet")
-            return None
-        return self._of(work, pod, gpus)
+        if isinstance(requests, Unread):
+            work = self._desk.work_of_pod(pod, ()) if pod.name else None
+            if work is None:
+                raise NotYet(f"whether {pod} is a queue's cannot be told: {requests.why}")
+            return self._of(work, pod, gpus)
+        owners, labels, unknown = await self._whose(pod, requests)
+        work = self._desk.work_of_pod(pod, owners)
+        if work is not None:
+            return self._of(work, pod, gpus)
+        queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
+        made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
+        if queues:
+            raise NotYet(
+                f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
+            )
+        if unknown:
+            raise NotYet(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+        return None
+
+    async def _whose(
+        self, pod: PodIdentity, requests: ContainerRequests
+    ) -> tuple[tuple[OwnerRef, ...], list[dict[str, str]], str]:
+        """Owners from the pod's own upwards, the labels of the pod and theirs, and why there may
+        be more. Raises KubeletAway."""
+        try:
+            found = await self._pods.owners(pod.namespace, requests.owner)
+        except NothingToAsk as error:
+            named = pod_work.owners_by_name(requests.owner, requests.labels)
+            return named, [dict(requests.labels)], str(error)
+        labels = [dict(requests.labels), *(dict(one.labels) for one in found)]
+        return tuple(one.ref for one in found), labels, ""
+
+    def _none_free(self, pod: PodIdentity, owners: tuple[OwnerRef, ...]) -> str:
+        taken = len(self._desk.works_of_owners(pod, owners))
+        if not taken:
+            return "no decision for this node yet"
+        return f"the {taken} decided for it on this node have their pods"
 
     def _of(self, work: Work, pod: PodIdentity, gpus: int) -> ContainerLimits:
         decision = work.decision
@@ -68,6 +108,7 @@ class QueueLimits:
             ),
             source="queue",
             workload=decision.workload,
+            replica=decision.pod,
         )
 
 
@@ -79,9 +120,9 @@ class PodLimits:
         self._defaults = defaults
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
     ) -> ContainerLimits | None:
-        if requests is None:
+        if isinstance(requests, Unread):
             return None
         return limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
 
@@ -93,6 +134,6 @@ class NodeDefaults:
         self._defaults = defaults
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
     ) -> ContainerLimits | None:
         return default_limits(gpus, self._defaults)

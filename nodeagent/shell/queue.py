@@ -16,13 +16,15 @@ import re
 import signal
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nodeagent.config import QueueSettings
 from nodeagent.core import events as ev
+from nodeagent.core import pod_work
 from nodeagent.core import queue_decisions as qd
+from nodeagent.kubelet_ports import OwnerRef, PodIdentity, PodUid
 from nodeagent.ports import (
     GrantAsk,
     LedgerFull,
@@ -53,6 +55,8 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
+CLAIM_NS: Final = 60 * NS_PER_S
+"""The kubelet tries to start a container again every 10 to 15 s."""
 FIRST_REQUEST: Final = 1 << 32
 """Far from the numbers of the local API."""
 
@@ -77,6 +81,13 @@ class Waiter:
     workload: str = ""
     uid: str = ""
     granted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    pod: str
+    """UID."""
+    until_ns: int
 
 
 class QueueDesk:
@@ -117,6 +128,8 @@ class QueueDesk:
         self._withdrawing: dict[str, str] = {}
         """UIDs by workload: given up here, not yet known there."""
         self._requests = itertools.count(FIRST_REQUEST)
+        self._claims: dict[WorkKey, Claim] = {}
+        """Decisions that a pod is about to start with."""
         self._kills: dict[GrantId, asyncio.TimerHandle] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._effects: Mapping[type[Any], Callable[[Any], None]] = {
@@ -270,15 +283,42 @@ class QueueDesk:
 
     # --- pods ---------------------------------------------------------------------------------
 
-    def work_of_pod(self, namespace: str, name: str) -> Work | None:
-        """Work decided for this pod, or for a workload named after it as the controller names
-        those it makes of pods."""
-        wanted = {(f"{namespace}/{own}", "") for own in (name, f"pod-{name}")}
-        for work in self.book.works.values():
-            by_pod = work.key.workload.startswith(f"{namespace}/") and work.key.pod == name
-            if by_pod or tuple(work.key) in wanted:
-                return work
-        return None
+    def work_of_pod(self, pod: PodIdentity, owners: Sequence[OwnerRef]) -> Work | None:
+        """Work decided for this pod, or for one of those that its owners make: then it is this
+        pod's from now on, until the pod has its grant or does not ask for it any more."""
+        work = pod_work.named(self.book.works.values(), pod.namespace, pod.name)
+        if work is not None:
+            return work
+        now_ns = self._boot_ns()
+        for key, claim in list(self._claims.items()):
+            if now_ns >= claim.until_ns or key not in self.book.works:
+                del self._claims[key]
+        mine = self.works_of_owners(pod, owners)
+        for one in mine:  # it asks again, or another container of it
+            claimed = self._claims.get(one.key)
+            if self._pod_in(one) == pod.uid or (claimed is not None and claimed.pod == pod.uid):
+                work = one
+                break
+        else:
+            work = pod_work.free(mine, self._claims.keys())
+        if work is not None and work.state is WorkState.OFFERED:
+            self._claims[work.key] = Claim(pod.uid, now_ns + CLAIM_NS)
+        return work
+
+    def works_of_owners(self, pod: PodIdentity, owners: Sequence[OwnerRef]) -> list[Work]:
+        return pod_work.of_owners(self.book.works.values(), pod.namespace, pod.name, owners)
+
+    def _pod_in(self, work: Work) -> str:
+        """UID of the pod whose container has the work's grant; empty: none has."""
+        held = self._keeper.book.grants.get(work.grant) if work.grant is not None else None
+        container = held.record.container if held is not None else None
+        return container.pod_uid if container is not None else ""
+
+    def pod_gone(self, pod: PodUid) -> None:
+        """What it had claimed is free at once."""
+        for key, claim in list(self._claims.items()):
+            if claim.pod == pod:
+                del self._claims[key]
 
     def may_start(self) -> bool:
         return self.book.may_start(self._boot_ns())

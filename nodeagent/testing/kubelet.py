@@ -76,6 +76,8 @@ class Pod:
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    owner: Mapping[str, str] = field(default_factory=dict)
+    """Its controller: apiVersion, kind, name, uid. Empty: none."""
 
 
 @dataclass(slots=True)
@@ -115,7 +117,7 @@ class FakeKubelet:
         self.flat_checkpoint = False
         """As before Kubernetes 1.20."""
         self.pods_api = False
-        """Serve the Pods API (feature gate PodInfoAPI)."""
+        """Serve the Pods API (feature gate PodsAPI)."""
         self.checkpoint_fails = False
         """Leave the checkpoint as it is: a kubelet between two writes."""
         self.padding_bytes = 0
@@ -157,7 +159,9 @@ class FakeKubelet:
             self.root / "pod-resources" / "kubelet.sock", POD_RESOURCES, {"List": self._list}
         )
         if self.pods_api:
-            await self._serve(self.root / "pods" / "kubelet.sock", PODS, {"GetPod": self._get_pod})
+            await self._serve(
+                self.root / "pods-api" / "pods-api.sock", PODS, {"GetPod": self._get_pod}
+            )
 
     async def stop(self) -> None:
         """As systemd would: what it knew of plugins is forgotten, the checkpoint stays."""
@@ -501,6 +505,7 @@ class FakeKubelet:
                 "Container",
                 "ResourceRequirements",
                 "Quantity",
+                "OwnerReference",
             )
         }
 

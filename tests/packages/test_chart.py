@@ -192,6 +192,8 @@ RIGHTS = {
         ("apps", "replicasets", "get"),
         ("apps", "deployments", "get"),
         ("apps", "statefulsets", "get"),
+        ("apps", "daemonsets", "get"),
+        ("batch", "cronjobs", "get"),
         ("batch", "jobs", "get"),
         ("", "events", "create,patch"),
         ("", "nodes", "get,list,watch"),

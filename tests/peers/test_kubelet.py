@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from nodeagent.adapters.device_plugin import KUBELET_SOCKET
+from nodeagent.adapters.kubelet_records import CHECKPOINT, PODS_SOCKET
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.demo.__main__ import workplace
 from tests.node import Node, until
@@ -97,6 +100,9 @@ class Real:
 
     def remove(self, uid: str) -> None:
         self._ask("remove", uid=uid)
+
+    def places(self) -> dict[str, str]:
+        return dict(self._ask("places")["places"])
 
     def restart(self) -> None:
         self._ask("restart")
@@ -381,3 +387,16 @@ def test_a_sick_gpu_is_not_given_to_anybody(cluster: Cluster) -> None:
         uid = cluster.admit(f"careful-{number}")
         assert not cluster.kubelet.devices(uid, "main")[0].startswith(sick)
     assert len(registered(cluster)) == SLOTS, "the kubelet writes down healthy ones alone"
+
+
+def test_its_sockets_are_where_we_look_for_them(cluster: Cluster) -> None:
+    """Kubernetes' own constants: a path of ours that is wrong is no error, it is a kubelet that seems to have no such
+    interface, and then every pod has the defaults."""
+    if not isinstance(cluster.kubelet, Real):
+        pytest.skip("constants of Kubernetes")
+    places = cluster.kubelet.places()
+    assert places["pods"].removeprefix("/") == PODS_SOCKET
+    assert places["plugins"] == f"/var/lib/kubelet/{Path(CHECKPOINT).parent}/{KUBELET_SOCKET}"
+    said = (REPO / "docs" / "kubernetes.md").read_text()
+    assert f"`{places['gate']}`" in said
+    assert set(re.findall(r"feature gate `?(\w+)", said)) == {places["gate"]}

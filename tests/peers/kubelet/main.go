@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,12 +26,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresourcesapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/kubelet/apis/podresources"
+	"k8s.io/kubernetes/pkg/kubelet/apis/pods"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 	"k8s.io/kubernetes/pkg/kubelet/config"
+	"k8s.io/kubernetes/pkg/kubelet/kubeletconfig"
+	"k8s.io/kubernetes/pkg/kubelet/util"
 )
 
 const podResourcesSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -66,6 +72,7 @@ type answer struct {
 	Capacity    map[string]int64    `json:"capacity,omitempty"`
 	Allocatable map[string]int64    `json:"allocatable,omitempty"`
 	Held        map[string][]string `json:"held,omitempty"`
+	Places      map[string]string   `json:"places,omitempty"`
 	Seconds     float64             `json:"seconds"`
 }
 
@@ -141,6 +148,19 @@ func (k *kubelet) servePodResources() error {
 	return nil
 }
 
+// places are where this kubelet serves what the daemon asks it, and what the feature behind it is called. A kubelet
+// refuses to start with a gate that it does not know.
+func places() answer {
+	endpoint, err := util.LocalEndpoint(kubeletconfig.DefaultKubeletPodsAPIDirName, pods.Socket)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	return answer{Places: map[string]string{
+		"pods": strings.TrimPrefix(endpoint, "unix://"), "gate": string(features.PodsAPI),
+		"plugins": pluginapi.KubeletSocket,
+	}}
+}
+
 func (k *kubelet) handle(c command) answer {
 	switch c.Do {
 	case "admit":
@@ -152,6 +172,8 @@ func (k *kubelet) handle(c command) answer {
 		return answer{}
 	case "capacity":
 		return k.capacity()
+	case "places":
+		return places()
 	case "restart":
 		k.server.Stop()
 		if err := k.manager.Stop(klog.Background()); err != nil {

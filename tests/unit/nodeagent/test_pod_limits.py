@@ -18,6 +18,7 @@ from nodeagent.kubelet_ports import Never
 from nodeagent.kubelet_serving import limit_sources
 from nodeagent.ports import MemoryAsk
 from nodeagent.shell.limits import NodeDefaults, PodLimits
+from nodeagent.shell.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 
 NAMES = ResourceNames()
@@ -140,7 +141,7 @@ def test_a_node_that_gives_whole_gpus_gives_nothing_less() -> None:
 
 def test_the_configuration_says_who_is_asked_and_what_holds() -> None:
     config = KubeletConfig(limits=("defaults", "pod"), default_cores_percent=20)
-    first, second = limit_sources(config, None)
+    first, second = limit_sources(config, None, PodSources([]))
     assert isinstance(first, NodeDefaults)
     assert isinstance(second, PodLimits)
-    assert len(limit_sources(KubeletConfig(), None)) == 2, "no queue, nobody to ask"
+    assert len(limit_sources(KubeletConfig(), None, PodSources([]))) == 2, "no queue, nobody to ask"
