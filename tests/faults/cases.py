@@ -278,11 +278,29 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case("D2", "the state disk is full → refused cleanly, jobs go on, recovers when there is room"),
-    Case("D3", "fdatasync fails → the daemon ends with 75 and loses nothing silently"),
+    Case(
+        "D3",
+        "fdatasync fails → the daemon ends with 75 and loses nothing silently",
+        (
+            "faults/test_disks.py::test_d3_a_sync_that_fails_is_never_taken_for_one_that_did_not",
+            "integration/test_daemon_restart.py::test_a_ledger_that_cannot_be_written_ends_the_daemon_with_75",
+        ),
+    ),
     Case(
         "D4", "any system call fails for want of descriptors or memory → no hang, nothing damaged"
     ),
-    Case("D5", "the database truncated, zeroed, bits flipped, older, newer → put aside or refused"),
+    Case(
+        "D5",
+        "the database truncated, zeroed, bits flipped, older, newer → put aside or refused",
+        (
+            "faults/test_disks.py::test_d5_a_damaged_database_is_put_aside_or_refused_in_a_sentence",
+            "queue/service/test_boundaries.py::test_flipped_bits_and_cuts_in_the_database",
+            "queue/service/test_boundaries.py::test_damage_in_the_schema_itself_is_told",
+            "queue/service/test_api.py::test_a_newer_database_is_left_alone",
+            "integration/test_daemon_restart.py::test_a_corrupt_ledger_is_put_aside_and_the_regions_say_what_lives",
+            "unit/nodeagent/test_cli.py::test_a_ledger_of_a_later_version_is_kept",
+        ),
+    ),
     Case(
         "D6",
         "state of another boot → not believed",
@@ -402,7 +420,14 @@ CASES: tuple[Case, ...] = (
     Case("G2", "the network works in one direction only → as if it were cut"),
     Case("G3", "delay, loss, reordering, 1 kbit/s → started once, nothing piles up"),
     Case("G4", "the old leader wakes up → all its writes are refused"),
-    Case("G5", "the controller killed again and again under load → each job starts exactly once"),
+    Case(
+        "G5",
+        "the controller killed again and again under load → each job starts exactly once",
+        (
+            "faults/test_kills.py::test_some_kills_lose_double_and_overshoot_nothing",
+            "queue/service/test_kill9.py::test_killed_at",
+        ),
+    ),
     Case(
         "G6",
         "a node with an old epoch → may say nothing",
@@ -432,7 +457,14 @@ CASES: tuple[Case, ...] = (
         " (unit/nodeagent/test_metrics_http.py has what is refused there)",
     ),
     Case(
-        "G11", "500 slow connections, 64 MiB in a message, 10⁶ of metadata → refused, others served"
+        "G11",
+        "silent and flooding peers by the dozen, messages and streams beyond any need → refused, others served",
+        (
+            "queue/service/test_hostile.py::test_the_honest_are_served_beside_33_who_are_not",
+            "queue/service/test_hostile.py::test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs",
+            "queue/service/test_api.py::test_a_message_above_the_limit_is_refused_before_it_is_read",
+            "integration/test_api_abused.py::test_silent_connections_of_two_users_lock_nobody_out_and_are_ended",
+        ),
     ),
     # --- H: what comes in files ---
     Case(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import re
 import subprocess
 import sys
+
+import pytest
 
 from tests.faults.cases import CASES
 from tests.places import REPO
@@ -12,8 +15,8 @@ from tests.places import REPO
 IN_EACH_GROUP = {"A": 18, "B": 15, "C": 5, "D": 10, "E": 7, "F": 8, "G": 11, "H": 5}
 OPEN = {
     *("C1", "C4"),
-    *("D2", "D3", "D4", "D5", "D9", "E6", "F6"),
-    *("G2", "G3", "G4", "G5", "G9", "G11", "H3"),
+    *("D2", "D4", "D9", "E6", "F6"),
+    *("G2", "G3", "G4", "G9", "H3"),
 }
 """Of these no test has shown all yet. A case that has one must leave this set."""
 
@@ -35,7 +38,19 @@ def test_each_has_tests_or_the_reason_why_not() -> None:
         assert len(case.tests) == len(set(case.tests)), case.id
 
 
-def test_every_test_that_is_named_is_found() -> None:
+def test_every_test_that_is_named_is_in_its_file() -> None:
+    missing = []
+    for test in sorted({test for case in CASES for test in case.tests}):
+        file, _, name = test.partition("::")
+        text = (REPO / "tests" / file).read_text()
+        first = name.partition("::")[0]
+        if not re.search(rf"^(async def|def|class) {first}\b|^{first} = ", text, re.MULTILINE):
+            missing.append(test)
+    assert missing == []
+
+
+@pytest.mark.faults
+def test_every_test_that_is_named_is_collected() -> None:
     named = {test for case in CASES for test in case.tests}
     files = sorted({f"tests/{test.partition('::')[0]}" for test in named})
     done = subprocess.run(

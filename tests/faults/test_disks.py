@@ -99,7 +99,6 @@ def test_d2_a_full_disk_refuses_grants_cleanly_until_there_is_room() -> None:
         assert processes(node, "before") == 1
 
 
-@pytest.mark.faults
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace makes the calls fail")
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
