@@ -8,13 +8,35 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import ebpf, hooks, kubelet, placement, queue, room, scrape, shares, together
+from tests.bench import (
+    ebpf,
+    hooks,
+    hostile,
+    kubelet,
+    placement,
+    queue,
+    room,
+    scrape,
+    shares,
+    together,
+)
 from tests.bench.entries import Entry, table, write
 from tests.demo.__main__ import workplace
 from tests.node import running
 from tests.places import BUILD
 
-PARTS = ("hooks", "shares", "together", "placement", "queue", "room", "scrape", "kubelet", "ebpf")
+PARTS = (
+    "hooks",
+    "shares",
+    "together",
+    "placement",
+    "queue",
+    "room",
+    "scrape",
+    "kubelet",
+    "ebpf",
+    "hostile",
+)
 
 
 def main() -> int:
@@ -46,6 +68,8 @@ def main() -> int:
         entries += kubelet.run(options.quick)
     if "ebpf" in wanted:
         entries += ebpf.run(options.quick)
+    if "hostile" in wanted:
+        entries += hostile.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0
