@@ -5,10 +5,12 @@
  */
 #include "interpose/throttle.h"
 
+#include <assert.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +26,22 @@
 #define LATE_WAKE_NS UINT64_C(60000)          /* default timer slack and a wake-up */
 #define DAEMON_SILENT_NS UINT64_C(2000000000) /* then turns are no longer believed, the own cap is */
 
+/*
+ * The shapes a thread has launched lately, for programs that alternate between them, as every framework does. A way
+ * says which entry of the cost table a shape has; what it costs, and whether it is to be timed, is read there each
+ * time, so nothing here can be stale but the entry's owner, which is compared. Two ways to a set: of 16 shapes nearly
+ * all find a place, and one that does not takes the long way.
+ */
+#define WAY_SETS 64
+#define WAYS 2
+
+struct throttle_way {
+	const void *function; /* NULL = free */
+	struct cost_shape shape;
+	uint64_t key;
+	struct cost_entry *entry;
+};
+
 struct throttle_lane {
 	int device;
 	struct throttle_pipe *pipe;
@@ -31,6 +49,7 @@ struct throttle_lane {
 	uint64_t key;    /* of the last launch */
 	bool mixed;      /* launches of other keys since the last record */
 	uint32_t random;
+	struct throttle_way way[WAY_SETS][WAYS];
 };
 
 __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
@@ -39,6 +58,55 @@ static pthread_key_t lane_key;
 static pthread_once_t lane_once = PTHREAD_ONCE_INIT;
 
 /* --- thread-local state ---------------------------------------------------------------------------------------- */
+
+/* The upper halves are folded in before the multiplication, which would lose them. */
+static inline unsigned way_set(const void *function, const struct cost_shape *shape)
+{
+	uint64_t h = (uint64_t)(uintptr_t)function + ((uint64_t)shape->grid[0] << 32 | shape->block[0]);
+
+	h ^= ((uint64_t)shape->grid[1] << 32 | shape->shared_bytes) + ((uint64_t)shape->grid[2] << 16);
+	h ^= h >> 29;
+	return (unsigned)(h * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+}
+
+static_assert(WAY_SETS == 1 << (64 - 58), "way_set() gives as many");
+
+/* Most recent first: the other one of the set is what goes. */
+static void remember(struct throttle_lane *lane, const void *function, const struct cost_shape *shape, uint64_t key,
+                     struct cost_entry *entry)
+{
+	struct throttle_way *set = lane->way[way_set(function, shape)];
+
+	if (set[0].function != function || !throttle_same_shape(&set[0].shape, shape))
+		set[1] = set[0];
+	set[0] = (struct throttle_way){ .function = function, .shape = *shape, .key = key, .entry = entry };
+}
+
+bool throttle_recall(struct throttle_local *local, const void *function, const struct cost_shape *shape)
+{
+	struct throttle_way *way;
+
+	if (!local->ways || !function) /* NULL is the driver's to refuse */
+		return false;
+	way = &local->ways[WAYS * way_set(function, shape)];
+	if (way->function != function || !throttle_same_shape(&way->shape, shape))
+		way++;
+	if (way->function != function || !throttle_same_shape(&way->shape, shape))
+		return false;
+	struct cost_entry *entry = way->entry;
+	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
+
+	if (__atomic_load_n(&entry->key, __ATOMIC_RELAXED) != way->key || cost_ns == 0 || cost_ns > UINT32_MAX ||
+	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST)
+		return false;
+	local->function = function;
+	local->shape = *shape;
+	local->event.cost_ns = cost_ns;
+	local->lane->mixed = true;
+	local->lane->key = way->key;
+	return true;
+}
 
 static void flush_launches(struct throttle_local *local)
 {
@@ -91,6 +159,7 @@ static void lane_gone(void *value)
 		flush_launches(local);
 		return_credit(local);
 		local->lane = NULL;
+		local->ways = NULL;
 	}
 	free(value);
 }
@@ -127,8 +196,10 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 		return_credit(local);
 		local->lane->device = device;
 		local->lane->pipe = NULL;
+		memset(local->lane->way, 0, sizeof(local->lane->way));
 		name_event(local, device);
 	}
+	local->ways = &local->lane->way[0][0];
 	return local->lane;
 }
 
@@ -143,6 +214,7 @@ static struct throttle_pipe *lane_pipe(struct throttle_lane *lane)
 void throttle_forget_local(void)
 {
 	throttle_local.function = NULL;
+	throttle_local.ways = NULL;
 	if (throttle_local.lane && throttle_local.lane->pipe) {
 		report_use(&throttle_local);
 		throttle_local.lane->pipe = NULL;
@@ -374,8 +446,10 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		local->credit_ns -= (int64_t)cost_ns;
 		local->launches++;
 		local->function = shape && cost_ns <= UINT32_MAX ? handle : NULL;
-		if (local->function)
+		if (local->function) {
 			local->shape = *shape;
+			remember(lane, handle, shape, key, entry);
+		}
 		local->event.cost_ns = cost_ns;
 		ticket->counted = true;
 		return CUDA_SUCCESS;

@@ -2,8 +2,8 @@
 /*
  * The compute gate every launch goes through: charge GPU time before it runs, correct it after.
  *
- * The common launch is throttle_pass(): compare with the thread's last launch and subtract, in thread-local memory
- * only. Everything else (new shapes, an empty credit, samples, waits) is throttle_before()/throttle_after() around
+ * The common launch is throttle_pass(): compare with the thread's last launch, or find it among the last few shapes,
+ * and subtract, in memory of this thread only. Everything else (new shapes, an empty credit, samples, waits) is throttle_before()/throttle_after() around
  * the driver's call.
  */
 #ifndef SLUICE_THROTTLE_H
@@ -26,6 +26,7 @@ struct throttle_local {
 	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet */
 	uint64_t launches;                /* not yet added to the slot */
 	struct throttle_lane *lane;
+	struct throttle_way *ways; /* of the lane, while its device is current; NULL = nothing remembered */
 };
 
 extern __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
@@ -40,12 +41,16 @@ static inline bool throttle_same_shape(const struct cost_shape *a, const struct 
 /* What goes through the gate, for those who watch: proto/launch_event.h. */
 enum throttle_kind { THROTTLE_LAUNCH, THROTTLE_COPY };
 
+/* Make a shape that this thread has launched lately its last launch; false: it is none, or is to be timed. */
+bool throttle_recall(struct throttle_local *local, const void *function, const struct cost_shape *shape);
+
 /* True: charged, launch away. False: nothing happened, take the long way. */
 static inline bool throttle_pass(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
 {
 	struct throttle_local *local = &throttle_local;
 
-	if (__builtin_expect(local->function != function || !throttle_same_shape(&local->shape, shape), 0))
+	if (__builtin_expect(local->function != function || !throttle_same_shape(&local->shape, shape), 0) &&
+	    !throttle_recall(local, function, shape))
 		return false;
 	if (__builtin_expect(local->credit_ns < (int64_t)local->event.cost_ns, 0))
 		return false;

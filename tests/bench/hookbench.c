@@ -63,6 +63,7 @@ static double batch(const struct side *side)
 	CUresult r = CUDA_SUCCESS;
 	uint64_t ns = 1, began;
 	void *params[] = { &ns };
+	unsigned shapes = mode[0] == 'm' ? (unsigned)atoi(mode + strcspn(mode, "0123456789")) : 1;
 
 	began = now_ns();
 	if (mode[0] == 'l') {
@@ -70,7 +71,7 @@ static double batch(const struct side *side)
 			r |= side->launch(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
 	} else if (mode[0] == 'm') { /* no launch like the one before it, as in a training step */
 		for (unsigned i = 0; i < BATCH; i++)
-			r |= side->launch(kernel, 1 + i % 16, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
+			r |= side->launch(kernel, 1 + i % shapes, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
 	} else if (mode[0] == 'a') {
 		for (int i = 0; i < BATCH; i++) {
 			CUdeviceptr p;

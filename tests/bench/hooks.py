@@ -61,7 +61,8 @@ def run(node: Node, rounds: int) -> list[Entry]:
     return [
         measure("launch_hook_ns", node, "launch", "<= 8", rounds=rounds),
         measure("launch_hook_4_threads_ns", node, "launch", "<= 12", rounds=rounds // 2, threads=4),
-        measure("launch_hook_16_shapes_ns", node, "mixed", "", rounds=rounds),
+        measure("launch_hook_4_shapes_ns", node, "mixed4", "<= 6", rounds=rounds),
+        measure("launch_hook_16_shapes_ns", node, "mixed16", "<= 10", rounds=rounds),
         measure("launch_hook_2_processes_ns", node, "launch", "", rounds=rounds, processes=2),
         measure("alloc_free_hook_0_live_ns", node, "alloc", "<= 100", rounds=rounds),
         measure(
