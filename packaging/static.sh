@@ -6,8 +6,7 @@ helm=${1:-$(packaging/helm-tool.sh)}
 cat <<'HEAD'
 # Rendered from packaging/helm/sluice by packaging/static.sh; do not edit. Before it is applied:
 #   kubectl create namespace sluice && kubectl label namespace sluice pod-security.kubernetes.io/enforce=privileged
-#   kubectl -n sluice create secret tls sluice-queue --cert=tls.crt --key=tls.key
-#   kubectl -n sluice create secret generic sluice-node --from-file=ca.crt
+#   kubectl -n sluice create secret generic sluice-queue --from-file=tls.crt --from-file=tls.key --from-file=ca.crt
 HEAD
 "$helm" template sluice packaging/helm/sluice --namespace sluice --kube-version 1.31.0 \
-	--set queue.tlsSecret=sluice-queue --set agent.tlsSecret=sluice-node --no-hooks
+	--set queue.tlsSecret=sluice-queue --no-hooks

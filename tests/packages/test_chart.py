@@ -609,6 +609,12 @@ def test_each_part_can_be_left_out() -> None:
         for one in rendered("agent.enabled=false", "queue.tlsSecret=q")
         if "agent" in one["metadata"]["name"]
     ] == []
+    tls = [
+        one
+        for one in of(rendered(), "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+        if one["name"] == "tls"
+    ]
+    assert [one["secret"]["secretName"] for one in tls] == ["s-queue-tls"], "known without a word"
     alone = tomllib.loads(
         of(rendered("queue.enabled=false"), "ConfigMap", "agent")["data"]["sluice.toml"]
     )
