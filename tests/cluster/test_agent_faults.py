@@ -21,7 +21,8 @@ MOMENTS_S = [step * 0.12 for step in range(16)]
 
 
 def kill_agent(lab: Lab) -> None:
-    """SIGKILL for the daemon, as the kernel would for want of memory."""
+    """SIGKILL for the daemon, as the kernel would for want of memory; then its pod goes, too, since the kubelet waits minutes
+    before it starts a container again that was killed some times in a row."""
     pod = lab.agent_pod()
     task = next(
         one["containerID"].partition("://")[2]
@@ -29,6 +30,7 @@ def kill_agent(lab: Lab) -> None:
         if one["name"] == "agent"
     )
     lab.cluster.run("ctr", "tasks", "kill", "-s", "SIGKILL", task)
+    lab.api.delete(path_of("pods", SYSTEM, pod["metadata"]["name"]), 0)
 
 
 def test_it_is_killed_at_every_step_of_a_pod_s_start(lab: Lab) -> None:
