@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cluster.figures import Figures
 from tests.cluster.lab import RELEASE, SYSTEM, Lab
-from tests.cluster.test_pods import share
+from tests.cluster.test_pods import measure
 from tests.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -15,7 +16,7 @@ NOT_OURS = ("kube-root-ca.crt", "default", "queue-tls", "nodes-tls")
 """Kubernetes' own in every namespace, and what the administrator brought."""
 
 
-def test_an_upgrade_under_running_tenants(lab: Lab) -> None:
+def test_an_upgrade_under_running_tenants(lab: Lab, figures: Figures) -> None:
     lab.run("third", memory_mib=8000, cores=30)
     lab.run("rest", memory_mib=8000, cores=60)
     before = lab.live()
@@ -23,7 +24,7 @@ def test_an_upgrade_under_running_tenants(lab: Lab) -> None:
     lab.install({"agent.config": "[kubelet]\nenabled = true\ndefault_memory_mib = 2000\n"})
     until("another agent", lambda: lab.agent_pod()["metadata"]["uid"] != agent, 120)
     assert lab.live() == before
-    assert share(lab, "third") == pytest.approx(0.3, abs=0.05)
+    measure(lab, {"third": 0.3, "rest": 0.6}, figures)
     assert lab.inside("third")["total_mib"] == 8000
     lab.run("later", memory_mib=None, cores=None, command="sleep 3600")
     assert lab.inside("later")["total_mib"] == 2000, "the new settings hold"
