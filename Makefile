@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-peers test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build test test-peers test-clients test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,9 +29,12 @@ test: build lint ## everything that fits in CI: lint, unit, property, ABI, inter
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
 
+test-clients: build ## programs of other people, unmodified, bare and in a grant; writes build/clients.json
+	$(BIN)/python -m pytest -m clients tests/clients -s $(PYTEST_ARGS)
+
 test-full: build lint ## the same, with the long torture and fuzz runs
 	@packaging/floor.sh full
-	$(BIN)/python -m pytest -m 'not packages and not cluster' --hypothesis-profile explore $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not packages and not cluster and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/floor.sh full $(PYTEST_ARGS)

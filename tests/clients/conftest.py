@@ -1,0 +1,42 @@
+"""The environment of the clients, the node they run on, and their table."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import table
+from tests.node import Node, running
+from tests.places import REPO
+
+
+@pytest.fixture(scope="session")
+def place() -> Path:
+    """The virtual environment of the clients; the first time it is made, which takes minutes."""
+    done = subprocess.run(
+        [REPO / "packaging" / "clients-tool.sh"], capture_output=True, text=True, timeout=1500
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("clients"), gpus="2xh100-80gb") as it:
+        yield it
+
+
+def pytest_sessionfinish() -> None:
+    if table.ROWS:
+        table.write()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if table.ROWS:
+        terminalreporter.section("programs of other people")
+        for line in table.lines():
+            terminalreporter.write_line(line)
