@@ -156,7 +156,7 @@ func places() answer {
 		return answer{Error: err.Error()}
 	}
 	return answer{Places: map[string]string{
-		"pods": strings.TrimPrefix(endpoint, "unix://"), "gate": string(features.PodsAPI),
+		"pods": strings.TrimPrefix(endpoint, "unix:"), "gate": string(features.PodsAPI),
 		"plugins": pluginapi.KubeletSocket,
 	}}
 }
