@@ -19,7 +19,7 @@ static void reap(int number)
 
 int main(void)
 {
-	struct sigaction end = {.sa_handler = ended}, child = {.sa_handler = reap, .sa_flags = SA_NOCLDSTOP};
+	struct sigaction end = { .sa_handler = ended }, child = { .sa_handler = reap, .sa_flags = SA_NOCLDSTOP };
 
 	sigaction(SIGINT, &end, NULL);
 	sigaction(SIGTERM, &end, NULL);
