@@ -29,6 +29,7 @@ if [ -f build/meson/compile_commands.json ]; then
 		once = {c["file"]: c for c in reversed(commands)}
 		json.dump(list(once.values()), open("build/tidy/compile_commands.json", "w"))
 	PY
-	check clang-tidy xargs -P "$(nproc)" -n 8 clang-tidy --quiet -p build/tidy <<<"${units[*]}"
+	# One file for each call: the analyzer remembers lists of arguments of the files before, and takes ours for unset.
+	check clang-tidy xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/tidy <<<"${units[*]}"
 fi
 exit $status

@@ -428,7 +428,7 @@ SIM_API CUresult cuMemFree(CUdeviceptr_v1 address)
 SIM_API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes)
 {
 	SIM_CALL();
-	size_t free_now, total;
+	size_t free_now = 0, total = 0;
 
 	if (!free_bytes || !total_bytes)
 		return CUDA_ERROR_INVALID_VALUE;
