@@ -156,7 +156,7 @@ static struct {
 	                        CUstream, void **);
 	CUresult (*graph_launch)(CUgraphExec, CUstream);
 	CUresult (*stream_sync)(CUstream);
-	CUresult (*ctx_sync)(void);
+	CUresult (*ctx_sync)(CUcontext); /* CUDA 13: NULL is the current one, and who takes no argument ignores it */
 } api;
 
 static CUgraphExec capture_one(CUfunction kernel, CUstream stream, void **params)
@@ -270,7 +270,7 @@ int main(int argc, char **argv)
 		launches++;
 		gpu_ns += o.kernel_ns[pick];
 		if (o.sync || (!from_ns && now_ns() - began_ns >= warm_ns))
-			check(o.streams > 1 ? api.ctx_sync() : api.stream_sync(stream), "synchronize");
+			check(o.streams > 1 ? api.ctx_sync(NULL) : api.stream_sync(stream), "synchronize");
 		at_ns = now_ns();
 		if (!from_ns && at_ns - began_ns >= warm_ns) {
 			from_ns = at_ns;
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (launches)
-		check(api.ctx_sync(), "cuCtxSynchronize");
+		check(api.ctx_sync(NULL), "cuCtxSynchronize");
 	at_ns = now_ns();
 
 	size_t free_bytes = 0, total_bytes = 0;
