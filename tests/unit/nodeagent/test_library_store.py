@@ -15,6 +15,8 @@ from nodeagent.native import NativeFiles
 from tests.places import SHIM, SIM
 
 DRIVERS = {host.DRIVER: str(SIM / host.DRIVER), host.NVML: str(SIM / host.NVML)}
+LACKING = {host.DRIVER: "cuMulticastCreate", host.NVML: "nvmlDeviceGetPciInfo_v3"}
+"""What the driver of `older` does not export yet."""
 
 
 @pytest.fixture
@@ -22,7 +24,26 @@ def files() -> NativeFiles:
     return native.locate()
 
 
-def exported(path: Path) -> set[str]:
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A driver of an earlier release: the simulator's names without one, and nothing behind them."""
+    made = {}
+    for soname, lacking in LACKING.items():
+        names = exported(SIM / soname)
+        assert lacking in names
+        folder = tmp_path_factory.mktemp("older")
+        source = folder / "names.s"
+        source.write_text(
+            "".join(f".globl {name}\n{name}: ret\n" for name in sorted(names - {lacking}))
+            + '.section .note.GNU-stack,"",@progbits\n'
+        )
+        path = folder / soname
+        subprocess.run(["gcc", "-shared", "-nostdlib", "-o", path, source], check=True)
+        made[soname] = str(path)
+    return made
+
+
+def exported(path: str | Path) -> set[str]:
     """As binutils see it."""
     listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True)
     return {line.split()[-1] for line in listing.stdout.splitlines()}
@@ -35,30 +56,29 @@ def test_the_parser_sees_what_binutils_see(name: str) -> None:
 
 
 def test_a_copy_exports_what_the_driver_does_and_the_marker(
-    files: NativeFiles, tmp_path: Path
+    files: NativeFiles, tmp_path: Path, older: dict[str, str]
 ) -> None:
-    given = library_store.libraries(files, DRIVERS, tmp_path)
+    given = library_store.libraries(files, older, tmp_path)
     for path, soname in (
         (given.shim_dir / host.DRIVER, host.DRIVER),
         (given.preload_library, host.DRIVER),
         (given.shim_dir / host.NVML, host.NVML),
     ):
-        want = (exported(SIM / soname) & exported(SHIM / soname)) | {host.MARKER}
+        want = (exported(older[soname]) & exported(SHIM / soname)) | {host.MARKER}
         assert exported(path) == want
         assert len(want) < len(exported(SHIM / soname)), "nothing was there to take out"
 
 
 def test_the_loader_finds_nothing_under_a_name_the_driver_lacks(
-    files: NativeFiles, tmp_path: Path
+    files: NativeFiles, tmp_path: Path, older: dict[str, str]
 ) -> None:
-    lacking = "cuMulticastCreate"
-    assert lacking not in exported(SIM / host.DRIVER)
+    lacking = LACKING[host.DRIVER]
     assert hasattr(ctypes.CDLL(str(SHIM / host.DRIVER)), lacking)
     code = (
         "import ctypes, sys; lib = ctypes.CDLL(sys.argv[1]);"
         f"print(hasattr(lib, {lacking!r}), hasattr(lib, 'cuInit'))"
     )
-    given = library_store.libraries(files, DRIVERS, tmp_path)
+    given = library_store.libraries(files, older, tmp_path)
     done = subprocess.run(
         ["python3", "-c", code, given.shim_dir / host.DRIVER], capture_output=True, text=True
     )
