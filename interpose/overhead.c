@@ -93,18 +93,23 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 
 	if (!guest || device < 0 || !load() || !(handle = device_handle(guest, device)))
 		return false;
-	/* NVML names processes as the host sees them; the daemon has written which one we are */
+	/* NVML names processes as the host sees them, where the daemon has written which one we are, or as we do. */
 	pid = guest->generation & 1 ? guest->policy->dir[guest->slot].host_pid : 0;
-	if (pid == 0)
-		pid = (uint32_t)getpid();
 	infos = calloc(MAX_PROCESSES, sizeof(*infos));
 	if (!infos)
 		return false;
 	known = nvml.processes(handle, &count, infos) == 0;
-	*ret_bytes = 0; /* not listed: nothing used yet */
-	for (unsigned int i = 0; known && i < count && i < MAX_PROCESSES; i++)
-		if (infos[i].pid == pid && infos[i].used_bytes != UINT64_MAX) /* = not available */
-			*ret_bytes += infos[i].used_bytes;
+	uint64_t by_host = 0, by_own = 0; /* not listed: nothing used yet */
+
+	for (unsigned int i = 0; known && i < count && i < MAX_PROCESSES; i++) {
+		if (infos[i].used_bytes == UINT64_MAX) /* not available */
+			continue;
+		if (pid && infos[i].pid == pid)
+			by_host += infos[i].used_bytes;
+		else if (infos[i].pid == (uint32_t)getpid())
+			by_own += infos[i].used_bytes;
+	}
+	*ret_bytes = by_host ? by_host : by_own;
 	free(infos);
 	return known;
 }
