@@ -17,6 +17,7 @@ demo: build ## start a simulated two-GPU node and run the main job on it, from e
 	$(BIN)/python -m tests.demo $(DEMO_ARGS)
 
 build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice` into .venv/bin
+	@mkdir -p build
 	@test -f $(MESON_DIR)/build.ninja || meson setup $(MESON_DIR) >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@ninja -C $(MESON_DIR) --quiet
 	@packaging/stage.sh $(MESON_DIR) build
@@ -30,7 +31,7 @@ test-peers: build ## against the real code of others: the CDI library, the kubel
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
 
 test-clients: build ## programs of other people, unmodified, bare and in a grant; writes build/clients.json
-	$(BIN)/python -m pytest -m clients tests/clients -s $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "" tests/clients -s $(PYTEST_ARGS)
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	@packaging/floor.sh full
@@ -57,9 +58,10 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
-docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md
+docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md, the CRDs
 	$(BIN)/python packaging/reference.py configuration.md >docs/configuration.md
 	$(BIN)/python packaging/commands.py >docs/commands.md
+	$(BIN)/python packaging/crds.py >packaging/kubernetes/kueue-crds.yaml
 
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

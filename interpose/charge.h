@@ -16,6 +16,9 @@ CUresult charge_device(int *ret_device);
 /* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY when the grant's limit would be passed even after our own pools have given
  * back what they keep unused. */
 CUresult charge_take(int device, uint64_t bytes);
+/* The same for managed memory, which may be larger than what is left of the grant where the daemon lets it: what does not
+ * fit is not charged, and until this process has freed as much, nothing that it returns lowers the charge. */
+CUresult charge_take_managed(int device, uint64_t bytes);
 void charge_return(int device, uint64_t bytes);
 /* Turn a charge of `have` bytes into one of `want`. On refusal `have` is still charged. */
 CUresult charge_resize(int device, uint64_t have, uint64_t want);

@@ -41,6 +41,17 @@ uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device
 	return h ? h : 1;
 }
 
+/* After every change of the others. Of two at a time the later one may have read before the earlier one's change: the next
+ * launch that is timed puts it right. */
+static void publish(struct cost_entry *e)
+{
+	uint64_t cost_ns = __atomic_load_n(&e->cost_ns, __ATOMIC_RELAXED);
+	bool known = __atomic_load_n(&e->tries, __ATOMIC_RELAXED) >= COST_SAMPLE_FIRST &&
+	             !__atomic_load_n(&e->wary, __ATOMIC_RELAXED) && cost_ns <= UINT32_MAX;
+
+	__atomic_store_n(&e->pass_ns, known ? (uint32_t)cost_ns : 0, __ATOMIC_RELAXED);
+}
+
 static struct cost_entry *probe(uint64_t key, bool insert)
 {
 	struct cost_entry *t = cost_table();
@@ -67,6 +78,7 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 	/* Full neighbourhood: the home entry changes its owner and starts anew. */
 	struct cost_entry *e = &t[key % COST_ENTRIES];
 
+	__atomic_store_n(&e->pass_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->cost_ns, 0, __ATOMIC_RELAXED);
@@ -91,6 +103,7 @@ void cost_tried(struct cost_entry *entry)
 
 	if (tries < UINT32_MAX)
 		__atomic_store_n(&entry->tries, tries + 1, __ATOMIC_RELAXED);
+	publish(entry);
 }
 
 void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact)
@@ -104,16 +117,19 @@ void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact)
 	if (!exact) {
 		if (estimate.cost_ns == 0 || sample_ns < estimate.cost_ns)
 			__atomic_store_n(&entry->cost_ns, sample_ns ? sample_ns : 1, __ATOMIC_RELAXED);
+		publish(entry);
 		return;
 	}
 	estimate = gate_estimate_after(estimate, sample_ns);
 	__atomic_store_n(&entry->cost_ns, estimate.cost_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&entry->samples, estimate.samples, __ATOMIC_RELAXED);
 	__atomic_store_n(&entry->wary, estimate.wary, __ATOMIC_RELAXED);
+	publish(entry);
 }
 
 static void relearn(struct cost_entry *e)
 {
+	__atomic_store_n(&e->pass_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 }

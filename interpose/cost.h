@@ -9,9 +9,11 @@
 #ifndef SLUICE_COST_H
 #define SLUICE_COST_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#define COST_SAMPLE_FIRST 8   /* launches of a new shape that are timed, and not queued by the dozen */
 #define COST_DEFAULT_NS 20000 /* a launch nobody has timed yet; corrected as soon as its first sample is in */
 
 struct cost_shape {
@@ -26,8 +28,11 @@ struct cost_entry {
 	uint32_t samples; /* taken while nobody else was on the GPU */
 	uint32_t wary;    /* launches still to be timed one by one */
 	uint32_t tries;   /* launches timed, with or without a use, saturating */
-	uint32_t reserved;
+	uint32_t
+		pass_ns; /* for the launch path alone: its cost while no launch is to be timed for its own sake, else 0 */
 };
+
+static_assert(sizeof(struct cost_entry) == 32, "never across two cache lines");
 
 /* Never 0. Different launches may share a key with probability 2^-64 a pair: then they share an estimate. */
 uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device);

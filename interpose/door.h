@@ -27,7 +27,6 @@ static inline CUstream own_stream(CUstream stream)
 		}                                                                                                      \
 		result_;                                                                                               \
 	})
-#define THROUGH_GATE(...) DOOR(throttle_pass, THROTTLE_LAUNCH, __VA_ARGS__)
 #define RARELY_THROUGH_GATE(...) DOOR(throttle_pass_rare, THROTTLE_LAUNCH, __VA_ARGS__)
 #define COPY_THROUGH_GATE(...) DOOR(throttle_pass_rare, THROTTLE_COPY, __VA_ARGS__)
 

@@ -59,6 +59,17 @@ static inline uint64_t gate_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64
 	return tat_ns > allowed_ns ? tat_ns - allowed_ns : 0;
 }
 
+#define GATE_AHEAD_NS UINT64_C(10000000) /* so far ahead of its siblings a process has half of the burst left */
+
+/* The burst left to a process that has had `ahead_ns` more than another one of its grant that waits. Never quite
+ * nothing: among several that are ahead, the one less so still goes first. */
+static inline uint64_t gate_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
+{
+	if (ahead_ns == 0)
+		return burst_ns;
+	return (uint64_t)((double)burst_ns * ((double)GATE_AHEAD_NS / ((double)GATE_AHEAD_NS + (double)ahead_ns)));
+}
+
 /* The share that binds now: the smaller of the own cap and the plan's share; 0 = none of them. */
 static inline uint32_t gate_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
 {
@@ -186,6 +197,12 @@ static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_
 	if (elapsed_ns <= own_ns || active <= 1)
 		return elapsed_ns;
 	return own_ns + (elapsed_ns - own_ns) / active;
+}
+
+/* What is left of a time when others took `taken_ns` of it. */
+static inline uint64_t gate_rest_ns(uint64_t elapsed_ns, uint64_t taken_ns)
+{
+	return elapsed_ns > taken_ns ? elapsed_ns - taken_ns : 0;
 }
 
 /* The longest that work of this cost should take where contexts take turns in slices, with a doubt about the cost. */

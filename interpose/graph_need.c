@@ -11,7 +11,7 @@
 
 #include "interpose/driver.h"
 #include "interpose/footprint.h"
-#include "interpose/guest.h"
+#include "interpose/location.h"
 
 #define PAGE_BYTES (UINT64_C(2) << 20)
 #define MOST_STEPS UINT64_C(50000000) /* about 0.1 s, once per instantiation */
@@ -194,7 +194,8 @@ static void with_reuse(struct reading *g, uint64_t bytes[])
 
 static bool add_need(CUgraph graph, uint64_t bytes[], int depth);
 
-/* The bodies of a condition: a driver that does not tell them (before CUDA 13.2) has them settled when they ran. */
+/* The bodies of a condition, which by cuda.h may hold no memory nodes (12.9 to 13.5 say so). A driver that lets them in and does
+ * not tell them (before CUDA 13.2) has them settled when they ran. */
 static bool bodies(CUgraphNode node, uint64_t bytes[], int depth)
 {
 	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_CONDITIONAL };
@@ -233,7 +234,7 @@ static bool look_at(struct reading *g, uint32_t i, uint64_t bytes[], int depth)
 	if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !driver.cuGraphMemAllocNodeGetParams ||
 	    driver.cuGraphMemAllocNodeGetParams(g->node[i], &alloc) != CUDA_SUCCESS)
 		return false;
-	m->ordinal = (int8_t)guest_location_ordinal(&alloc.poolProps.location);
+	m->ordinal = (int8_t)location_ordinal(&alloc.poolProps.location);
 	if (m->ordinal < 0 || m->ordinal >= GRAPH_ORDINALS)
 		return false; /* the host's memory */
 	m->address = alloc.dptr;

@@ -331,6 +331,13 @@ uint64_t guest_memory_limit(int device)
 	return __atomic_load_n(&d->memory_limit_bytes, __ATOMIC_ACQUIRE);
 }
 
+bool guest_managed_beyond(int device)
+{
+	uint32_t flags = __atomic_load_n(&guest_page->guest.policy->dev[device].flags, __ATOMIC_ACQUIRE);
+
+	return (flags & SLUICE_FLAG_MANAGED_BEYOND) && !(flags & SLUICE_FLAG_REVOKED);
+}
+
 /* --- when the daemon gives our slot away ------------------------------------------------------------------------- */
 
 static void move_to(struct guest_page *page, const struct attach_slot *slot)
@@ -342,8 +349,12 @@ static void move_to(struct guest_page *page, const struct attach_slot *slot)
 	/* What we hold is charged in the new slot before we use it; the old one is the daemon's to zero. */
 	ptrmap_sum(held);
 	pool_sum(held);
-	for (int i = 0; i < SLUICE_MAX_DEVICES; i++)
-		__atomic_store_n(&usage->slot[slot->slot].dev[i].charged_bytes, held[i], __ATOMIC_SEQ_CST);
+	for (int i = 0; i < SLUICE_MAX_DEVICES; i++) {
+		uint64_t beyond = __atomic_load_n(&page->beyond[i], __ATOMIC_RELAXED);
+
+		__atomic_store_n(&usage->slot[slot->slot].dev[i].charged_bytes, held[i] > beyond ? held[i] - beyond : 0,
+		                 __ATOMIC_SEQ_CST);
+	}
 	introduce(&region, slot, page->identity.ns_pid);
 	__atomic_store_n(&page->guest.slot, slot->slot, __ATOMIC_RELEASE);
 	__atomic_store_n(&page->guest.generation, slot->generation, __ATOMIC_RELEASE);

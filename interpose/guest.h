@@ -45,13 +45,6 @@ void guest_leave(void);
 int guest_current_device(void);
 void guest_forget_current_device(void); /* called by every hook that changes the current context */
 int guest_device_of_ordinal(CUdevice ordinal);
-/* The CUDA ordinal of the device whose memory a location means, a part of a device included; -1: not device memory. */
-static inline int guest_location_ordinal(const CUmemLocation *location)
-{
-	if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
-		return location->id & 0xff;
-	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
-}
 /* A tag of the calling thread's current context, for telling whose allocations go when it is destroyed. */
 uint32_t guest_current_context(void);
 uint32_t guest_context_tag(CUcontext context);
@@ -62,6 +55,8 @@ struct sluice_usage_device *guest_usage(int device);
 void guest_read_device(int device, struct sluice_policy_device *ret_device);
 /* What may be charged on a device now: UINT64_MAX if memory is not enforced, 0 if the grant is revoked. */
 uint64_t guest_memory_limit(int device);
+/* Managed memory may be larger than what is left of the grant: SLUICE_FLAG_MANAGED_BEYOND. */
+bool guest_managed_beyond(int device);
 /* A symbol, a private table of the driver was handed out that we know nothing about. */
 void guest_count_unknown_symbol(void);
 void guest_count_unknown_table(void);

@@ -20,6 +20,7 @@ struct guest_page {
 	struct attach_identity identity;
 	struct ptrmap map;
 	struct pool_table pools;
+	uint64_t beyond[SLUICE_MAX_DEVICES]; /* managed memory that is not charged; see charge.h */
 	/* the last good copy of each device's limits, a seqlock among our own threads */
 	uint32_t last_seq[SLUICE_MAX_DEVICES];
 	uint64_t last_epoch[SLUICE_MAX_DEVICES];

@@ -12,15 +12,43 @@
 
 #define SHAPE(gx, gy, gz, bx, by, bz, bytes) { .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = bytes }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned bytes, CUstream stream, void **params, void **extra)
+/*
+ * The doors that frameworks use most have two halves. The front looks whether the launch is the expected one and then jumps
+ * to the driver: nothing is saved, the arguments stay where they are. Everything else is behind.
+ */
+#define COLD __attribute__((noinline, cold)) static CUresult
+
+COLD cuLaunchKernel_other(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned bytes, CUstream stream, void **params, void **extra)
 {
 	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
 
 	if (!driver.cuLaunchKernel)
 		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, stream,
-	                    driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+	return RARELY_THROUGH_GATE(f, &shape, stream,
+	                           driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned bytes, CUstream stream, void **params, void **extra)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	/* nothing is expected before the driver was found */
+	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
+		return driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+	return cuLaunchKernel_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+}
+
+COLD cuLaunchKernel_ptsz_other(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                               unsigned bz, unsigned bytes, CUstream stream, void **params, void **extra)
+{
+	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+
+	if (!driver.cuLaunchKernel_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	return RARELY_THROUGH_GATE(f, &shape, own_stream(stream),
+	                           driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -28,13 +56,13 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz
 {
 	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
 
-	if (!driver.cuLaunchKernel_ptsz)
-		return CUDA_ERROR_NOT_FOUND;
-	return THROUGH_GATE(f, &shape, own_stream(stream),
-	                    driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+	/* nothing is expected before the driver was found */
+	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
+		return driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+	return cuLaunchKernel_ptsz_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
 	if (!driver.cuLaunchKernelEx)
 		return CUDA_ERROR_NOT_FOUND;
@@ -43,20 +71,42 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **par
 	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
 	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
 
-	return THROUGH_GATE(f, &shape, config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
+	return RARELY_THROUGH_GATE(f, &shape, config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	if (config && driver.cuLaunchKernelEx &&
+	    throttle_expected(THROTTLE_LAUNCH, f,
+	                      (struct cost_shape)SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ,
+	                                               config->blockDimX, config->blockDimY, config->blockDimZ,
+	                                               config->sharedMemBytes)))
+		return driver.cuLaunchKernelEx(config, f, params, extra);
+	return cuLaunchKernelEx_other(config, f, params, extra);
+}
+
+COLD cuLaunchKernelEx_ptsz_other(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
 	if (!driver.cuLaunchKernelEx_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
-	if (!config)
+	if (!config) /* the driver's own error for it */
 		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
 	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
 	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
 
-	return THROUGH_GATE(f, &shape, own_stream(config->hStream),
-	                    driver.cuLaunchKernelEx_ptsz(config, f, params, extra));
+	return RARELY_THROUGH_GATE(f, &shape, own_stream(config->hStream),
+	                           driver.cuLaunchKernelEx_ptsz(config, f, params, extra));
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+	if (config && driver.cuLaunchKernelEx_ptsz &&
+	    throttle_expected(THROTTLE_LAUNCH, f,
+	                      (struct cost_shape)SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ,
+	                                               config->blockDimX, config->blockDimY, config->blockDimZ,
+	                                               config->sharedMemBytes)))
+		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
+	return cuLaunchKernelEx_ptsz_other(config, f, params, extra);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,

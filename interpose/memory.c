@@ -50,8 +50,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 	return r;
 }
 
-/* Charged at its full size at once: letting managed memory exceed the grant would mean that its pages push out the
- * neighbours'. */
+/* Charged at its full size at once: letting managed memory exceed the grant means that its pages push out the
+ * neighbours', and is for the daemon to allow. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 {
 	uint64_t held = footprint_block(bytes);
@@ -64,7 +64,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 		return driver.cuMemAllocManaged(dptr, bytes, flags);
 	r = charge_device(&device);
 	if (r == CUDA_SUCCESS)
-		r = charge_take(device, held);
+		r = charge_take_managed(device, held);
 	if (r == CUDA_SUCCESS) {
 		r = driver.cuMemAllocManaged(dptr, bytes, flags);
 		if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, held, device)) {

@@ -16,6 +16,7 @@
 
 #include "interpose/driver.h"
 #include "interpose/guest.h"
+#include "interpose/siblings.h"
 #include "interpose/words.h"
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
@@ -41,7 +42,8 @@ struct throttle_record {
 	uint64_t host_ns; /* how long the launch call took */
 	uint64_t own_ns;  /* of the own window, what is left when this starts */
 	uint32_t contention;
-	uint32_t busy;            /* processes of the grant at work when it began */
+	uint64_t others_done_ns;  /* of the other processes of the grant when it began, UINT64_MAX = there were none */
+	uint32_t busy;            /* processes of the grant at work then */
 	bool placed, sole, mixed; /* as in pipe_launch */
 	bool empty;               /* two events and nothing between */
 	int8_t previous;          /* begins where this one ends, -1 = begins with its own event */
@@ -153,24 +155,6 @@ void pipe_forget_parent(void)
 	}
 }
 
-/* Processes of the grant, this one included, that have work on the pipe's device. */
-static uint32_t busy_siblings(const struct throttle_pipe *pipe)
-{
-	const struct sluice_guest *guest = guest_self();
-	uint32_t high = __atomic_load_n(&guest->policy->control.slot_high, __ATOMIC_RELAXED);
-	uint32_t claimed = __atomic_load_n(&guest->usage->header.claim_high, __ATOMIC_RELAXED);
-	uint32_t busy = 1;
-
-	high = claimed > high ? claimed : high;
-	for (uint32_t i = 0; i < high && i < SLUICE_MAX_SLOTS; i++) {
-		const struct sluice_usage_device *usage = &guest->usage->slot[i].dev[device_of(pipe)];
-
-		busy += i != guest->slot && __atomic_load_n(&usage->consumed_ns, __ATOMIC_RELAXED) >
-		                                    __atomic_load_n(&usage->completed_ns, __ATOMIC_RELAXED);
-	}
-	return busy;
-}
-
 static int8_t record_claim(struct throttle_pipe *pipe)
 {
 	uint32_t start = __atomic_fetch_add(&pipe->next_record, 1, __ATOMIC_RELAXED);
@@ -236,12 +220,23 @@ static void learn(const struct throttle_record *record, struct cost_entry *entry
 		cost_learn(entry, gate_part_ns(own_ns, record->cost_ns, paid_ns), true);
 }
 
+/* Of a record's time, what no other process of the grant can have taken: they had at most what was charged to them
+ * meanwhile, or was charged before and not known to be done. From the host's moments, which lie outside of the
+ * events', so the truth is never below it as far as their charges are right. 0 where strangers share the GPU. */
+static uint64_t certain_ns(const struct throttle_pipe *pipe, const struct throttle_record *record, uint64_t elapsed_ns)
+{
+	uint64_t used_ns = siblings_work(device_of(pipe)).used_ns;
+
+	/* below what was done before: a slot was emptied, or there was nobody */
+	return used_ns < record->others_done_ns ? 0 : gate_rest_ns(elapsed_ns, used_ns - record->others_done_ns);
+}
+
 /* Other contexts may have been on the GPU too, in slices: `contexts` with ours. `free_ns` of the time was ours in any
  * case. A shape that always takes the same is best known from its lowest time; one that took more than waiting for
- * slices can explain is no such shape. */
+ * slices can explain is no such shape, and neither is one whose siblings cannot have filled the rest. */
 static void settle_shared(struct throttle_pipe *pipe, const struct throttle_record *record,
                           const struct sluice_policy_device *policy, struct cost_entry *entry, uint64_t elapsed_ns,
-                          uint64_t free_ns, uint32_t contexts)
+                          uint64_t free_ns, uint32_t contexts, bool strangers)
 {
 	bool chained = record->previous >= 0;
 	uint64_t paid_ns = chained ? record->paid_ns : record->cost_ns;
@@ -249,8 +244,11 @@ static void settle_shared(struct throttle_pipe *pipe, const struct throttle_reco
 	if (!chained && free_ns < SLICE_NS)
 		free_ns = SLICE_NS;
 	uint64_t own_ns = gate_own_ns(elapsed_ns, free_ns, contexts);
+	uint64_t least_ns = strangers ? 0 : certain_ns(pipe, record, elapsed_ns);
 
-	if (elapsed_ns > gate_sliced_ns(paid_ns, SLICE_NS, contexts) ||
+	if (own_ns < least_ns)
+		own_ns = least_ns;
+	if (elapsed_ns > gate_sliced_ns(paid_ns, SLICE_NS, contexts) || least_ns > paid_ns ||
 	    (entry && __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))) {
 		learn(record, entry, own_ns, paid_ns);
 		correct(pipe, policy, own_ns, paid_ns);
@@ -288,7 +286,7 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 		return;
 	bool alone = record->placed &&
 	             (record->own_ns != UINT64_MAX || record->contention == (uint32_t)policy.contention_epoch);
-	uint32_t now_busy = record->sole ? 1 : busy_siblings(pipe);
+	uint32_t now_busy = record->sole ? 1 : siblings_busy(device_of(pipe));
 	uint32_t busy = record->busy > now_busy ? record->busy : now_busy;
 	uint32_t strangers = policy.active_grants > 1 ? policy.active_grants - 1 : 0;
 	uint64_t free_ns = alone ? record->own_ns : 0;
@@ -298,7 +296,8 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 	uint64_t likely_ns = previous ? 2 * paid_ns : paid_ns + paid_ns / 16;
 
 	if (busy > 1 || true_ns > free_ns || (strangers && true_ns > likely_ns)) {
-		settle_shared(pipe, record, &policy, entry, true_ns, busy > 1 ? 0 : free_ns, busy + strangers);
+		settle_shared(pipe, record, &policy, entry, true_ns, busy > 1 ? 0 : free_ns, busy + strangers,
+		              strangers > 0);
 		return;
 	}
 	learn(record, entry, true_ns, paid_ns);
@@ -396,7 +395,7 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
  * always meet the launch that follows a long one. */
 static bool record_due(struct throttle_pipe *pipe, const struct cost_entry *entry)
 {
-	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST ||
+	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST ||
 	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))
 		return true;
 	return __atomic_load_n(&pipe->untimed_ns, __ATOMIC_RELAXED) >=
@@ -427,6 +426,12 @@ static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 }
 
+/* Who chains reads it of a record that may be used anew meanwhile, and finds that out by the sequence. */
+static void set_others_done(struct throttle_record *record, uint64_t done_ns)
+{
+	__atomic_store_n(&record->others_done_ns, done_ns, __ATOMIC_RELAXED);
+}
+
 /* Take the last record to begin where it ends, if it is still running. One taker only, or the time would count twice;
  * false: another thread has it at the moment. */
 static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *record)
@@ -440,6 +445,8 @@ static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *rec
 	    __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
 	    driver.cuEventQuery(previous->after) == CUDA_ERROR_NOT_READY) {
 		record->previous = (int8_t)(last & 0xff);
+		/* the time begins where that one ends */
+		set_others_done(record, __atomic_load_n(&previous->others_done_ns, __ATOMIC_RELAXED));
 		record->previous_sequence = (uint32_t)(last >> 8);
 	}
 	return true;
@@ -467,12 +474,13 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	record->placed = launch->placed;
 	record->sole = launch->sole;
 	record->mixed = launch->mixed;
-	record->busy = launch->sole ? 1 : busy_siblings(pipe);
+	record->busy = launch->sole ? 1 : siblings_busy(device_of(pipe));
+	set_others_done(record, siblings_exist() ? siblings_work(device_of(pipe)).done_ns : UINT64_MAX);
 	bool free = record_chain(pipe, record);
 
 	if (record->previous < 0) {
 		uint64_t unmarked_ns = __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED);
-		bool first = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST;
+		bool first = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST;
 
 		ahead_ns += unmarked_ns > launch->cost_ns ? unmarked_ns - launch->cost_ns : 0;
 		if ((!free && !first) || driver.cuEventRecord(record->before, launch->stream) != CUDA_SUCCESS) {

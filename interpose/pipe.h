@@ -12,8 +12,6 @@
 #include "interpose/cost.h"
 #include "interpose/cuda_abi.h"
 
-#define PIPE_SAMPLE_FIRST 8 /* launches of a new shape that are timed, and not queued by the dozen */
-
 struct throttle_pipe;
 
 /* What is known about a launch that may be timed. */

@@ -24,6 +24,7 @@
 #include "interpose/footprint.h"
 #include "interpose/graph.h"
 #include "interpose/guest_page.h"
+#include "interpose/location.h"
 
 #define STEP_MIN (UINT64_C(2) << 20) /* the granularity of physical device memory */
 #define LEAVE_TRIES 16 /* then the charge stays too high until the next call; every try means another thread got on */
@@ -463,25 +464,63 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 	return free_async(dptr, stream, true);
 }
 
+/* The device that a pool of this kind and place takes memory of. Pages of managed memory may come to any: to that of the
+ * thread most likely. */
+static int device_of_place(const CUmemLocation *location, CUmemAllocationType type)
+{
+	int ordinal = location_ordinal(location), device;
+
+	if (ordinal >= 0)
+		return guest_device_of_ordinal(ordinal);
+	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+		return POOL_DEVICE_HOST;
+	device = guest_current_device();
+	return device >= 0 ? device : guest_device_of_ordinal(0);
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 {
-	int device = POOL_DEVICE_HOST;
 	CUresult r;
 
 	if (!driver.cuMemPoolCreate)
 		return CUDA_ERROR_NOT_FOUND;
 	if (!handle || !props || !guest_enter())
 		return driver.cuMemPoolCreate(handle, props);
-	if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		device = guest_device_of_ordinal(props->location.id);
 	r = driver.cuMemPoolCreate(handle, props);
-	if (r == CUDA_SUCCESS && !pool_of(*handle, device)) {
+	if (r == CUDA_SUCCESS && !pool_of(*handle, device_of_place(&props->location, props->allocType))) {
 		if (driver.cuMemPoolDestroy)
 			driver.cuMemPoolDestroy(*handle);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	guest_leave();
 	return r;
+}
+
+/* CUDA 13: pools that nobody made, of the host and of managed memory among them. */
+static CUresult pool_at(CUmemoryPool *handle, CUmemLocation *location, CUmemAllocationType type,
+                        CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))
+{
+	CUresult r;
+
+	if (!real)
+		return CUDA_ERROR_NOT_FOUND;
+	r = real(handle, location, type);
+	if (r != CUDA_SUCCESS || !handle || !location || !guest_enter())
+		return r;
+	if (!pool_of(*handle, device_of_place(location, type)))
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	guest_leave();
+	return r;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *handle, CUmemLocation *location, CUmemAllocationType type)
+{
+	return pool_at(handle, location, type, driver.cuMemGetDefaultMemPool);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *handle, CUmemLocation *location, CUmemAllocationType type)
+{
+	return pool_at(handle, location, type, driver.cuMemGetMemPool);
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle)

@@ -19,28 +19,23 @@
 #include "interpose/gate.h"
 #include "interpose/guest.h"
 #include "interpose/pipe.h"
+#include "interpose/siblings.h"
 #include "interpose/words.h"
 
-#define WAIT_MAX_NS UINT64_C(10000000)        /* every wait looks again after 10 ms */
-#define SPIN_NS UINT64_C(3000)                /* shorter waits are not worth a system call */
+#define WAIT_MAX_NS UINT64_C(10000000) /* every wait looks again after 10 ms */
+#define TIMED_MAX_NS                                                                                                   \
+	UINT64_C(1000000)      /* while work is timed beside siblings: how late its end is seen is a doubt about it */
+#define SPIN_NS UINT64_C(3000) /* shorter waits are not worth a system call */
 #define LATE_WAKE_NS UINT64_C(60000)          /* default timer slack and a wake-up */
+#define DEFER_MIN_NS UINT64_C(100000)         /* no use in asking more often whether a sibling has caught up */
 #define DAEMON_SILENT_NS UINT64_C(2000000000) /* then turns are no longer believed, the own cap is */
 
 /*
- * The shapes a thread has launched lately, for programs that alternate between them, as every framework does. A way
- * says which entry of the cost table a shape has; what it costs, and whether it is to be timed, is read there each
- * time, so nothing here can be stale but the entry's owner, which is compared. Two ways to a set: of 16 shapes nearly
- * all find a place, and one that does not takes the long way.
+ * The shapes a thread has launched lately, for programs that alternate between them, as every framework does. Two ways to a
+ * set: of 16 shapes nearly all find a place, and one that does not takes the long way.
  */
 #define WAY_SETS 64
 #define WAYS 2
-
-struct throttle_way {
-	const void *function; /* NULL = free */
-	struct cost_shape shape;
-	uint64_t key;
-	struct cost_entry *entry;
-};
 
 struct throttle_lane {
 	int device;
@@ -71,41 +66,44 @@ static inline unsigned way_set(const void *function, const struct cost_shape *sh
 
 static_assert(WAY_SETS == 1 << (64 - 58), "way_set() gives as many");
 
-/* Most recent first: the other one of the set is what goes. */
-static void remember(struct throttle_lane *lane, const void *function, const struct cost_shape *shape, uint64_t key,
-                     struct cost_entry *entry)
+/* The last launch was of this shape. */
+static void follow(struct throttle_local *local, struct throttle_way *way)
 {
-	struct throttle_way *set = lane->way[way_set(function, shape)];
-
-	if (set[0].function != function || !throttle_same_shape(&set[0].shape, shape))
-		set[1] = set[0];
-	set[0] = (struct throttle_way){ .function = function, .shape = *shape, .key = key, .entry = entry };
+	if (local->last && local->last->next != way)
+		local->last->next = way;
 }
 
-bool throttle_recall(struct throttle_local *local, const void *function, const struct cost_shape *shape)
+/* Most recent first: the other one of the set is what goes. Pointers to either stay good, and say something else. */
+static void remember(struct throttle_local *local, const void *function, const struct cost_shape *shape, uint64_t key,
+                     struct cost_entry *entry)
+{
+	struct throttle_way *set = local->lane->way[way_set(function, shape)];
+
+	if (set[0].function != function || !throttle_same_shape(&set[0].shape, shape)) {
+		if (set[0].function)
+			set[1] = set[0];
+		set[0] = (struct throttle_way){ .function = function, .shape = *shape };
+	}
+	set[0].key = key;
+	set[0].entry = entry;
+	follow(local, set);
+	local->last = set;
+	local->expected = set->next;
+}
+
+struct throttle_way *throttle_recall(struct throttle_local *local, const void *function, const struct cost_shape *shape)
 {
 	struct throttle_way *way;
 
 	if (!local->ways || !function) /* NULL is the driver's to refuse */
-		return false;
+		return NULL;
 	way = &local->ways[WAYS * way_set(function, shape)];
 	if (way->function != function || !throttle_same_shape(&way->shape, shape))
 		way++;
 	if (way->function != function || !throttle_same_shape(&way->shape, shape))
-		return false;
-	struct cost_entry *entry = way->entry;
-	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
-
-	if (__atomic_load_n(&entry->key, __ATOMIC_RELAXED) != way->key || cost_ns == 0 || cost_ns > UINT32_MAX ||
-	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED) ||
-	    __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < PIPE_SAMPLE_FIRST)
-		return false;
-	local->function = function;
-	local->shape = *shape;
-	local->event.cost_ns = cost_ns;
-	local->lane->mixed = true;
-	local->lane->key = way->key;
-	return true;
+		return NULL;
+	follow(local, way);
+	return way;
 }
 
 static void flush_launches(struct throttle_local *local)
@@ -154,7 +152,7 @@ static void lane_gone(void *value)
 {
 	struct throttle_local *local = &throttle_local;
 
-	local->function = NULL;
+	local->expected = local->last = NULL;
 	if (local->lane == value) {
 		flush_launches(local);
 		return_credit(local);
@@ -184,9 +182,10 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 {
 	if (!local->lane) {
 		pthread_once(&lane_once, lane_key_make);
-		local->lane = calloc(1, sizeof(*local->lane));
+		local->lane = aligned_alloc(_Alignof(struct throttle_lane), sizeof(*local->lane));
 		if (!local->lane)
 			return NULL;
+		memset(local->lane, 0, sizeof(*local->lane));
 		local->lane->device = device;
 		pthread_setspecific(lane_key, local->lane);
 		name_event(local, device);
@@ -197,6 +196,7 @@ static struct throttle_lane *lane_for(struct throttle_local *local, int device)
 		local->lane->device = device;
 		local->lane->pipe = NULL;
 		memset(local->lane->way, 0, sizeof(local->lane->way));
+		local->expected = local->last = NULL;
 		name_event(local, device);
 	}
 	local->ways = &local->lane->way[0][0];
@@ -213,7 +213,7 @@ static struct throttle_pipe *lane_pipe(struct throttle_lane *lane)
 
 void throttle_forget_local(void)
 {
-	throttle_local.function = NULL;
+	throttle_local.expected = throttle_local.last = NULL;
 	throttle_local.ways = NULL;
 	if (throttle_local.lane && throttle_local.lane->pipe) {
 		report_use(&throttle_local);
@@ -237,6 +237,7 @@ void throttle_forget_parent(void)
 	if (throttle_local.lane)
 		throttle_local.lane->seen_ns = 0;
 	pipe_forget_parent();
+	siblings_forget_parent();
 }
 
 void throttle_forget_all(void)
@@ -331,6 +332,24 @@ static bool plan_is_fresh(uint64_t now_ns)
 	                         DAEMON_SILENT_NS);
 }
 
+/* Still to wait before a place on the grant's clock may be taken, because a sibling is due first; see fair.h. What one
+ * launch and the next differ by is not worth a wait. */
+static uint64_t defer_ns(const struct ask *ask, const struct sluice_policy_device *policy, uint32_t ppm,
+                         uint64_t now_ns)
+{
+	uint64_t ahead_ns = siblings_ahead_ns(ask->device, now_ns);
+
+	if (ppm == 0 || ahead_ns <= policy->chunk_ns)
+		return 0;
+	ahead_ns -= policy->chunk_ns;
+	uint64_t wait_ns = gate_cap_wait_ns(__atomic_load_n(shared_tat(ask->device), __ATOMIC_RELAXED), now_ns,
+	                                    gate_tolerance_ns(policy->burst_ns, ahead_ns));
+	uint64_t caught_up_ns = gate_price_ns(ahead_ns, ppm); /* at the soonest */
+
+	wait_ns = wait_ns < caught_up_ns ? wait_ns : caught_up_ns;
+	return wait_ns == 0 || wait_ns > DEFER_MIN_NS ? wait_ns : DEFER_MIN_NS;
+}
+
 /* Pay for ask->cost_ns and return when cap, queue and turn all allow the launch. */
 static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 {
@@ -359,7 +378,10 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 				take64(shared_tat(ask->device), price_ns);
 			return CUDA_ERROR_SYSTEM_NOT_READY;
 		}
-		if (!drawn || want_ppm != ppm) { /* a resize while we wait: give the old place back, take a new one */
+		uint64_t inflight_ns = 0, wait_ns = drawn ? 0 : defer_ns(ask, &policy, want_ppm, now_ns);
+
+		if (!wait_ns &&
+		    (!drawn || want_ppm != ppm)) { /* a resize while we wait: give the old place back, take a new one */
 			if (drawn)
 				take64(shared_tat(ask->device), price_ns);
 			uint64_t need_ns =
@@ -376,7 +398,6 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 			drawn = true;
 		}
 
-		uint64_t inflight_ns = 0, wait_ns = 0;
 		uint32_t outstanding = 0;
 		bool punctual = false;
 
@@ -387,7 +408,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 		}
 		if (policy.flags & SLUICE_FLAG_PAUSED)
 			wait_ns = WAIT_MAX_NS;
-		else
+		else if (drawn)
 			wait_ns = ppm ? gate_cap_wait_ns(tat_ns, now_ns, policy.burst_ns) : 0;
 		if (!wait_ns && planned && policy.turn_mode == SLUICE_TURN_LEASE) {
 			struct gate_window window = { policy.lease_origin_ns, policy.lease_period_ns,
@@ -404,6 +425,8 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 			look_around(ask, &policy, planned, now_ns);
 			break;
 		}
+		if (outstanding && wait_ns > TIMED_MAX_NS && !punctual && siblings_exist())
+			wait_ns = TIMED_MAX_NS;
 		wait_for(guest->policy, wake, wait_ns, now_ns, punctual);
 		now_ns = clock_ns();
 		__atomic_store_n(&guest->usage->slot[guest->slot].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
@@ -437,24 +460,27 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	struct throttle_pipe *pipe = lane_pipe(lane);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 
-	lane->mixed = lane->mixed || lane->key != key;
+	if (local->last)
+		lane->key = local->last->key;
+	lane->mixed = lane->mixed || local->mixed || lane->key != key;
+	local->mixed = false;
 	lane->key = key;
-	bool proven = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= PIPE_SAMPLE_FIRST;
+	bool proven = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= COST_SAMPLE_FIRST;
 
 	if (cost_ns && local->credit_ns >= (int64_t)cost_ns && proven &&
 	    !__atomic_load_n(&entry->wary, __ATOMIC_RELAXED)) {
 		local->credit_ns -= (int64_t)cost_ns;
 		local->launches++;
-		local->function = shape && cost_ns <= UINT32_MAX ? handle : NULL;
-		if (local->function) {
-			local->shape = *shape;
-			remember(lane, handle, shape, key, entry);
-		}
+		if (shape && handle)
+			remember(local, handle, shape, key, entry);
+		else
+			local->expected = local->last = NULL;
 		local->event.cost_ns = cost_ns;
 		ticket->counted = true;
 		return CUDA_SUCCESS;
 	}
-	local->function = NULL;
+	local->last = shape ? throttle_recall(local, handle, shape) : NULL;
+	local->expected = local->last ? local->last->next : NULL;
 	if (capturing(stream))
 		return CUDA_SUCCESS;
 

@@ -2,8 +2,8 @@
 /*
  * The compute gate every launch goes through: charge GPU time before it runs, correct it after.
  *
- * The common launch is throttle_pass(): compare with the thread's last launch, or find it among the last few shapes,
- * and subtract, in memory of this thread only. Everything else (new shapes, an empty credit, samples, waits) is throttle_before()/throttle_after() around
+ * The common launch is throttle_expected(): compare with what the thread launched next the last time, and subtract, in
+ * memory of this thread only. throttle_pass() finds it among the last few shapes. Everything else (new shapes, an empty credit, samples, waits) is throttle_before()/throttle_after() around
  * the driver's call.
  */
 #ifndef SLUICE_THROTTLE_H
@@ -18,49 +18,90 @@
 
 struct throttle_lane; /* what a thread keeps per device, off the launch path */
 
+/* A shape that a thread has launched lately: which entry of the cost table it has, and what the thread launched after it the
+ * last time. Frameworks launch the same few in the same order again and again, so the next one is mostly known. */
+struct throttle_way {
+	_Alignas(64) const void *function; /* NULL = free, and then nothing points here */
+	struct cost_shape shape;
+	uint64_t key;
+	struct cost_entry *entry;
+	struct throttle_way *next; /* NULL = not known */
+};
+
+static_assert(sizeof(struct throttle_way) == 64, "one cache line for each launch");
+
 /* One per thread; zeroed means "no launch remembered". */
 struct throttle_local {
-	const void *function; /* of the last launch, NULL = take the long way */
-	struct cost_shape shape;
-	struct sluice_launch_event event; /* its cost is what the last launch cost, and so the next one like it */
-	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet */
-	uint64_t launches;                /* not yet added to the slot */
+	struct throttle_way *expected; /* what followed the last launch the last time, NULL = take the long way */
+	struct throttle_way *last;
+	int64_t credit_ns; /* GPU time drawn from the grant and not used yet */
+	uint64_t launches; /* not yet added to the slot */
+	struct sluice_launch_event event;
+	bool mixed; /* launches of several shapes since the last long way */
 	struct throttle_lane *lane;
 	struct throttle_way *ways; /* of the lane, while its device is current; NULL = nothing remembered */
 };
 
 extern __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
 
+/* Without a branch for each number: which of them differs changes from launch to launch, and nobody can guess it. */
 static inline bool throttle_same_shape(const struct cost_shape *a, const struct cost_shape *b)
 {
-	return a->grid[0] == b->grid[0] && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2] &&
-	       a->block[0] == b->block[0] && a->block[1] == b->block[1] && a->block[2] == b->block[2] &&
-	       a->shared_bytes == b->shared_bytes;
+	return ((a->grid[0] ^ b->grid[0]) | (a->grid[1] ^ b->grid[1]) | (a->grid[2] ^ b->grid[2]) |
+	        (a->block[0] ^ b->block[0]) | (a->block[1] ^ b->block[1]) | (a->block[2] ^ b->block[2]) |
+	        (a->shared_bytes ^ b->shared_bytes)) == 0;
 }
 
 /* What goes through the gate, for those who watch: proto/launch_event.h. */
 enum throttle_kind { THROTTLE_LAUNCH, THROTTLE_COPY };
 
-/* Make a shape that this thread has launched lately its last launch; false: it is none, or is to be timed. */
-bool throttle_recall(struct throttle_local *local, const void *function, const struct cost_shape *shape);
+/* Look for a shape among those that this thread has launched lately, and remember that it came now; NULL: it is none. */
+struct throttle_way *throttle_recall(struct throttle_local *local, const void *function,
+                                     const struct cost_shape *shape);
 
-/* True: charged, launch away. False: nothing happened, take the long way. */
-static inline bool throttle_pass(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
+/* True: charged by what is known of this shape, launch away. */
+__attribute__((always_inline)) static inline bool throttle_charge(struct throttle_local *local, enum throttle_kind kind,
+                                                                  struct throttle_way *way)
 {
-	struct throttle_local *local = &throttle_local;
+	/* read there each time, so that nothing here can be stale but whose the entry is */
+	uint32_t cost_ns = __atomic_load_n(&way->entry->pass_ns, __ATOMIC_RELAXED);
 
-	if (__builtin_expect(local->function != function || !throttle_same_shape(&local->shape, shape), 0) &&
-	    !throttle_recall(local, function, shape))
+	if (__builtin_expect(cost_ns == 0 || local->credit_ns < (int64_t)cost_ns ||
+	                             __atomic_load_n(&way->entry->key, __ATOMIC_RELAXED) != way->key,
+	                     0))
 		return false;
-	if (__builtin_expect(local->credit_ns < (int64_t)local->event.cost_ns, 0))
-		return false;
-	local->credit_ns -= (int64_t)local->event.cost_ns;
+	local->credit_ns -= (int64_t)cost_ns;
 	local->launches++;
+	local->event.cost_ns = cost_ns;
+	local->mixed |= way != local->last;
+	local->last = way;
+	local->expected = way->next;
 	if (kind == THROTTLE_LAUNCH)
 		PROBE(SLUICE_PROBE_LAUNCH, &local->event);
 	else
 		PROBE(SLUICE_PROBE_COPY, &local->event);
 	return true;
+}
+
+/* The common launch: it is what came next the last time, too. The shape is looked at by value, so that it need not be in
+ * memory, and the door can leave its arguments where they are and jump to the driver. */
+__attribute__((always_inline)) static inline bool throttle_expected(enum throttle_kind kind, const void *function,
+                                                                    struct cost_shape shape)
+{
+	struct throttle_local *local = &throttle_local;
+	struct throttle_way *way = local->expected;
+
+	return __builtin_expect(way && way->function == function && throttle_same_shape(&way->shape, &shape), 1) &&
+	       throttle_charge(local, kind, way);
+}
+
+/* Any launch. True: charged, launch away. False: nothing happened, take the long way. */
+static inline bool throttle_pass(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
+{
+	struct throttle_local *local = &throttle_local;
+	struct throttle_way *way = throttle_recall(local, function, shape);
+
+	return way && throttle_charge(local, kind, way);
 }
 
 /* The same out of line, for doors that are not worth a probe of their own: each one takes time to attach. */

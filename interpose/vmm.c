@@ -10,6 +10,7 @@
 #include "interpose/charge.h"
 #include "interpose/driver.h"
 #include "interpose/guest.h"
+#include "interpose/location.h"
 #include "interpose/ptrmap.h"
 
 static uint32_t next_physical;
@@ -33,7 +34,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 
 	if (!driver.cuMemCreate)
 		return CUDA_ERROR_NOT_FOUND;
-	ordinal = prop ? guest_location_ordinal(&prop->location) : -1;
+	ordinal = prop ? location_ordinal(&prop->location) : -1;
 	if (!handle || bytes == 0 || ordinal < 0 || !guest_enter())
 		return driver.cuMemCreate(handle, bytes, prop, flags);
 	device = guest_device_of_ordinal(ordinal);

@@ -47,6 +47,9 @@ class GrantSettings:
     memory_reserve_mib: int = _number(0, 0, 1_000_000)
     """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
     tenant itself."""
+    managed_oversubscription: bool = _flag(False)
+    """Whether a grant may have more managed memory (cudaMallocManaged) than is left of it. What
+    does not fit is not charged; docs/memory.md says what that promises and what not."""
     max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
     """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
     controller."""

@@ -124,6 +124,9 @@ class DeviceLimits:
     enforce_sm: bool = True
     paused: bool = False
     revoked: bool = False
+    managed_beyond: bool = False
+    """Managed memory may be larger than what is left of the grant; docs/memory.md says what that
+    promises."""
 
 
 @dataclass(frozen=True, slots=True)

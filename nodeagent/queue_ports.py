@@ -221,6 +221,14 @@ class QueueRefused(Exception):
         """gRPC's name of the status."""
 
 
+class NotOffered(Exception):
+    """The controller is of a release that has no such call."""
+
+
+MOST_NEWS: Final = 256
+"""Told in one message."""
+
+
 class QueueLink(Protocol):
     """The controller. Every call raises LinkLost, those for users QueueRefused too."""
 
@@ -235,10 +243,16 @@ class QueueLink(Protocol):
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         """(term, revision, decision or None for a sign of life, proof of term and revision)."""
 
-    async def tell(self, fence: Fence, work: Work) -> bool:
-        """What became of it; False: the controller does not know of it."""
+    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+        """What became of them, at most MOST_NEWS; False: the controller does not know of it."""
 
     async def submit(self, ask: Submission) -> QueueStatus: ...
+    def follow_waiting(
+        self, fence: Fence, workloads: Sequence[str]
+    ) -> AsyncIterator[list[QueueStatus]]:
+        """Of all that processes here wait for; none: a sign of life. Raises NotOffered by a
+        controller of the release before."""
+
     def follow(self, workload: str, uid: str) -> AsyncIterator[QueueStatus]: ...
     async def withdraw(self, workload: str, uid: str) -> None:
         """Idempotent: what is not there is withdrawn."""

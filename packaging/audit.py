@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lock import LOCK, locked, name_of
+from lock import LOCK, locked
+from package_index import name_of
 
 OSV: Final = "https://api.osv.dev/v1/querybatch"
 OF_PYTHON_ITSELF: Final = frozenset({"pip", "setuptools", "wheel"})

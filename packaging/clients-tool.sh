@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pins=tests/clients/requirements.txt
-digest=$(cat "$pins" "$0" <(python3 --version) | sha256sum | cut -c1-12)
+built=tests/clients/built.txt
+digest=$(cat "$pins" "$built" "$0" <(python3 --version) | sha256sum | cut -c1-12)
 place=${SLUICE_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/clients-$digest
 log=build/clients.log
 mkdir -p build "$(dirname "$place")"
@@ -13,7 +14,8 @@ exec 9>"$place.lock"
 flock 9 # two at a time: one makes it, the other finds it
 
 if [ "${1:-}" = --pin ]; then
-	exec python3 packaging/clients_pin.py tests/clients/requirements.in "$pins"
+	python3 packaging/clients_pin.py tests/clients/requirements.in "$pins"
+	exec python3 packaging/clients_pin.py --alone tests/clients/built.in "$built"
 fi
 if [ ! -e "$place/.ready" ]; then
 	rm -rf "$place"
@@ -22,16 +24,28 @@ if [ ! -e "$place/.ready" ]; then
 		{ tail -n 20 "$log" >&2; exit 1; }
 	touch "$place/.ready"
 fi
+# PyCUDA has its source alone on PyPI: built against CUDA's headers of the pins, linked with the simulated driver for its names
+# (which driver it gets is known when it runs), and with where its libraries are, so that no other build of it will do. Minutes, once; where there is no compiler its test says that it is missing.
+if [ ! -e "$place/.built" ] && command -v g++ >/dev/null && [ -e build/sim/libcuda.so.1 ]; then
+	cuda=$(echo "$place"/lib/python3.*/site-packages/nvidia/cu*/)
+	root=$place/cuda-root
+	mkdir -p "$root/lib64"
+	ln -sfn "$cuda/include" "$root/include"
+	ln -sf "$PWD/build/sim/libcuda.so.1" "$root/lib64/libcuda.so"
+	ln -sf "$(echo "$cuda"/lib/libcurand.so.*)" "$root/lib64/libcurand.so"
+	CUDA_ROOT=$root CPATH=$root/include LIBRARY_PATH=$root/lib64 LDFLAGS="-Wl,-rpath,$cuda/lib" \
+		"$place/bin/pip" install -q --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps \
+		--require-hashes -r "$built" >>"$log" 2>&1 && touch "$place/.built" || true
+fi
 # nvtop is in Debian's contrib, which a machine need not have in its sources: a list of our own, for this once.
 if [ ! -e "$place/bin/nvtop" ] && command -v apt-get >/dev/null; then
 	scratch=$(mktemp -d)
 	trap 'rm -rf "$scratch"' EXIT
 	mkdir -p "$scratch/lists/partial"
 	release=$(. /etc/os-release && echo "${VERSION_CODENAME:-bookworm}")
-	case $(. /etc/os-release && echo "$ID") in
-	ubuntu) echo "deb http://archive.ubuntu.com/ubuntu $release universe" ;;
-	*) echo "deb http://deb.debian.org/debian $release contrib" ;;
-	esac >"$scratch/sources.list"
+	component=contrib
+	[ "$(. /etc/os-release && echo "$ID")" = ubuntu ] && component=universe
+	echo "deb $(packaging/debian-mirror.sh "$release" "$component") $release $component" >"$scratch/sources.list"
 	apt=(apt-get -qq -o "Dir::Etc::sourcelist=$scratch/sources.list" -o Dir::Etc::sourceparts=/dev/null
 		-o "Dir::State::lists=$scratch/lists")
 	(cd "$scratch" && "${apt[@]}" update && "${apt[@]}" download nvtop && dpkg-deb -x nvtop_*.deb root) >>"$log" 2>&1 &&

@@ -9,35 +9,23 @@ each Python and architecture. What is in the list already stays at its version u
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import tomllib
-import urllib.request
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
+
+from package_index import hashes_of, name_of, resolved
 
 REPO: Final = Path(__file__).resolve().parent.parent
 LOCK: Final = REPO / "packaging" / "requirements-dev.txt"
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Debian 12's, Ubuntu 24.04's, Debian 13's."""
-INDEX: Final = "https://pypi.org/simple"
 HEAD: Final = """\
 # Written by packaging/lock.py from pyproject.toml; do not edit. Every file of each version, so that one list holds for
 # all supported Pythons and architectures.
 """
-
-
-def name_of(requirement: str) -> str:
-    """As the index spells names: lower case, one dash."""
-    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement.strip())
-    if not found:
-        raise ValueError(f"no requirement: {requirement!r}")
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 def wanted() -> list[str]:
@@ -59,46 +47,18 @@ def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-def resolved(requirements: list[str], known: dict[str, str], python: str) -> dict[str, str]:
+def needs(requirements: list[str], known: dict[str, str], python: str) -> dict[str, str]:
     """name -> version of everything that is needed."""
-    with tempfile.TemporaryDirectory() as scratch:
-        report, constraints = Path(scratch) / "report.json", Path(scratch) / "constraints.txt"
-        constraints.write_text("".join(f"{name}=={version}\n" for name, version in known.items()))
-        words = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
-        words += ["--ignore-installed", "--report", str(report), "-c", str(constraints)]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("".join(f"{name}=={version}\n" for name, version in known.items()))
+        constraints.flush()
+        words = ["-c", constraints.name]
         if python != f"{sys.version_info.major}.{sys.version_info.minor}":
-            words += ["--python-version", python, "--only-binary=:all:", "--target", scratch]
-        done = subprocess.run([*words, *requirements], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"lock: Python {python}: {done.stderr.strip()}")
-        answer = json.loads(report.read_text(encoding="utf-8"))
-    pairs = [(one["metadata"]["name"], one["metadata"]["version"]) for one in answer["install"]]
-    return {name_of(name): version for name, version in pairs}
-
-
-def files_of(name: str) -> dict[str, str]:
-    """File name -> SHA-256, from the page of the package in the index (PEP 503)."""
-    index = os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/")
-    with urllib.request.urlopen(f"{index}/{name}/", timeout=120) as answer:
-        page = answer.read().decode()
-    links = re.findall(r'href="([^"#]+)#sha256=([0-9a-f]{64})"', page)
-    return {unquote(url.rpartition("/")[2]): digest for url, digest in links}
-
-
-def is_of(file: str, name: str, version: str) -> bool:
-    """A wheel or the source of that version."""
-    if file.endswith(".whl"):
-        project, of = file.split("-")[:2]
-        return name_of(project) == name and of == version
-    found = re.fullmatch(rf"(.+)-{re.escape(version)}\.(tar\.gz|zip)", file)
-    return found is not None and name_of(found[1]) == name
-
-
-def hashes_of(name: str, version: str) -> list[str]:
-    found = {digest for file, digest in files_of(name).items() if is_of(file, name, version)}
-    if not found:
-        raise SystemExit(f"lock: the index has no file of {name} {version}")
-    return sorted(found)
+            words += ["--python-version", python, "--only-binary=:all:"]
+        try:
+            return resolved(*words, *requirements)
+        except SystemExit as refused:
+            raise SystemExit(f"lock: Python {python}: {refused}") from None
 
 
 def main() -> int:
@@ -119,12 +79,12 @@ def main() -> int:
     needed: dict[str, str] = {}
     for python in PYTHONS:
         try:
-            found = resolved(asked, versions | needed, python)
+            found = needs(asked, versions | needed, python)
         except SystemExit:
             if needed or not versions:
                 raise
             versions = {}  # pyproject.toml asks for others by now
-            found = resolved(asked, {}, python)
+            found = needs(asked, {}, python)
         needed |= found
     lines = [HEAD]
     for name, version in sorted(needed.items()):

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD/build/drivers
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=$(packaging/debian-mirror.sh bookworm)
 # branch, suite, what stands before cuda1 and ml1 in the names of its packages
 drivers=(
 	"470 bookworm libnvidia-tesla-470-cuda1 libnvidia-tesla-470-ml1"

@@ -12,7 +12,8 @@ flock 9
 made_by=$(sha256sum packaging/root.sh | cut -d' ' -f1)
 [ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
 packaging/tools.sh mmdebstrap=mmdebstrap
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=$(packaging/debian-mirror.sh bookworm)
+security=$(DEBIAN_MIRROR=${DEBIAN_SECURITY_MIRROR:-} packaging/debian-mirror.sh bookworm-security)
 needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
 case $kind in
 machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
@@ -27,7 +28,7 @@ slim=(--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/sha
 [ "$kind" = image ] || slim=()
 mmdebstrap --quiet --variant=minbase --mode=root --include="$needs" --skip=cleanup/apt/lists "${slim[@]}" \
 	bookworm "$archive.new.tar" "deb $mirror bookworm main" \
-	"deb $mirror bookworm-updates main" "deb http://deb.debian.org/debian-security bookworm-security main" \
+	"deb $mirror bookworm-updates main" "deb $security bookworm-security main" \
 	>"$archive.log" 2>&1 || { tail -20 "$archive.log" >&2; exit 1; }
 mv "$archive.new.tar" "$archive"
 echo "$made_by" >"$archive.made-by"

@@ -68,8 +68,9 @@
 /* sluice_policy_device.flags */
 #define SLUICE_FLAG_ENFORCE_MEMORY (UINT32_C(1) << 0)
 #define SLUICE_FLAG_ENFORCE_SM (UINT32_C(1) << 1)
-#define SLUICE_FLAG_PAUSED (UINT32_C(1) << 2)  /* launches are held, memory stays */
-#define SLUICE_FLAG_REVOKED (UINT32_C(1) << 3) /* the grant is over: allocations and launches are refused */
+#define SLUICE_FLAG_PAUSED (UINT32_C(1) << 2)         /* launches are held, memory stays */
+#define SLUICE_FLAG_REVOKED (UINT32_C(1) << 3)        /* the grant is over: allocations and launches are refused */
+#define SLUICE_FLAG_MANAGED_BEYOND (UINT32_C(1) << 4) /* managed memory may be larger than what is left of the grant */
 
 /* sluice_policy_device.turn_mode: how tenants of one GPU take turns, see docs/throttle.md */
 enum sluice_turn_mode {

@@ -132,6 +132,19 @@ REGRESSIONS: Final = Metric(
     (),
     "Nodes that remembered more than the database: it was restored from an old copy.",
 )
+PREEMPTION_TURNS: Final = Metric(
+    "sluice_queue_preemption_turns",
+    _C,
+    ("cluster_queue",),
+    "Preemptions between two workloads that had preempted each other more than three times, by the"
+    " ClusterQueue of the one that preempted.",
+)
+STEPS: Final = Metric(
+    "sluice_queue_steps",
+    _C,
+    (),
+    "Steps that changed something; by the number of commits, how many share one.",
+)
 STALE: Final = Metric(
     "sluice_queue_stale_messages", _C, (), "Messages of earlier node sessions, refused."
 )
@@ -206,6 +219,8 @@ CATALOGUE: Final = (
     TERM,
     REVISION,
     COMMITS,
+    STEPS,
+    PREEMPTION_TURNS,
     NODES,
     PODS,
     UNPLACED,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from queuecontroller.engine.model import Workload, WorkloadKey
+from queuecontroller.engine.model import Admission, PodSet, Workload, WorkloadKey
 from queuecontroller.engine.usage_history import UsageRecord
+from queuecontroller.plain import share
 
 
 class SharePolicy(StrEnum):
@@ -45,6 +46,9 @@ class GpuAsk:
     """Exactly these."""
     mig: tuple[str, ...] = ()
     """The profile of each MIG instance wanted, instead of shares."""
+
+
+share(Admission, GpuAsk, PodSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ class Change:
     """One transaction: rows to write, None to delete."""
 
     label: str
-    """What it is for: the fault tests stop the process before and after each of them."""
+    """What it is for, of several steps joined by `+`: the fault tests stop the process before and
+    after each of them."""
     revision: int = 0
     term: int = 0
     objects: dict[ObjectId, ObjectRecord | None] = field(default_factory=dict)
@@ -227,10 +232,15 @@ class StoreLost(Exception):
 
 class Store(Protocol):
     def load(self) -> Snapshot: ...
-    def commit(self, change: Change) -> None:
-        """Durable when it returns. Raises StoreLost."""
+    def stage(self, change: Change) -> None:
+        """Hands its rows over; nothing of them is there for anybody before `sync`. Raises
+        StoreLost."""
+
+    def sync(self) -> None:
+        """What was staged is durable when it returns; may run in another thread. Raises
+        StoreLost."""
 
     def events(self, subject: str, limit: int) -> list[Event]:
-        """The newest first."""
+        """The newest first, of what is durable."""
 
     def close(self) -> None: ...

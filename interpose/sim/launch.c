@@ -102,19 +102,3 @@ SIM_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, 
 	}
 	return CUDA_SUCCESS;
 }
-
-SIM_API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
-{
-	SIM_CALL_CONTEXT(context);
-	return launch(context, f, (unsigned)width, (unsigned)height, 1, 256, 1, 1, 0, stream, NULL);
-}
-
-SIM_API CUresult cuLaunchGrid(CUfunction f, int width, int height)
-{
-	return cuLaunchGridAsync(f, width, height, NULL);
-}
-
-SIM_API CUresult cuLaunch(CUfunction f)
-{
-	return cuLaunchGridAsync(f, 1, 1, NULL);
-}

@@ -104,7 +104,8 @@ struct CUfunc_st {
 	const struct sim_image_kernel *facts; /* NULL: nothing is known of it but its name */
 	enum { SIM_KERNEL_BUSY_NS, SIM_KERNEL_FOREVER, SIM_KERNEL_OTHER } kind;
 	int attribute[SIM_FUNCTION_ATTRIBUTES];
-	char name[]; /* mangled ones are long */
+	struct sim_function_state *state; /* of the calls from before CUDA 4, NULL = never set */
+	char name[];                      /* mangled ones are long */
 };
 
 struct sim_device {

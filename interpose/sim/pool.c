@@ -36,6 +36,7 @@ struct chunk {
 struct CUmemPoolHandle_st {
 	uint32_t tag;
 	int device;
+	bool host;      /* of the host's memory: no device is charged */
 	bool destroyed; /* by its owner, while blocks are still out */
 	int reuse[3];   /* the three policies: remembered, no more */
 	uint64_t threshold_bytes, max_bytes;
@@ -88,7 +89,7 @@ static void chunk_drop(struct chunk *chunk)
 			break;
 		}
 	}
-	pool->reserved_bytes -= chunk->range->charged;
+	pool->reserved_bytes -= chunk->range->bytes;
 	sim_range_drop(chunk->range);
 	free(chunk->first); /* idle: one free block */
 	free(chunk);
@@ -150,7 +151,7 @@ static struct chunk *chunk_make(struct CUmemPoolHandle_st *pool, uint64_t bytes)
 	struct block *b = calloc(1, sizeof(*b));
 
 	if (c && b && (!pool->max_bytes || reserved <= pool->max_bytes - pool->reserved_bytes))
-		c->range = sim_range_charged(pool->device, NULL, SIM_RANGE_POOL, reserved, reserved);
+		c->range = sim_range_charged(pool->device, NULL, SIM_RANGE_POOL, reserved, pool->host ? 0 : reserved);
 	if (!c || !c->range) {
 		free(c);
 		free(b);
@@ -452,14 +453,33 @@ SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
+/* Device memory, a part of a device's (the low byte of its number is the device), managed memory, which is taken to be on a
+ * device at once, as everywhere here, or the host's. */
+static bool place(const CUmemLocation *location, CUmemAllocationType type, int *ret_device, bool *ret_host)
+{
+	bool part = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+
+	*ret_host = false;
+	if (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+		return false;
+	if (part || location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+		*ret_device = part ? location->id & 0xff : location->id;
+		return sim_device_get(*ret_device) != NULL;
+	}
+	*ret_host = type == CU_MEM_ALLOCATION_TYPE_PINNED;
+	*ret_device = sim_current() ? sim_current()->device : 0;
+	return type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
 SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
 	SIM_CALL();
-	if (!pool || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_NOT_SUPPORTED; /* pools of host memory */
-	if (!sim_device_get(props->location.id))
+	int device = 0;
+	bool host = false;
+
+	if (!pool || !props || !place(&props->location, props->allocType, &device, &host))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
 		return CUDA_ERROR_NOT_SUPPORTED; /* as MEMPOOL_SUPPORTED_HANDLE_TYPES says */
@@ -467,7 +487,8 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
 
 	if (!p)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pool_begin(p, props->location.id);
+	pool_begin(p, device);
+	p->host = host;
 	p->max_bytes = (props->maxSize + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
 	sim_memory_lock();
 	p->next = pools;

@@ -33,6 +33,7 @@ from nodeagent.queue_ports import (
     Decision,
     Fence,
     LinkLost,
+    NotOffered,
     QueueRefused,
     QueueStatus,
     Submission,
@@ -48,6 +49,10 @@ DEADLINE_S: Final = 5.0
 CONNECT_DEADLINE_S: Final = 10.0
 """Tells everything the node holds, and the controller answers with everything it wants."""
 SILENCE_S: Final = 10.0
+CALLS_AT_ONCE: Final = 16
+"""For processes that wait here. The controller lets a caller have 64 calls waiting, and reads
+nothing of it for a while after more; reports and confirmations need their place among them."""
+RELEASE: Final = f"/{NODES}/Release"
 LARGEST_ANSWER: Final = 16 << 20
 
 _GONE: Final = (
@@ -71,6 +76,9 @@ class GrpcQueueLink:
         self._version = version
         self._wire = wire
         self._channel: Any = None
+        self._tells_many = True
+        """False once this controller has said that it takes no news of several at once."""
+        self._few = asyncio.Semaphore(CALLS_AT_ONCE)
         self._methods = {
             **{f"/{NODES}/{n}": m for n, m in wire.methods(NODES).items()},
             **{f"/{QUEUES}/{n}": m for n, m in wire.methods(QUEUES).items()},
@@ -83,6 +91,7 @@ class GrpcQueueLink:
     ) -> Welcome:
         await self.close()
         self._channel = self._open()
+        self._tells_many = True
         hello = self._wire.message("NodeHello")(
             node=self._node,
             boot_id=self._boot_id,
@@ -151,12 +160,43 @@ class GrpcQueueLink:
             epoch=fence.epoch,
             term=fence.term,
             after_revision=fence.revision,
+            batches=True,
         )
         async for update in self._stream(f"/{NODES}/WatchDecisions", request, SILENCE_S):
-            decision = read_decision(update.decision) if update.HasField("decision") else None
-            yield update.term, update.revision, decision, update.proof
+            found = [read_decision(one) for one in update.decisions]
+            if update.HasField("decision"):  # from a controller that sends one at a time
+                found = [read_decision(update.decision)]
+            for one in found[:-1]:
+                yield update.term, one.revision, one, ""  # the proof is of the last one
+            yield update.term, update.revision, found[-1] if found else None, update.proof
 
-    async def tell(self, fence: Fence, work: Work) -> bool:
+    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+        if self._tells_many:
+            item = self._wire.message("NewsItem")
+            news = self._wire.message("NodeNews")(
+                node=self._node,
+                epoch=fence.epoch,
+                term=fence.term,
+                items=[
+                    item(release=message) if path == RELEASE else item(confirmation=message)
+                    for path, message in (self._news(fence, work) for work in works)
+                ],
+            )
+            try:
+                ack = await self._call(f"/{NODES}/Tell", news)
+            except QueueRefused as refused:
+                if refused.kind != "UNIMPLEMENTED":
+                    raise
+                self._tells_many = False
+            else:
+                return [bool(one) for one in ack.known]
+        return [
+            bool((await self._call(path, message)).known)
+            for path, message in (self._news(fence, work) for work in works)
+        ]
+
+    def _news(self, fence: Fence, work: Work) -> tuple[str, Any]:
+        """What became of it, as its call and its message."""
         decision = work.decision
         about = {
             "node": self._node,
@@ -172,17 +212,29 @@ class GrpcQueueLink:
             notice = self._wire.message("ReleaseNotice")(
                 **about, finished=work.state is WorkState.FINISHED, started=work.started
             )
-            ack = await self._call(f"/{NODES}/Release", notice)
-        else:
-            confirmation = write_outcome(self._wire, about, work)
-            ack = await self._call(f"/{NODES}/Confirm", confirmation)
-        return bool(ack.known)
+            return RELEASE, notice
+        return f"/{NODES}/Confirm", write_outcome(self._wire, about, work)
 
     # --- for processes that wait here ---------------------------------------------------------
 
     async def submit(self, ask: Submission) -> QueueStatus:
         message = write_submission(self._wire, ask, self._node)
-        return read_status(await self._call(f"/{QUEUES}/Submit", message))
+        async with self._few:
+            return read_status(await self._call(f"/{QUEUES}/Submit", message))
+
+    async def follow_waiting(
+        self, fence: Fence, workloads: Sequence[str]
+    ) -> AsyncIterator[list[QueueStatus]]:
+        request = self._wire.message("FollowWaitingRequest")(
+            node=self._node, epoch=fence.epoch, workloads=workloads
+        )
+        try:
+            async for update in self._stream(f"/{NODES}/FollowWaiting", request, SILENCE_S):
+                yield [read_status(one) for one in update.statuses]
+        except QueueRefused as refused:
+            if refused.kind == "UNIMPLEMENTED":
+                raise NotOffered(str(refused)) from None
+            raise
 
     async def follow(self, workload: str, uid: str) -> AsyncIterator[QueueStatus]:
         async for status in self._stream(f"/{QUEUES}/Follow", self._ref(workload, uid), None):
@@ -190,7 +242,8 @@ class GrpcQueueLink:
 
     async def withdraw(self, workload: str, uid: str) -> None:
         try:
-            await self._call(f"/{QUEUES}/Delete", self._ref(workload, uid))
+            async with self._few:
+                await self._call(f"/{QUEUES}/Delete", self._ref(workload, uid))
         except QueueRefused as refused:
             if refused.kind != "NOT_FOUND":
                 raise

@@ -116,6 +116,9 @@ def _add_uninstall(command: Any) -> None:
     leave.add_argument("--namespace", default="", metavar="NS", help="of the DaemonSet")
     leave.add_argument("--daemonset", default="", metavar="NAME", help="agents', or the cleaners'")
     leave.add_argument(
+        "--test-pod", default="", metavar="NAME", help="of `helm test`: agents takes it away first"
+    )
+    leave.add_argument(
         "--resource",
         default="nvidia.com/gpu",
         metavar="NAME",

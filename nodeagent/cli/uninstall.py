@@ -32,6 +32,9 @@ from sluicecommon.kubernetes.resources import DAEMON_SETS, NODES, PODS, Resource
 COUNTED: Final = "sluice.dev/counted"
 """Annotation of a Node: the names of the resources that its agent counts there."""
 LOOK_S: Final = 0.5
+RIGHTS_S: Final = 20.0
+"""How long `403` may be the answer: the rights of this pod were made a moment before it, and each
+API server learns of them by itself."""
 PAGE: Final = 500
 MOST_NAMED: Final = 10
 
@@ -123,15 +126,43 @@ async def _cluster(options: argparse.Namespace, environment: Mapping[str, str]) 
         api = ApiClient(Credentials(access), f"sluice-uninstall/{native.version()}")
     except NoAccess as error:
         raise Failed(EXIT_UNREACHABLE, str(error)) from None
-    deadline = time.monotonic() + options.timeout
-    late = _until(deadline)
-    try:
+    begun = time.monotonic()
+    late = _until(begun + options.timeout)
+
+    async def step() -> None:
         if options.part == "agents":
+            if options.test_pod:
+                await end_test(api, namespace, options.test_pod)
             await end_agents(api, namespace, options.daemonset, options.resource, late, print)
         else:
             await end_nodes(api, namespace, options.daemonset, late, print)
+
+    try:
+        await patiently(step, late, _until(begun + RIGHTS_S), print)
     finally:
         await api.close()
+
+
+async def patiently(
+    step: Callable[[], Awaitable[None]],
+    late: Callable[[], Awaitable[bool]],
+    late_for_rights: Callable[[], Awaitable[bool]],
+    say: Say,
+) -> None:
+    """Does `step`, which can be done again, until the API server is there and knows our rights.
+
+    Raises what `step` does."""
+    while True:
+        try:
+            return await step()
+        except ApiAway as away:
+            if await late():
+                raise
+            say(f"again: {away}")
+        except ApiRefused as refused:
+            if not refused.denied or await late_for_rights():
+                raise
+            say(f"again: {refused}")
 
 
 def _until(deadline: float) -> Callable[[], Awaitable[bool]]:
@@ -144,6 +175,15 @@ def _until(deadline: float) -> Callable[[], Awaitable[bool]]:
     return late
 
 
+async def end_test(api: Api, namespace: str, pod: str) -> None:
+    """The last pod of `helm test`, which helm itself leaves. Raises ApiRefused, ApiAway."""
+    try:
+        await api.delete(PODS, pod, namespace)
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+
+
 async def end_agents(
     api: Api,
     namespace: str,
@@ -152,9 +192,13 @@ async def end_agents(
     late: Callable[[], Awaitable[bool]],
     say: Say,
 ) -> None:
-    """Raises Failed, ApiRefused, ApiAway. `late` waits a moment; True: no longer."""
-    users = sorted([name async for name in _users(api, resource)])
-    if users:
+    """Raises Failed, ApiRefused, ApiAway. `late` waits a moment; True: no longer. Pods that end
+    already are waited for."""
+    while found_users := [one async for one in _users(api, resource)]:
+        users = sorted(name for name, ends in found_users if not ends)
+        if not users and not await late():
+            continue
+        users = users or sorted(name for name, _ in found_users)
         named = ", ".join(users[:MOST_NAMED])
         more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
         raise Failed(
@@ -231,6 +275,7 @@ def _is(thing: Mapping[str, Any], condition: str) -> bool:
 
 
 async def _users(api: Api, resource: str) -> Any:
+    """(namespace/name, whether it ends) of each pod that has a container with such a limit."""
     async for pod in _all(api, PODS, fieldSelector="status.phase!=Succeeded,status.phase!=Failed"):
         spec = pod["spec"]
         if not spec.get("nodeName"):
@@ -238,7 +283,8 @@ async def _users(api: Api, resource: str) -> Any:
         for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
             limits = (container.get("resources") or {}).get("limits") or {}
             if resource in limits:
-                yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+                metadata = pod["metadata"]
+                yield f"{metadata['namespace']}/{metadata['name']}", "deletionTimestamp" in metadata
                 break
 
 

@@ -157,7 +157,7 @@ def _memory(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
     for sight in look.grants:
         seen = _seen_bytes(look.users, sight)
         slack = max(limits.memory_slack_bytes, int(seen * limits.memory_slack_ratio))
-        if seen - sight.charged_bytes > slack:
+        if seen - sight.charged_bytes > slack and not sight.beyond:
             evidence: Evidence = {
                 "gpu": sight.gpu,
                 "nvml_bytes": seen,

@@ -78,6 +78,7 @@ class Rules:
     max_waiting: int = 256
     max_grants_per_uid: int = 256
     max_slots_ratio_per_uid: float = 1.0
+    managed_beyond: bool = False
 
 
 @dataclass(slots=True)
@@ -151,6 +152,7 @@ class GrantBook:
                 share_ppm=device.share_ppm if hard else Ppm(0),
                 paused=record.paused,
                 revoked=record.state in (GrantState.DRAINING, GrantState.ENDING),
+                managed_beyond=self.rules.managed_beyond,
             )
             for device in record.devices
         )

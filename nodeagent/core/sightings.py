@@ -74,6 +74,9 @@ class GrantSight:
     """Impossible values so far."""
     hooks: tuple[tuple[int, int, int, int], ...] = ()
     """(pid, mask of hook groups in place, unknown symbols, unknown export tables handed out)."""
+    beyond: bool = False
+    """Its charge is at its limit, and managed memory may lie beyond it: what it holds says
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True)

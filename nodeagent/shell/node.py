@@ -58,6 +58,7 @@ def rules_of(settings: Settings, boot_id: str) -> Rules:
         max_waiting=settings.grants.max_waiting,
         max_grants_per_uid=settings.grants.max_grants_per_uid,
         max_slots_ratio_per_uid=settings.grants.max_slots_percent_per_uid / 100,
+        managed_beyond=settings.grants.managed_oversubscription,
     )
 
 

@@ -36,7 +36,9 @@ from nodeagent.ports import (
     Waiting,
 )
 from nodeagent.queue_ports import (
+    MOST_NEWS,
     LinkLost,
+    NotOffered,
     QueueLedger,
     QueueLink,
     QueueRefused,
@@ -57,9 +59,14 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 CLAIM_NS: Final = 60 * NS_PER_S
 """The kubelet tries to start a container again every 10 to 15 s."""
+WITHDRAWN_AT_ONCE: Final = 64
+MOST_EARLY: Final = 10_000
+"""Workloads heard of before their submission is answered; as many submissions are never under way
+at once."""
 FIRST_REQUEST: Final = 1 << 32
 """Far from the numbers of the local API."""
 
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PART: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 _REFUSALS: Final = {
@@ -81,6 +88,13 @@ class Waiter:
     workload: str = ""
     uid: str = ""
     granted: bool = False
+    place: Waiting | None = None
+    """What it was told last."""
+
+    def tell(self, step: Step) -> None:
+        if step != self.place:
+            self.place = step if isinstance(step, Waiting) else None
+            self.steps.put_nowait(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +139,16 @@ class QueueDesk:
         self._outbox: asyncio.Queue[Work] = asyncio.Queue()
         self._broken = asyncio.Event()
         self._waiters: dict[str, Waiter] = {}
+        self._unanswered: dict[str, None] = {}
+        """Workloads that were submitted and not answered: they may be there, so that a new session
+        names them as well."""
+        self._early: dict[str, QueueStatus] = {}
+        """Of workloads whose submission is not answered yet, as far as anybody knows here."""
+        self._alone = asyncio.Event()
+        """This controller has no stream for all that wait: each follows its own workload."""
         self._withdrawing: dict[str, str] = {}
         """UIDs by workload: given up here, not yet known there."""
+        self._withdraws: asyncio.Task[None] | None = None
         self._requests = itertools.count(FIRST_REQUEST)
         self._claims: dict[WorkKey, Claim] = {}
         """Decisions that a pod is about to start with."""
@@ -161,9 +183,10 @@ class QueueDesk:
     async def close(self) -> None:
         for handle in self._kills.values():
             handle.cancel()
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._withdraws] if self._withdraws is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._link.close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -353,7 +376,7 @@ class QueueDesk:
             silent_s=since_s(self._heard_ns),
             lease_left_s=max(0, book.lease_until_ns - now_ns) / NS_PER_S,
             works={state.value: states[state] for state in WorkState},
-            waiting=sum(not one.granted for one in self._waiters.values()),
+            waiting=len(self._in_line()),
             term=book.fence.term,
             revision=book.fence.revision,
             sessions_total=self._sessions_total,
@@ -391,14 +414,24 @@ class QueueDesk:
             log.warning("queue: the session is over: %s", why)
         elif self.trouble != why:
             log.info("queue: no session: %s", why)
+        if self.trouble != why:
+            for name in self._in_line():
+                self._waiters[name].tell(_cut_off(name, why))
         self.trouble = why
+
+    def _in_line(self) -> list[str]:
+        """Workloads that somebody here still waits for."""
+        return [name for name, one in self._waiters.items() if not one.granted]
 
     async def _connect(self) -> bool:
         self._outbox = asyncio.Queue()  # connecting tells everything
         self._broken = asyncio.Event()
+        self._early.clear()
+        self._alone.clear()
         told = tuple(self.book.works.values())
         sent_ns = self._boot_ns()
-        waiting = [name for name, one in self._waiters.items() if not one.granted]
+        waiting = self._in_line()
+        waiting += [name for name in self._unanswered if name not in self._waiters]
         self._capacity.queue_grants = self.queue_grants()
         welcome = await self._link.connect(
             self.book.fence, told, waiting, self._capacity.capacity()
@@ -422,7 +455,10 @@ class QueueDesk:
         """Until it breaks. Raises LinkLost, QueueRefused."""
         parts = [
             asyncio.create_task(part)
-            for part in (self._watch(), self._report(), self._send(), self._broken.wait())
+            for part in (
+                *(self._watch(), self._report(), self._send(), self._follow_waiting()),
+                self._broken.wait(),
+            )
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -459,29 +495,68 @@ class QueueDesk:
 
     async def _send(self) -> None:
         while True:
-            work = await self._outbox.get()
-            known = await self._link.tell(self.book.fence, work)
-            decision = work.decision
-            self._apply(
-                qd.Acknowledged(work.key, decision.uid, decision.attempt, work.state, known)
-            )
+            works = [await self._outbox.get()]
+            while not self._outbox.empty() and len(works) < MOST_NEWS:
+                works.append(self._outbox.get_nowait())
+            answers = await self._link.tell(self.book.fence, works)
+            if len(answers) != len(works):
+                raise LinkLost(f"told of {len(works)}, was answered for {len(answers)}")
+            for work, known in zip(works, answers, strict=True):
+                decision = work.decision
+                self._apply(
+                    qd.Acknowledged(work.key, decision.uid, decision.attempt, work.state, known)
+                )
+
+    async def _follow_waiting(self) -> None:
+        """One stream for all that wait here."""
+        try:
+            async for statuses in self._link.follow_waiting(self.book.fence, self._in_line()):
+                for status in statuses:
+                    self._hear_of(status)
+        except NotOffered:
+            self._alone.set()
+            await self._broken.wait()
+            return
+        raise LinkLost("the stream for those who wait has ended")
+
+    def _hear_of(self, status: QueueStatus) -> None:
+        waiter = self._waiters.get(status.workload)
+        if waiter is None:
+            if len(self._early) < MOST_EARLY:
+                self._early[status.workload] = status
+        elif not waiter.granted and status.uid in ("", waiter.uid):
+            waiter.tell(_step(status))
 
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self._apply(qd.Ticked())
             if self.book.connected:
-                await self._withdraw_given_up()
+                self._start_withdrawing()
+
+    def _start_withdrawing(self) -> None:
+        if self._withdrawing and (self._withdraws is None or self._withdraws.done()):
+            self._withdraws = asyncio.create_task(self._withdraw_given_up())
+            self._withdraws.add_done_callback(self._task_ended)
 
     async def _withdraw_given_up(self) -> None:
-        for workload, uid in list(self._withdrawing.items()):
-            try:
-                await self._link.withdraw(workload, uid)
-            except LinkLost:
+        """As many at once as the link lets."""
+        while self._withdrawing:
+            part = list(itertools.islice(self._withdrawing.items(), WITHDRAWN_AT_ONCE))
+            done = await asyncio.gather(*(self._withdraw(*one) for one in part))
+            if not all(done):
                 return
-            except QueueRefused as refused:
-                log.warning("queue: %s could not be withdrawn: %s", workload, refused)
-            self._withdrawing.pop(workload, None)
+
+    async def _withdraw(self, workload: str, uid: str) -> bool:
+        """False: it has to be tried again."""
+        try:
+            await self._link.withdraw(workload, uid)
+        except LinkLost:
+            return False
+        except QueueRefused as refused:
+            log.warning("queue: %s could not be withdrawn: %s", workload, refused)
+        self._withdrawing.pop(workload, None)
+        return True
 
     # --- processes that wait ------------------------------------------------------------------
 
@@ -509,18 +584,29 @@ class QueueDesk:
             self._apply(qd.WaiterLeft(waiter.workload))
         if waiter.workload and not waiter.granted:
             self._withdrawing[waiter.workload] = waiter.uid
-            task = asyncio.create_task(self._withdraw_given_up())
-            self._tasks = [one for one in self._tasks if not one.done()] + [task]
+            self._start_withdrawing()
 
     async def _pursue(self, waiter: Waiter) -> None:
         """Submits, then reports every step of the workload's way."""
         submission = self._submission(waiter)
+        name = f"{submission.namespace}/{submission.name}"
+        try:
+            if not await self._submit(waiter, submission, name):
+                return
+        finally:
+            self._unanswered.pop(name, None)
+        await self._follow(waiter)
+
+    async def _submit(self, waiter: Waiter, submission: Submission, name: str) -> bool:
+        """False: it was refused, and the waiter was told. Sent again, it is the same submission."""
         while True:
             # Only within a session: one that begins withdraws what nobody is known to wait for.
             if self.trouble:
                 waiter.steps.put_nowait(Waiting(0, f"not connected to the queue: {self.trouble}"))
                 await asyncio.sleep(FIRST_PAUSE_S)
                 continue
+            if _LABEL.fullmatch(submission.namespace):  # else it is refused, as a hello would be
+                self._unanswered[name] = None
             try:
                 status = await self._link.submit(submission)
                 break
@@ -530,21 +616,28 @@ class QueueDesk:
             except QueueRefused as refused:
                 kind = _REFUSALS.get(refused.kind, RefusalKind.UNAVAILABLE)
                 waiter.steps.put_nowait(Refused(kind, f"the queue: {refused}"))
-                return
+                return False
         waiter.workload, waiter.uid = status.workload, status.uid
         self._waiters[waiter.workload] = waiter
+        waiter.tell(_step(status))
+        early = self._early.pop(waiter.workload, None)
+        if early is not None and not waiter.granted:
+            self._hear_of(early)
         self._apply(qd.WaiterCame(waiter.workload))
+        return True
+
+    async def _follow(self, waiter: Waiter) -> None:
         while True:
+            await self._alone.wait()
             try:
                 async for status in self._link.follow(waiter.workload, waiter.uid):
                     if waiter.granted:
                         return
-                    waiter.steps.put_nowait(_step(status))
+                    waiter.tell(_step(status))
                     if status.is_over:
                         return
             except LinkLost as error:
-                text = f"the queue does not answer; the place in line is kept ({error})"
-                waiter.steps.put_nowait(Waiting(0, text, workload=waiter.workload))
+                waiter.tell(_cut_off(waiter.workload, error))
             except QueueRefused as refused:
                 waiter.steps.put_nowait(Refused(RefusalKind.UNAVAILABLE, f"the queue: {refused}"))
                 return
@@ -555,7 +648,8 @@ class QueueDesk:
         assert queue is not None
         token = str(uuid.uuid4())
         # The name people gave it, made unique, where it can be part of a Kubernetes name.
-        name = f"{waiter.ask.name}-{token[:8]}" if _PART.fullmatch(waiter.ask.name) else ""
+        given = waiter.ask.name if _PART.fullmatch(waiter.ask.name) else "run"
+        name = f"{given}-{token[:8]}"
         return Submission(
             name=name,
             namespace=queue.namespace or self._settings.namespace,
@@ -583,6 +677,11 @@ def _ask_for(work: Work, asked: GrantAsk) -> GrantAsk:
         queue=None,
         wait_s=0.0,
     )
+
+
+def _cut_off(workload: str, why: object) -> Waiting:
+    text = f"the queue does not answer; the place in line is kept ({why})"
+    return Waiting(0, text, workload=workload)
 
 
 def _step(status: QueueStatus) -> Waiting | Refused:

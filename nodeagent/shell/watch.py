@@ -40,6 +40,8 @@ from nodeagent.telemetry_ports import (
 from nodeagent.units import MIB, NS_PER_S, GpuUuid, GrantId
 from nodeagent.watch_ports import Inspector, MappedLibrary, ProcessFacts
 
+_GRANULE_BYTES: Final = 2 * MIB
+"""What a driver gives at least; a grant with less than this left is full."""
 MAPS_EVERY_S: Final = 5.0
 """Between two looks at the mapped libraries of one process; each costs about 21 us."""
 MOST_MAPS: Final = 100
@@ -227,6 +229,7 @@ class Watch:
                 and (used := opened.image.slots.get(slot)) is not None
                 and used.generation_seen == tenant.generation
             )
+            beyond = self._keeper.book.rules.managed_beyond
             for index, device in enumerate(held.record.devices):
                 total = opened.account.total(index)
                 yield GrantSight(
@@ -239,6 +242,7 @@ class Watch:
                     opened.account.activity(index).outstanding_ns,
                     tampers,
                     hooks if index == 0 else (),
+                    beyond=beyond and total.charged_bytes + _GRANULE_BYTES > device.memory_bytes,
                 )
 
     def _is_lost(self, grant: GrantId | None) -> bool:

@@ -76,6 +76,8 @@ METHODS: Final[Mapping[str, tuple[Act, ...]]] = MappingProxyType(
         "QueueNodes/WatchDecisions": (Act.SESSION,),
         "QueueNodes/Confirm": (Act.SESSION,),
         "QueueNodes/Release": (Act.SESSION,),
+        "QueueNodes/Tell": (Act.SESSION,),
+        "QueueNodes/FollowWaiting": (Act.SESSION,),
         "Queues/Apply": (
             Act.SUBMIT,
             Act.CHANGE_WORKLOAD,

@@ -130,7 +130,10 @@ class Calls:
             try:
                 self._check_ready()
                 caller = await self._keeper.caller(context)
-                return await self._turn(caller, lambda: call(_read(method, raw), caller))
+                try:
+                    return await self._turn(caller, lambda: call(_read(method, raw), caller))
+                finally:  # a refusal, too, tells of what others did just now
+                    await self._shell.durable()
             except Exception as error:  # every one becomes a status; a defect is logged
                 return await _abort(context, error)
 
@@ -147,6 +150,7 @@ class Calls:
                 with self._counted(caller, name):
                     async with contextlib.aclosing(call(request, caller)) as messages:
                         async for message in messages:
+                            await self._shell.durable()
                             yield message
             except Exception as error:
                 await _abort(context, error)

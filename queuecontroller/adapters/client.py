@@ -20,8 +20,9 @@ DEADLINE_S: Final = 10.0
 APPLY_DEADLINE_S: Final = 120.0
 UNIX: Final = "unix:"
 LARGEST_ANSWER: Final = 16 << 20
-OBJECTS_A_CALL: Final = 500
-"""What fits into a message with room to spare."""
+OBJECTS_A_CALL: Final = 200
+"""As many workloads as one call of a user may stand for; it fits into a message with room to
+spare."""
 
 
 class Unreachable(Exception):

@@ -32,9 +32,11 @@ log = logging.getLogger(__name__)
 MOST_UNPROVEN: Final = 256
 """Connections without a call yet. A TLS handshake takes 10 ms: so many wait only when attacked."""
 PROVE_WITHIN_S: Final = 10.0
-BURST_BYTES: Final = 16 << 20
-"""What one connection may send at once: four messages of the default size."""
-BYTES_A_SECOND: Final = 2 << 20
+BURST_BYTES: Final = 5 << 20
+"""What one connection may send at once: a message of the default size, and small ones."""
+BYTES_A_SECOND: Final = 1 << 20
+MOST_EARLY_BYTES: Final = 1 << 20
+"""Before gRPC has answered, its clients send 64 KiB at most."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 RESERVED_PART: Final = 4
@@ -42,6 +44,8 @@ RESERVED_PART: Final = 4
 MOST_OF: Final = {Role.USER: 32, Role.CHECK: 32, Role.NODE: 16, Role.ADMIN: 128}
 """Connections of one caller. A node has one, and a second while it comes back."""
 _BACKLOG: Final = 1024
+_ACCEPTS_A_PASS: Final = 16
+"""Of the event loop, and not all that knock: a thousand take 0.2 s, in which nobody is served."""
 
 
 class Crowded(Exception):
@@ -61,6 +65,9 @@ class Connection:
     """Proven."""
     outer: asyncio.Transport | None = None
     inner: asyncio.Transport | None = None
+    early: bytes = b""
+    """What came before there was a way inside: Python before 3.11.3 reads a transport once that was
+    paused as it began."""
     stopped_for: set[str] = field(default_factory=set)
     """Why it is not read just now."""
     budget: float = BURST_BYTES
@@ -92,10 +99,12 @@ class Doors:
         self._numbers = itertools.count(1)
         self._connections: dict[str, Connection] = {}
         self._unproven: dict[Connection, None] = {}
-        self._of_caller: Counter[str] = Counter()
+        self._of_caller: dict[str, dict[Connection, None]] = {}
         self._pauses: dict[str, float] = {}
         """The last pause of who was too fast, s."""
         self._paused: set[str] = set()
+        self._busy: set[str] = set()
+        """Callers with enough calls waiting."""
         self._listeners: list[asyncio.Server] = []
         self._keeping: asyncio.Task[None] | None = None
         self._socket: Path | None = None
@@ -120,8 +129,9 @@ class Doors:
         path.unlink(missing_ok=True)
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(
-            lambda: _Outer(self, False), str(path), backlog=_BACKLOG
+            lambda: _Outer(self, False), str(path), backlog=_ACCEPTS_A_PASS
         )
+        _lengthen(server)
         # Everybody may knock: who it is decides what it may.
         os.chmod(path, 0o666)
         self._listeners.append(server)
@@ -131,8 +141,9 @@ class Doors:
         """The port. Raises OSError."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: _Outer(self, True), host, port, backlog=_BACKLOG, reuse_port=False
+            lambda: _Outer(self, True), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
         )
+        _lengthen(server)
         self._listeners.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -165,10 +176,10 @@ class Doors:
             return
         most = max((MOST_OF[role] for role in caller.roles), default=4)
         trusted = caller.roles & {Role.NODE, Role.ADMIN}
-        strangers = sum(self._of_caller.values())
+        strangers = sum(map(len, self._of_caller.values()))
         reserve = 0 if trusted else self._most // RESERVED_PART
         why = ""
-        if self._of_caller[caller.key] >= most:
+        if len(self._of_caller.get(caller.key, ())) >= most:
             why = f"{caller.shown} has {most} connections already"
         elif strangers >= self._most - reserve:
             why = f"{strangers} connections are open; the rest is kept for nodes and admins"
@@ -178,9 +189,25 @@ class Doors:
             raise Crowded(why)
         connection.caller = caller
         self._unproven.pop(connection, None)
-        self._of_caller[caller.key] += 1
+        self._of_caller.setdefault(caller.key, {})[connection] = None
         if caller.key in self._paused:
             connection.stop("penalty")
+        if caller.key in self._busy:
+            connection.stop("busy")
+
+    def busy(self, caller: Caller, enough: bool) -> None:
+        """Whether this caller has enough calls waiting: then no more of them are read."""
+        if enough is (caller.key in self._busy):
+            return
+        if enough:
+            self._busy.add(caller.key)
+        else:
+            self._busy.discard(caller.key)
+        for one in list(self._of_caller.get(caller.key, ())):
+            if enough:
+                one.stop("busy")
+            else:
+                one.go_on("busy")
 
     def slow_down(self, caller: Caller) -> None:
         """Nothing of this caller's is read for a while; longer each time it goes on at once."""
@@ -189,16 +216,14 @@ class Doors:
         seconds = min(LONGEST_PAUSE_S, 2 * self._pauses.get(caller.key, FIRST_PAUSE_S / 2))
         self._pauses[caller.key] = seconds
         self._paused.add(caller.key)
-        for one in list(self._connections.values()):
-            if _key(one) == caller.key:
-                one.stop("penalty")
+        for one in list(self._of_caller.get(caller.key, ())):
+            one.stop("penalty")
         asyncio.get_running_loop().call_later(seconds, self._end_penalty, caller.key, seconds)
 
     def _end_penalty(self, key: str, seconds: float) -> None:
         self._paused.discard(key)
-        for one in list(self._connections.values()):
-            if _key(one) == key:
-                one.go_on("penalty")
+        for one in list(self._of_caller.get(key, ())):
+            one.go_on("penalty")
         asyncio.get_running_loop().call_later(LONGEST_PAUSE_S, self._forgive, key, seconds)
 
     def _forgive(self, key: str, seconds: float) -> None:
@@ -230,10 +255,10 @@ class Doors:
     def _has_room(self, connection: Connection) -> bool:
         """Makes room by taking from who has the most unproven ones."""
         kernel = connection.kernel
-        if kernel is not None and self._of_caller[kernel.key] >= max(
-            MOST_OF[role] for role in kernel.roles
-        ):
-            return False
+        if kernel is not None:
+            have = len(self._of_caller.get(kernel.key, ()))
+            if have >= max(MOST_OF[role] for role in kernel.roles):
+                return False
         if len(self._unproven) < MOST_UNPROVEN and len(self._connections) < self._most:
             return True
         shares = Counter(one.address for one in self._unproven)
@@ -271,8 +296,9 @@ class Doors:
         self._unproven.pop(connection, None)
         if connection.caller is not None:
             key = connection.caller.key
-            self._of_caller[key] -= 1
-            if not self._of_caller[key]:
+            mine = self._of_caller[key]
+            del mine[connection]
+            if not mine:
                 del self._of_caller[key]
 
     def _name(self, connection: Connection) -> str:
@@ -286,11 +312,17 @@ class Doors:
                 one.abort()
 
 
-def _key(connection: Connection) -> str:
-    return connection.caller.key if connection.caller is not None else ""
+_BUFFER: Final = memoryview(bytearray(64 << 10))
+"""One for all: what came is handed on before anything else is read. asyncio's own way takes 256 KiB
+from the system for each read."""
 
 
-class _Outer(asyncio.Protocol):
+class _End(asyncio.BufferedProtocol):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+
+class _Outer(_End):
     """The caller's end."""
 
     def __init__(self, doors: Doors, tls: bool) -> None:
@@ -306,15 +338,22 @@ class _Outer(asyncio.Protocol):
             relay = self._doors.relay(self._connection, self)
             self._relaying = asyncio.get_running_loop().create_task(relay)
 
-    def data_received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         connection = self._connection
-        if connection is None or connection.inner is None:
+        if connection is None:
             return
-        connection.inner.write(data)
+        data = bytes(_BUFFER[:nbytes])
+        if connection.inner is not None:
+            connection.inner.write(data)
+        elif len(connection.early) + len(data) <= MOST_EARLY_BYTES:
+            connection.early += data
+        else:
+            connection.abort()
+            return
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         gained = (now_s - connection.budget_at_s) * BYTES_A_SECOND
-        connection.budget = min(BURST_BYTES, connection.budget + gained) - len(data)
+        connection.budget = min(BURST_BYTES, connection.budget + gained) - nbytes
         connection.budget_at_s = now_s
         if connection.budget < 0:
             connection.stop("bytes")
@@ -341,7 +380,7 @@ class _Outer(asyncio.Protocol):
             self._connection.inner.resume_reading()
 
 
-class _Inner(asyncio.Protocol):
+class _Inner(_End):
     """gRPC's end."""
 
     def __init__(self, connection: Connection, outer: _Outer) -> None:
@@ -353,11 +392,13 @@ class _Inner(asyncio.Protocol):
         if self._connection.outer is None or self._connection.outer.is_closing():
             transport.abort()
             return
+        transport.write(self._connection.early)
+        self._connection.early = b""
         self._connection.go_on("connecting")
 
-    def data_received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         if self._connection.outer is not None:
-            self._connection.outer.write(data)
+            self._connection.outer.write(bytes(_BUFFER[:nbytes]))
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._connection.outer is not None:
@@ -368,6 +409,13 @@ class _Inner(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._connection.go_on("gRPC is behind")
+
+
+def _lengthen(server: asyncio.Server) -> None:
+    """The kernel's line of who knocks: asyncio takes its length for how many to accept at once."""
+    for one in server.sockets:
+        with socket.socket(fileno=os.dup(one.fileno())) as same:
+            same.listen(_BACKLOG)
 
 
 def _uid_of(connection: Any) -> int:

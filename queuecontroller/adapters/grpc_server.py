@@ -20,8 +20,13 @@ from .doors import PROVE_WITHIN_S, Doors
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S: Final = 1.0
-STREAMS_A_CONNECTION: Final = 300
-"""A node's one connection carries a stream for each process that waits there."""
+STREAMS_A_CONNECTION: Final = 24
+"""All that are open at once stand in gRPC's one line, before we know whose they are: with 300, an
+honest call stood behind thousands. Clients keep further calls back by themselves; a node follows
+all that wait there in one stream, and has 16 calls for them at once."""
+MOST_PENDING: Final = 1 << 20
+"""gRPC's own limit of that line is 1,000, and what is above it is refused whoever it is from. Ours
+is by connections and streams."""
 IDLE_MS: Final = 300_000
 """A connection without a call for so long is closed; its client opens another when it has one."""
 
@@ -92,6 +97,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", 4 * largest),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION),
+                ("grpc.server.max_pending_requests", MOST_PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
                 ("grpc.server_handshake_timeout_ms", int(PROVE_WITHIN_S * 1000)),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.keepalive_time_ms", 20_000),

@@ -87,14 +87,14 @@ def node_name(value: str) -> str:
     return value
 
 
-def _key(value: str, what: str = "workload") -> WorkloadKey:
+def read_key(value: str, what: str = "workload") -> WorkloadKey:
     """`namespace/name`, only to look for: an earlier version let work in under any name."""
     if len(value) > LONGEST_KEY:
         raise Refused("invalid", f"{what}: longer than {LONGEST_KEY} characters")
     return WorkloadKey(value)
 
 
-def _few(items: Any, what: str, most: int = MOST_ITEMS) -> Any:
+def few(items: Any, what: str, most: int = MOST_ITEMS) -> Any:
     if len(items) > most:
         raise Refused("invalid", f"{what}: more than {most}")
     return items
@@ -112,8 +112,8 @@ def read_hello(message: Any) -> Hello:
         seen_term=_within(message.seen_term, 0, MOST_NUMBER, "seen_term"),
         seen_revision=_within(message.seen_revision, 0, MOST_NUMBER, "seen_revision"),
         epoch=_within(message.epoch, 0, MOST_NUMBER, "epoch"),
-        held=tuple(_read_held(one) for one in _few(message.held, "held")),
-        waiting=frozenset(_key(one, "waiting") for one in _few(message.waiting, "waiting")),
+        held=tuple(_read_held(one) for one in few(message.held, "held")),
+        waiting=frozenset(read_key(one, "waiting") for one in few(message.waiting, "waiting")),
         capacity=read_capacity(message.capacity),
         proof=message.proof[:LONGEST_TEXT],
     )
@@ -122,7 +122,7 @@ def read_hello(message: Any) -> Hello:
 def _read_held(message: Any) -> Held:
     decision = message.decision
     return Held(
-        workload=_key(decision.workload),
+        workload=read_key(decision.workload),
         pod=text(decision.pod, "pod"),
         uid=text(decision.uid, "uid", 64),
         attempt=decision.attempt,
@@ -136,7 +136,7 @@ def _read_held(message: Any) -> Held:
 
 
 def read_capacity(message: Any) -> NodeCapacity:
-    gpus = tuple(_read_gpu(one) for one in _few(message.gpus, "gpus", 1024))
+    gpus = tuple(_read_gpu(one) for one in few(message.gpus, "gpus", 1024))
     twice = [uuid for uuid, count in Counter(gpu.uuid for gpu in gpus).items() if count > 1]
     if twice:
         raise Refused("invalid", f"gpus: {shown(min(twice))} is in the list twice")
@@ -144,7 +144,7 @@ def read_capacity(message: Any) -> NodeCapacity:
         gpus=gpus,
         labels={
             _word(key, "labels"): _word(value, "labels", True)
-            for key, value in _few(message.labels, "labels", MOST_LABELS).items()
+            for key, value in few(message.labels, "labels", MOST_LABELS).items()
         },
         taints=tuple(
             Taint(
@@ -152,14 +152,12 @@ def read_capacity(message: Any) -> NodeCapacity:
                 _word(one.value, "taints.value", True),
                 _word(one.effect or "NoSchedule", "taints.effect"),
             )
-            for one in _few(message.taints, "taints", MOST_LABELS)
+            for one in few(message.taints, "taints", MOST_LABELS)
         ),
         unschedulable=message.unschedulable,
         other={
             _word(name, "other_resources"): _within(amount, 0, MOST_NUMBER, "other_resources")
-            for name, amount in _few(
-                message.other_resources, "other_resources", MOST_LABELS
-            ).items()
+            for name, amount in few(message.other_resources, "other_resources", MOST_LABELS).items()
         },
     )
 
@@ -190,7 +188,7 @@ def _read_gpu(message: Any) -> GpuCapacity:
         numa_node=_maybe_within(maybe("numa_node"), -1, MOST_INDEX, "numa_node"),
         nvlinks={
             _word(one.peer_uuid, "nvlinks"): _within(one.links, 0, 1024, "nvlinks.links")
-            for one in _few(message.nvlinks, "nvlinks", 1024)
+            for one in few(message.nvlinks, "nvlinks", 1024)
         },
         mig_enabled=message.mig_enabled,
         mig_profiles=tuple(
@@ -201,7 +199,7 @@ def _read_gpu(message: Any) -> GpuCapacity:
                 _within(one.memory_bytes, 0, MOST_BYTES, "mig_profiles.memory_bytes"),
                 _read_spans(one.placements, "mig_profiles.placements"),
             )
-            for one in _few(message.mig_profiles, "mig_profiles", MOST_PROFILES)
+            for one in few(message.mig_profiles, "mig_profiles", MOST_PROFILES)
         ),
         health=text(message.health, "health", 64) or "healthy",
         pci_bus_id=text(message.pci_bus_id, "pci_bus_id", 64) if maybe("pci_bus_id") else None,
@@ -229,11 +227,11 @@ def _maybe_within(value: int | None, low: int, high: int, what: str) -> int | No
 def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float | None]]:
     """Measured memory and GPU time ratio, by workload and attempt."""
     return {
-        (_key(one.workload, "usage"), one.attempt): (
+        (read_key(one.workload, "usage"), one.attempt): (
             _within(one.memory_bytes, 0, MOST_BYTES, "usage.memory_bytes"),
             _ratio(one.used_ratio if one.HasField("used_ratio") else None, "usage.used_ratio"),
         )
-        for one in _few(messages, "usage", 10_000)
+        for one in few(messages, "usage", 10_000)
     }
 
 
@@ -243,7 +241,7 @@ def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
             _within(one.start, 0, MOST_SLICES - 1, f"{what}.start"),
             _within(one.size, 1, MOST_SLICES, f"{what}.size"),
         )
-        for one in _few(messages, what, MOST_SLICES)
+        for one in few(messages, what, MOST_SLICES)
     )
 
 
@@ -257,15 +255,16 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
             _within(one.mig_span.start, 0, MOST_SLICES - 1, "mig_span.start"),
             _within(one.mig_span.size, 0, MOST_SLICES, "mig_span.size"),
         )
-        for one in _few(messages, "gpus", 1024)
+        for one in few(messages, "gpus", 1024)
     )
 
 
-def read_said(message: Any) -> Said:
+def read_said(message: Any, sender: Any) -> Said:
+    """`sender` names the node and its session."""
     return Said(
-        node=node_name(message.node),
-        epoch=message.epoch,
-        workload=_key(message.workload),
+        node=node_name(sender.node),
+        epoch=sender.epoch,
+        workload=read_key(message.workload),
         pod=text(message.pod, "pod"),
         uid=text(message.uid, "uid", 64),
         attempt=message.attempt,
@@ -337,12 +336,12 @@ def write_ask(wire: Wire, ask: GpuAsk) -> Any:
 def read_ask(message: Any) -> GpuAsk:
     form = message.WhichOneof("memory")
     count = _within(message.gpus or 1, 1, MOST_GPUS, "ask.gpus")
-    _few(message.gpu_uuids, "ask.gpu_uuids", MOST_GPUS)
+    few(message.gpu_uuids, "ask.gpu_uuids", MOST_GPUS)
     if message.policy not in _POLICIES:
         raise Refused("invalid", f"ask.policy: {message.policy} is not known here")
     mig = tuple(
         text(one, "ask.mig_profiles", 64)
-        for one in _few(message.mig_profiles, "ask.mig_profiles", MOST_GPUS)
+        for one in few(message.mig_profiles, "ask.mig_profiles", MOST_GPUS)
     )
     if mig and (message.gpu_uuids or _POLICIES[message.policy] is SharePolicy.EXCLUSIVE):
         raise Refused("invalid", "ask.mig_profiles: with neither gpu_uuids nor exclusive")

@@ -153,7 +153,7 @@ class QueueCollector:
         samples.add(m.UP, (), int(not shell.why_not_ready))
         samples.add(m.TERM, (), book.journal.term)
         samples.add(m.REVISION, (), book.journal.revision)
-        samples.histogram(m.COMMITS, (), shell.commit_s)
+        samples.histogram(m.COMMITS, (), shell.writer.commit_s)
         states: Counter[str] = Counter({"ready": 0, "away": 0, "lost": 0})
         nodes = list(book.nodes.nodes.values())
         for node in nodes:
@@ -184,6 +184,10 @@ class QueueCollector:
             if not mig:  # an instance has its own time
                 samples.add(m.FRAGMENTATION, (request, "time"), found.time_ppm / 1e6)
             samples.add(m.GPU_FITS, (request,), found.fits)
+        samples.add(m.STEPS, (), shell.writer.steps)
+        turns = book.workloads.figures.preemption_turns
+        for queue, count in islice(turns.items(), MOST_QUEUES):
+            samples.add(m.PREEMPTION_TURNS, (queue,), count)
         samples.add(m.REGRESSIONS, (), book.nodes.regressions_total)
         samples.add(m.STALE, (), book.nodes.stale_total)
         samples.add(m.UNPROVEN, (), book.nodes.unproven_total)

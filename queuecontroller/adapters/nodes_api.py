@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check
-from queuecontroller.records import Assignment, PodState
+from queuecontroller.records import Assignment
 from queuecontroller.service.shell import Shell
+from queuecontroller.service.submission import Refused
 
 from .calls import Calls
 from .messages import (
+    few,
     node_name,
     read_capacity,
     read_hello,
+    read_key,
     read_said,
     read_shares,
     read_state,
     read_usage,
     write_decision,
+    write_status,
 )
 from .wire import NODES, Wire
+
+MOST_NEWS: Final = 1000
+"""Items of one message of a node: each takes time in the loop that serves everybody."""
 
 
 class NodesApi:
@@ -39,8 +47,9 @@ class NodesApi:
                 "Report": self._report,
                 "Confirm": self._confirm,
                 "Release": self._release,
+                "Tell": self._tell,
             },
-            {"WatchDecisions": self._watch},
+            {"WatchDecisions": self._watch, "FollowWaiting": self._follow_waiting},
         )
 
     def _identify(self, request: Any, caller: Caller) -> None:
@@ -98,28 +107,47 @@ class NodesApi:
 
     def _confirm(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
-        said, state = read_said(request), read_state(request)
-        gpus = read_shares(request.gpus)
-
-        if state is None:
-            known = self._shell.step("refuse", lambda book, now: book.desk.refuse(said, now))
-        elif request.refused:
-            known = self._shell.step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
-        else:
-            live: PodState = state
-            known = self._shell.step(
-                "confirm", lambda book, now: book.desk.confirm(said, live, gpus, now)
-            )
-        return self._ack(known)
+        return self._ack(self._read_confirmation(request, request)())
 
     def _release(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
-        said = read_said(request)
-        finished = request.finished
-        known = self._shell.step(
+        return self._ack(self._read_release(request, request)())
+
+    def _tell(self, request: Any, caller: Caller) -> Any:
+        self._identify(request, caller)
+        if len(request.items) > MOST_NEWS:
+            raise Refused("invalid", f"items: more than {MOST_NEWS}: tell them in parts")
+        steps = [self._read_news(request, item) for item in request.items]  # all, then do any
+        known = [step() for step in steps]
+        journal = self._shell.book.journal
+        return self._wire.NodeNewsAck(term=journal.term, revision=journal.revision, known=known)
+
+    def _read_news(self, request: Any, item: Any) -> Callable[[], bool]:
+        """Raises Refused."""
+        form = item.WhichOneof("about")
+        if form == "confirmation":
+            return self._read_confirmation(item.confirmation, request)
+        if form == "release":
+            return self._read_release(item.release, request)
+        raise Refused("invalid", "items: one is neither a confirmation nor a release")
+
+    def _read_confirmation(self, message: Any, sender: Any) -> Callable[[], bool]:
+        """What it asks to be done; False: that attempt is not ours. Raises Refused."""
+        said, state = read_said(message, sender), read_state(message)
+        gpus = read_shares(message.gpus)
+        step = self._shell.step
+        if state is None:
+            return lambda: step("refuse", lambda book, now: book.desk.refuse(said, now))
+        if message.refused:
+            return lambda: step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
+        return lambda: step("confirm", lambda book, now: book.desk.confirm(said, state, gpus, now))
+
+    def _read_release(self, message: Any, sender: Any) -> Callable[[], bool]:
+        """As above."""
+        said, finished = read_said(message, sender), message.finished
+        return lambda: self._shell.step(
             "release", lambda book, now: book.desk.release(said, finished, now)
         )
-        return self._ack(known)
 
     def _ack(self, known: bool) -> Any:
         journal = self._shell.book.journal
@@ -130,10 +158,25 @@ class NodesApi:
         book = self._shell.book
         journal = book.journal
         news = self._shell.decisions(request.node, request.epoch, request.after_revision)
-        async for one in news:
-            update = self._wire.DecisionUpdate(term=journal.term, revision=journal.revision)
-            if one is not None:
-                update.revision = one.revision
-                update.decision.CopyFrom(self._decision(one))
-            update.proof = book.nodes.fence(request.node, update.revision)
-            yield update
+        async for found in news:
+            # A node of the release before takes one at a time.
+            for part in [found] if request.batches or not found else [[one] for one in found]:
+                update = self._wire.DecisionUpdate(term=journal.term, revision=journal.revision)
+                if part:
+                    update.revision = part[-1].revision
+                if request.batches:
+                    update.decisions.extend(self._decision(one) for one in part)
+                elif part:
+                    update.decision.CopyFrom(self._decision(part[0]))
+                update.proof = book.nodes.fence(request.node, update.revision)
+                yield update
+
+    async def _follow_waiting(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
+        self._identify(request, caller)
+        keys = [read_key(one) for one in few(request.workloads, "workloads")]
+        news = self._shell.follow_waiting(request.node, request.epoch, keys)
+        async with contextlib.aclosing(news):
+            async for statuses in news:
+                yield self._wire.WaitingUpdate(
+                    statuses=[write_status(self._wire, one) for one in statuses]
+                )

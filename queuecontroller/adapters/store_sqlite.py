@@ -1,4 +1,5 @@
-"""The database in SQLite: WAL, synchronous=FULL, one writer, one transaction per change.
+"""The database in SQLite: WAL, synchronous=FULL, one writer, one transaction per group of
+steps.
 
 The fencing term is in it and grows with every opening, before anything is read: whoever still
 decides by an older term is refused by the nodes. A file lock keeps a second controller out. A
@@ -13,6 +14,7 @@ import json
 import os
 import sqlite3
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +108,8 @@ class SqliteStore:
                     f"{path}: is empty: put a backup in its place, or remove it for a new queue"
                 )
             self._db = self._open()
+            # Who reads while the writer waits for the disk would wait with it.
+            self._reader = sqlite3.connect(path, isolation_level=None, timeout=2.0)
         except StoreUnusable:
             self._lock.close()
             raise
@@ -126,9 +130,11 @@ class SqliteStore:
             self.close()
             raise StoreUnusable(str(error)) from error
         self._commits = 0
+        self._staged = ""
+        """What the transaction that is open is for."""
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=2.0)
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=2.0, check_same_thread=False)
         try:
             os.chmod(self._path, 0o600)
             db.execute("PRAGMA journal_mode = WAL")
@@ -192,42 +198,69 @@ class SqliteStore:
 
     def _bodies(self, table: str, kind: Any, order: str) -> list[Any]:
         rows = []
-        for (body,) in self._read(f"SELECT body FROM {table} ORDER BY {order}"):
+        for (body,) in self._each(f"SELECT body FROM {table} ORDER BY {order}"):
             try:
                 rows.append(read_plain(kind, json.loads(body)))
             except (ValueError, TypeError, KeyError, *_DAMAGE) as error:
                 raise StoreUnusable(f"{self._path}: a row of {table}: {error}") from error
         return rows
 
+    def _each(self, sql: str) -> Iterator[Any]:
+        """Some rows at a time: the texts of 100,000 workloads need not be in memory at once."""
+        try:
+            cursor = self._db.execute(sql)
+            while part := cursor.fetchmany(1000):
+                yield from part
+        except (sqlite3.Error, *_DAMAGE) as error:
+            raise self._unread(error) from error
+
     def events(self, subject: str, limit: int) -> list[Event]:
         rows = self._read(
             "SELECT revision, at_ns, kind, subject, text FROM events WHERE subject = ?"
             " ORDER BY id DESC LIMIT ?",
             (subject, limit),
+            self._reader,
         )
         return [Event(*row) for row in rows]
 
-    def _read(self, sql: str, arguments: tuple[object, ...] = ()) -> list[Any]:
+    def _read(
+        self,
+        sql: str,
+        arguments: tuple[object, ...] = (),
+        db: sqlite3.Connection | None = None,
+    ) -> list[Any]:
         try:
-            return self._db.execute(sql, arguments).fetchall()
-        except sqlite3.Error as error:
+            return (db or self._db).execute(sql, arguments).fetchall()
+        except (sqlite3.Error, *_DAMAGE) as error:
+            raise self._unread(error) from error
+
+    def _unread(self, error: BaseException) -> StoreUnusable | StoreLost:
+        if isinstance(error, sqlite3.Error):
             if _is_damage(error):
-                raise StoreUnusable(f"{self._path}: {error}. {_REMEDY}") from error
-            raise StoreLost(f"{self._path}: {error}") from error
-        except _DAMAGE as error:
-            raise StoreUnusable(
-                f"{self._path}: {type(error).__name__}: {error}. {_REMEDY}"
-            ) from error
+                return StoreUnusable(f"{self._path}: {error}. {_REMEDY}")
+            return StoreLost(f"{self._path}: {error}")
+        return StoreUnusable(f"{self._path}: {type(error).__name__}: {error}. {_REMEDY}")
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def commit(self, change: Change) -> None:
+    def stage(self, change: Change) -> None:
+        self._staged = change.label
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._write(change)
-            self._db.execute("COMMIT")
         except (sqlite3.Error, *_DAMAGE, ValueError) as error:
             raise StoreLost(f"{self._path}: {change.label}: {error}") from error
+
+    def sync(self) -> None:
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StoreLost(f"{self._path}: {self._staged}: {error}") from error
+
+    def commit(self, change: Change) -> None:
+        """Durable when it returns. Raises StoreLost."""
+        self.stage(change)
+        self.sync()
 
     def _write(self, change: Change) -> None:
         db = self._db
@@ -284,6 +317,7 @@ class SqliteStore:
                 )
 
     def close(self) -> None:
+        self._reader.close()
         self._db.close()
         self._lock.close()
 
@@ -303,5 +337,8 @@ def _is_damage(error: sqlite3.Error) -> bool:
     )
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+
+
 def _json(value: object) -> str:
-    return json.dumps(write_plain(value), separators=(",", ":"))
+    return _ENCODER.encode(write_plain(value))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check, may
@@ -29,8 +28,6 @@ from .wire import QUEUES, Wire
 MOST_OBJECTS: Final = 10_000
 LARGEST_OBJECT: Final = 256 << 10
 PAGE: Final = 500
-CHUNK: Final = 50
-"""Objects rendered in one turn of a watcher; one takes 0.1 ms."""
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
 
 
@@ -61,12 +58,14 @@ class UsersApi:
 
     # -- changing ---------------------------------------------------------------------------------
 
-    def _apply(self, request: Any, caller: Caller) -> Any:
+    def _apply(self, request: Any, caller: Caller) -> Generator[None, None, Any]:
+        """In as many turns as reading takes, and one in which all of it is put in."""
         if len(request.objects) > MOST_OBJECTS:
             raise Refused("invalid", f"objects: more than {MOST_OBJECTS} in one call")
-        documents = _documents(request.objects)
+        documents = yield from _documents(request.objects)
+        reading = yield from self._shell.book.applying.read(documents, caller)
         applied = self._shell.step(
-            "apply", lambda book, now_ns: book.apply(documents, request.dry_run, now_ns, caller)
+            "apply", lambda book, now_ns: book.put(reading, request.dry_run, now_ns)
         )
         return self._wire.ApplyResponse(
             applied=[
@@ -142,7 +141,7 @@ class UsersApi:
             record = self._shell.book.find(namespace, name)
             check(caller, Act.SEE_WORKLOAD, self._whose(record), f"Workload {record.key}")
 
-    def _list(self, request: Any, caller: Caller) -> Any:
+    def _list(self, request: Any, caller: Caller) -> Generator[None, None, Any]:
         check(caller, Act.LIST)
         kind = _kind(request.kind)
         limit = min(request.limit or PAGE, PAGE)
@@ -155,8 +154,10 @@ class UsersApi:
             if len(page) == limit:
                 following = json.dumps([page[-1].kind, page[-1].namespace, page[-1].name])
                 break
-            if self._is_in(identity, request.queue):
-                page.append(self._render(identity, caller))
+            with contextlib.suppress(Refused, KeyError):  # gone since the list was made
+                if self._is_in(identity, request.queue):
+                    page.append(self._render(identity, caller))
+            yield
         return self._wire.ListResponse(
             objects=page, next=following, revision=self._shell.book.journal.revision
         )
@@ -218,34 +219,23 @@ class UsersApi:
         changes = self._shell.subscribe()  # before listing: no change may fall in between
         try:
             known: set[ObjectId] = set()
-            for chunk in _batched(self._shell.views.identities(kind, request.namespace), CHUNK):
-                # A list of all there is takes long: each part of it waits for its turn.
-                for update in await self._calls.turns.run(
-                    caller,
-                    lambda chunk=chunk: self._added(chunk, request.queue, known, caller),  # type: ignore[misc]
-                ):
-                    yield update
-            yield self._wire.ObjectUpdate(event="BOOKMARK")
+            news: Iterable[ObjectId] = self._shell.views.identities(kind, request.namespace)
+            listed = False
             while True:
-                identity = await changes.next()
-                if identity[0] != kind or request.namespace not in ("", identity[1]):
-                    continue
-                update = self._changed(identity, request.queue, known, caller)
-                if update is not None:
-                    yield update
+                for identity in news:
+                    # One at a time: hundreds of streams that all send hold up everybody's calls.
+                    update = await self._calls.turns.run(
+                        caller,
+                        lambda one=identity: self._changed(one, request.queue, known, caller),  # type: ignore[misc]
+                    )
+                    if update is not None:
+                        yield update
+                if not listed:
+                    listed = True
+                    yield self._wire.ObjectUpdate(event="BOOKMARK")
+                news = await changes.next_of(kind, request.namespace)
         finally:
             changes.close()
-
-    def _added(
-        self, chunk: Iterable[ObjectId], queue: str, known: set[ObjectId], caller: Caller
-    ) -> list[Any]:
-        found = []
-        for identity in chunk:
-            with contextlib.suppress(Refused, KeyError):  # gone since the list was made
-                if self._is_in(identity, queue):
-                    found.append(self._update("ADDED", identity, caller))
-                    known.add(identity)
-        return found
 
     def _changed(self, identity: ObjectId, queue: str, known: set[ObjectId], caller: Caller) -> Any:
         """What a watcher is told of a change; None when it is not its business."""
@@ -308,12 +298,6 @@ class UsersApi:
         )
 
 
-def _batched(every: Iterable[ObjectId], size: int) -> Iterator[list[ObjectId]]:
-    left = iter(every)
-    while part := list(islice(left, size)):
-        yield part
-
-
 def _kind(name: str) -> str:
     if name in WORKLOAD_KINDS:
         return "Workload"
@@ -322,10 +306,11 @@ def _kind(name: str) -> str:
     return name
 
 
-def _documents(texts: Any) -> list[dict[str, Any]]:
+def _documents(texts: Any) -> Generator[None, None, list[dict[str, Any]]]:
     """Raises ManifestError with every text that is no object."""
     problems, documents = [], []
     for number, one in enumerate(texts, 1):
+        yield
         where = f"object {number}"
         try:
             if len(one) > LARGEST_OBJECT:

@@ -1,5 +1,5 @@
 """`sluice-queue apply -f …`: queues, flavors and priorities take effect, Jobs, Pods and Workloads
-are submitted; all or nothing, and of more than 500 objects all of each 500 or nothing."""
+are submitted; all or nothing, and of more than 200 objects all of each 200 or nothing."""
 
 from __future__ import annotations
 

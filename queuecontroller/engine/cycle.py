@@ -19,7 +19,7 @@ from .cluster_queue import ClusterQueueState
 from .decisions import CycleResult, Preempted, QuotaReserved, StillPending
 from .entries import Entry, Status, in_order
 from .fair_preemption import fair_targets
-from .flavors import FlavorAssigner
+from .flavors import FlavorAssigner, Pins
 from .model import CheckState, PreemptionPolicy, WorkloadKey
 from .partial_admission import search_counts
 from .preemption import Preemptor
@@ -110,11 +110,13 @@ class Cycle:
         """An entry that is not looked at further."""
         return Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
 
-    def _judge(self, queue: ClusterQueueState, info: WorkloadInfo) -> Judgement:
+    def _judge(
+        self, queue: ClusterQueueState, info: WorkloadInfo, pinned: Pins | None = None
+    ) -> Judgement:
         self._preemptor.forget()
         if self._search is not None:
             self._search.begin(info)
-        assigner = FlavorAssigner(queue, self._preemptor, self._settings)
+        assigner = FlavorAssigner(queue, self._preemptor, self._settings, pinned)
 
         def judge(counts: Sequence[int] | None = None) -> Judgement:
             found = assigner.assign(info, counts)
@@ -168,10 +170,7 @@ class Cycle:
             entry.misfit(
                 PendingReason.WAITING_FOR_QUOTA, entry.assignment.message(), shape_is_to_blame=True
             )
-            reclaim = entry.queue.spec.preemption.reclaim_within_cohort
-            if reclaim is not PreemptionPolicy.ANY:
-                # Who can always take its quota back has no need to block anyone.
-                self._reserve(entry.queue.node, self._worth_reserving(entry))
+            self._keep_from_others(entry)
             return
         if mode is Mode.PREEMPT and self._is_gated(entry):
             entry.misfit(
@@ -238,6 +237,12 @@ class Cycle:
         node.add_usage(usage)
         _note(self._reserved.setdefault(node.root, {}), node, usage)
 
+    def _keep_from_others(self, entry: Entry) -> None:
+        """It has to preempt and found nobody. Who can always take its quota back has no need to
+        block anyone."""
+        if entry.queue.spec.preemption.reclaim_within_cohort is not PreemptionPolicy.ANY:
+            self._reserve(entry.queue.node, self._worth_reserving(entry))
+
     def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
         """What an entry that could not preempt keeps from others: no more than is its own, or
         than it may borrow when it would."""
@@ -283,15 +288,22 @@ class Cycle:
         return fits
 
     def _resolve_overlap(self, entry: Entry, taken: Mapping[WorkloadKey, WorkloadInfo]) -> bool:
-        """Assigns anew as if everyone preempted in this cycle had gone. True to go on with it."""
+        """Assigns anew as if everyone preempted in this cycle had gone, on the flavors it was
+        nominated with: others would be a second nomination, of which its rivals know nothing. True
+        to go on with it."""
         if not self._settings.recompute_overlapping_targets:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
             return False
         self._lift(self._gone[entry.queue.node.root])
         self._cache.set_apart = taken
+        pinned = {
+            one.name: {resource: got.flavor for resource, got in one.flavors.items()}
+            for one in entry.assignment.pod_sets
+        }
+        entry.info.last_assignment = BEGIN
         try:
-            assignment, targets = self._judge(entry.queue, entry.info)
+            assignment, targets = self._judge(entry.queue, entry.info, pinned)
         except PutOff:
             entry.info.memo = None
             entry.skip("Workload has overlapping preemption targets with another workload")
@@ -318,6 +330,8 @@ class Cycle:
             return False
         entry.skip("Workload has overlapping preemption targets with another workload")
         self._count_skipped(entry)
+        if assignment.mode is Mode.PREEMPT:
+            self._keep_from_others(entry)
         return False
 
     def _preempt(self, entry: Entry) -> None:

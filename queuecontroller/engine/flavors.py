@@ -32,6 +32,9 @@ from .workload_info import PodSetRequests, WorkloadInfo
 # How a flavor can be had, and how high it must borrow: lower is better for the second.
 Price = tuple[PreemptionMode, int]
 
+Pins = Mapping[str, Mapping[str, str]]
+"""By pod set and resource: the one flavor it may be given. Empty: any."""
+
 _WORST_BORROW: Final = 1 << 30
 _REFUSED: Final[Price] = (PreemptionMode.NO_FIT, 0)
 _WORST: Final[Price] = (PreemptionMode.NO_FIT, _WORST_BORROW)
@@ -72,14 +75,19 @@ def should_try_next(price: Price, fungibility: FlavorFungibility) -> bool:
 class FlavorAssigner:
     """Assigns flavors for workloads of one ClusterQueue."""
 
-    __slots__ = ("_may_preempt_while_borrowing", "_oracle", "_queue", "_settings")
+    __slots__ = ("_may_preempt_while_borrowing", "_oracle", "_queue", "_settings", "pinned")
 
     def __init__(
-        self, queue: ClusterQueueState, oracle: PreemptionOracle, settings: EngineSettings
+        self,
+        queue: ClusterQueueState,
+        oracle: PreemptionOracle,
+        settings: EngineSettings,
+        pinned: Pins | None = None,
     ) -> None:
         self._queue = queue
         self._oracle = oracle
         self._settings = settings
+        self.pinned: Pins = pinned or {}
         preemption = queue.spec.preemption
         self._may_preempt_while_borrowing = preemption.may_borrow_while_preempting or (
             settings.fair_sharing and preemption.reclaim_within_cohort is not PreemptionPolicy.NEVER
@@ -143,6 +151,9 @@ class FlavorAssigner:
                 failure = search.pending_reason
                 break
             found.update(assigned)
+        if failure is None and (said := self._two_topologies(pod_sets, group, wanted, found)):
+            reasons.append(said)
+            failure = PendingReason.NO_MATCHING_FLAVOR
         for i, mine in zip(group, wanted, strict=True):
             one = PodSetResult(pod_sets[i].name, pod_sets[i].count, mine)
             one.attempts, one.reasons = attempts, reasons
@@ -151,6 +162,34 @@ class FlavorAssigner:
                 one.flavors = {name: found[name] for name in mine if name in found}
             self._append(result, one, i, info)
         return failure is None
+
+    def _two_topologies(
+        self,
+        pod_sets: Sequence[PodSetRequests],
+        group: Sequence[int],
+        wanted: Sequence[Mapping[str, int]],
+        found: Mapping[str, FlavorAssignment],
+    ) -> str | None:
+        """Why these flavors cannot be one pod set's: pods are put where one topology says, and the
+        flavors of its resources are in two."""
+        for i, mine in zip(group, wanted, strict=True):
+            pod_set = pod_sets[i].pod_set
+            if pod_set is None or not (pod_set.wants_topology or self._queue.only_topology):
+                continue
+            topologies: dict[str, str] = {}
+            for resource in mine:
+                got = found.get(resource)
+                choices = self._queue.group_of.get(resource)
+                if got is None or choices is None:
+                    continue
+                for choice in choices.flavors:
+                    flavor = choice.flavor if choice.name == got.flavor else None
+                    if flavor is not None and flavor.topology_name:
+                        topologies.setdefault(flavor.topology_name, choice.name)
+            if len(topologies) > 1:
+                given = ", ".join(f"{flavor} of {name}" for name, flavor in topologies.items())
+                return f"pod set {pod_sets[i].name} needs one topology, its flavors have {given}"
+        return None
 
     def _append(
         self, result: Assignment, one: PodSetResult, index: int, info: WorkloadInfo
@@ -264,6 +303,8 @@ class _Search:
         index = start - 1
         for index in range(start, len(flavors)):
             choice = flavors[index]
+            if not self._is_open(choice.name, resource):
+                continue
             refusal = self.refusal(choice)
             if refusal is not None:
                 self._note(choice.name, _REFUSED, [refusal], PendingReason.NO_MATCHING_FLAVOR)
@@ -280,6 +321,14 @@ class _Search:
         if best_price[0] is PreemptionMode.FIT:
             self.reasons = []
         return best
+
+    def _is_open(self, flavor: str, resource: str) -> bool:
+        """Whether one of the pod sets may be given it, where flavors are pinned."""
+        pinned = self._assigner.pinned
+        if not pinned:
+            return True
+        names = (self._pod_sets[i].name for i in self._group)
+        return any(pinned.get(name, {}).get(resource) == flavor for name in names)
 
     def _judge(self, choice: FlavorChoice) -> tuple[Price, dict[str, FlavorAssignment]]:
         """The price of the flavor for all resources together: that of its worst one."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from .model import QueueingStrategy, WorkloadKey
+from .places import Places
 from .usage_history import UsageHistory
 from .workload_info import Shape, WorkloadInfo
 
@@ -54,6 +55,7 @@ class PendingQueue:
         "_freed",
         "_inadmissible",
         "_lines",
+        "_places",
         "_resting",
         "_round",
         "_sticky",
@@ -66,6 +68,8 @@ class PendingQueue:
         self.name = name
         self.strategy = strategy
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
+        self._places: Places | None = None
+        """None until somebody asks: the engine needs none."""
         self._lines: dict[Shape, Line] = {}
         self._active: list[_Entry] = []
         """Heap of lines by their first."""
@@ -102,6 +106,8 @@ class PendingQueue:
         if old is not None:
             self.remove(info.key)
         self._by_key[info.key] = info
+        if self._places is not None:
+            self._places.add(info.key, order_of(info))
         if not_before_ns > now_ns:
             heapq.heappush(self._waiting, (not_before_ns, self._next(), info))
             self._resting.add(info.key)
@@ -113,6 +119,8 @@ class PendingQueue:
         self._resting.discard(key)
         if self._sticky == key:
             self._sticky = None
+        if self._places is not None:
+            self._places.discard(key)
         return self._by_key.pop(key, None)
 
     def _next(self) -> int:
@@ -236,6 +244,12 @@ class PendingQueue:
     def everyone(self) -> list[WorkloadInfo]:
         """All pending workloads in queue order."""
         return sorted(self._by_key.values(), key=order_of)
+
+    def place(self, key: WorkloadKey) -> int:
+        """In queue order, from 1; 0 for who is not there."""
+        if self._places is None:
+            self._places = Places((one.key, order_of(one)) for one in self._by_key.values())
+        return self._places.of(key)
 
     def is_inadmissible(self, info: WorkloadInfo) -> bool:
         if info.key in self._inadmissible or info.key in self._resting:

@@ -318,6 +318,10 @@ class Scheduler:
         """By NAMESPACE/NAME."""
         return self._local_queues.get(key)
 
+    def preemption_turns(self, one: WorkloadKey, other: WorkloadKey) -> int:
+        """How often the two preempted each other; 0 unless both did."""
+        return self._yielding.turns(one, other)
+
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self._namespaces.get(name, {})
 

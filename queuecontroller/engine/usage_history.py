@@ -274,6 +274,10 @@ class UsageHistory:
             self._forget_if_unused(queue)
         self._all_moved()
 
+    @property
+    def has_changed(self) -> bool:
+        return bool(self._changed)
+
     def take_changed(self) -> dict[str, UsageRecord | None]:
         """Histories that have to be written since the last call; None to delete."""
         changed: dict[str, UsageRecord | None] = {}

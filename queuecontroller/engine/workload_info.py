@@ -242,14 +242,24 @@ def _live_counts(workload: Workload, reclaimable: bool) -> dict[str, int]:
     return {one.name: max(0, one.count - gone.get(one.name, 0)) for one in workload.pod_sets}
 
 
+_totals: dict[tuple[int, int], PodSetRequests] = {}
+"""Of pod sets that many workloads have in common, by identity and count: each is in memory once."""
+_MOST_TOTALS: Final = 4096
+
+
 def _pending_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:
     counts = _live_counts(workload, reclaimable)
-    totals = []
-    for one in workload.pod_sets:
-        count = counts[one.name]
+    return [_total(one, counts[one.name]) for one in workload.pod_sets]
+
+
+def _total(one: PodSet, count: int) -> PodSetRequests:
+    known = _totals.get((id(one), count))
+    if known is None or known.pod_set is not one:
         requests = {name: saturate(amount * count) for name, amount in sorted(one.requests.items())}
-        totals.append(PodSetRequests(one.name, count, requests, one))
-    return totals
+        if len(_totals) >= _MOST_TOTALS:
+            _totals.clear()
+        known = _totals[id(one), count] = PodSetRequests(one.name, count, requests, one)
+    return known
 
 
 def _admitted_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:

@@ -20,6 +20,8 @@ class Yielding:
     def __init__(self) -> None:
         self._times: dict[WorkloadKey, dict[WorkloadKey, int]] = {}
         """By preemptor and victim, as long as the preemptor is there: how often."""
+        self._preemptors: dict[WorkloadKey, set[WorkloadKey]] = {}
+        """The same by victim, so that nobody is looked for among all when one goes."""
         self._preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
         """Of those who have to wait for it."""
 
@@ -27,6 +29,7 @@ class Yielding:
         """How often the one was preempted for the other, this time too."""
         victims = self._times.setdefault(preemptor, {})
         times = victims[victim] = victims.get(victim, 0) + 1
+        self._preemptors.setdefault(victim, set()).add(preemptor)
         if times >= TOO_OFTEN:
             self._preemptor_of.setdefault(victim, preemptor)
         return times
@@ -34,6 +37,12 @@ class Yielding:
     def preemptor_of(self, victim: WorkloadKey) -> WorkloadKey | None:
         """Who has to start before it does."""
         return self._preemptor_of.get(victim)
+
+    def turns(self, one: WorkloadKey, other: WorkloadKey) -> int:
+        """How often the two preempted each other; 0 unless both did."""
+        there = self._times.get(one, {}).get(other, 0)
+        back = self._times.get(other, {}).get(one, 0)
+        return there + back if there and back else 0
 
     def spares(self, preemptor: WorkloadKey, target: WorkloadKey) -> bool:
         """Whether the two have taken turns in preempting each other for long enough: the one that
@@ -51,8 +60,12 @@ class Yielding:
     def gone(self, key: WorkloadKey) -> list[WorkloadKey]:
         """It waits and preempts no more. Those who waited for it."""
         free = self.let_pass(key)
-        self._times.pop(key, None)
+        for victim in self._times.pop(key, ()):
+            preemptors = self._preemptors[victim]
+            preemptors.discard(key)
+            if not preemptors:
+                del self._preemptors[victim]
         self._preemptor_of.pop(key, None)
-        for victims in self._times.values():
-            victims.pop(key, None)
+        for preemptor in self._preemptors.pop(key, ()):
+            del self._times[preemptor][key]
         return free

@@ -21,8 +21,11 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.settings import AdmissionFairSharing
 from queuecontroller.engine.transformations import Transformations
+from queuecontroller.kueue_api import GROUP
+from queuecontroller.kueue_api import KINDS as KUEUE_KINDS
 from queuecontroller.placement.capacity import NodeCapacity
 
+from .checking import check_kind
 from .configuration import read_configuration
 from .jobs import SUBMITTED, Priorities, workloads_of
 from .kueue import (
@@ -143,6 +146,8 @@ class _Loading:
                 self._misread(one, problem)
 
     def _class(self, one: Source) -> None:
+        if one.kind == "WorkloadPriorityClass":
+            check_kind(one.kind, one.body)
         reader = Reader(one.body)
         name, value = reader.child("metadata").required("name"), reader.whole("value")
         default = reader.flag("globalDefault")
@@ -161,7 +166,7 @@ class _Loading:
         kind, body = one.kind, one.body
         result = self.result
         group, _, version = str(body.get("apiVersion", "")).rpartition("/")
-        if group == "kueue.x-k8s.io" and version not in KUEUE_VERSIONS:
+        if group == GROUP and version not in KUEUE_VERSIONS:
             known = ", ".join(sorted(KUEUE_VERSIONS))
             what = f"unknown version {version} (known: {known})"
             raise ManifestError([Problem("apiVersion", what, f"write {group}/v1beta1")])
@@ -194,6 +199,8 @@ class _Loading:
             if not made:
                 result.passed_over.append(one.label)
         elif kind not in ("Configuration", "PriorityClass", "WorkloadPriorityClass"):
+            if kind in KUEUE_KINDS and group in ("", GROUP):
+                check_kind(kind, body)
             result.passed_over.append(one.label)
 
 

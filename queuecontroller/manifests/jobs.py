@@ -93,6 +93,16 @@ def workloads_of(
     ]
 
 
+def copies_of(manifest: Mapping[str, Any]) -> int:
+    """How many workloads an object stands for, without making them; mistakes in it are
+    `workloads_of`'s to tell."""
+    reader = Reader(manifest, "")
+    head = reader.child("metadata")
+    if QUEUE_NAME not in head.labels("labels"):
+        return 0
+    return _sizes(reader.text("kind"), reader.child("spec"), head)[2]
+
+
 def _sizes(kind: str, spec: Reader, head: Reader) -> tuple[int, int | None, int]:
     """Pods of one workload, the least of them, and how many workloads."""
     if kind in REPLICATED:

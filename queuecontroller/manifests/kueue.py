@@ -1,8 +1,8 @@
 """Kueue's objects but Workload as the engine's values, from any of its three API versions.
 
 Names that changed between versions are both read: `cohort` became `cohortName`, the fungibility
-values Borrow and Preempt became MayStopSearch. Fields that are known and decide nothing here are
-ignored by name, so that a misspelt field is still found.
+values Borrow and Preempt became MayStopSearch. Which fields there are is for the table to say
+(kueue_api/table.py), so that a misspelt one is found whether or not it decides anything here.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.selectors import LabelSelector, Requirement
 
+from .checking import read_kind
 from .pods import (
     read_requirements,
     read_taints,
@@ -51,19 +52,19 @@ _NONE: Final[Mapping[str, PreemptionPolicy]] = MappingProxyType({})
 
 
 def read_flavor(value: object, path: str = "ResourceFlavor") -> ResourceFlavor:
-    return read(_flavor, value, path)
+    return read_kind(_flavor, "ResourceFlavor", value, path)
 
 
 def read_cluster_queue(value: object, path: str = "ClusterQueue") -> ClusterQueue:
-    return read(_cluster_queue, value, path)
+    return read_kind(_cluster_queue, "ClusterQueue", value, path)
 
 
 def read_cohort(value: object, path: str = "Cohort") -> Cohort:
-    return read(_cohort, value, path)
+    return read_kind(_cohort, "Cohort", value, path)
 
 
 def read_local_queue(value: object, path: str = "LocalQueue") -> LocalQueue:
-    return read(_local_queue, value, path)
+    return read_kind(_local_queue, "LocalQueue", value, path)
 
 
 def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, LimitRange]:
@@ -73,33 +74,29 @@ def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, Limi
 
 def read_topology_levels(value: object, path: str = "Topology") -> tuple[str, tuple[str, ...]]:
     """Name and the node labels of the levels, widest first."""
-    return read(_topology, value, path)
+    return read_kind(_topology, "Topology", value, path)
 
 
 def _head(reader: Reader) -> Reader:
     """Metadata of an object; what is ours in it is asked for by the caller."""
-    reader.ignore("apiVersion", "kind", "status")
     return reader.child("metadata")
 
 
 def _flavor(reader: Reader) -> ResourceFlavor:
     name = _head(reader).required("name")
     spec = reader.child("spec")
-    flavor = ResourceFlavor(
+    return ResourceFlavor(
         name=name,
         node_labels=spec.labels("nodeLabels"),
         node_taints=read_taints(spec, "nodeTaints"),
         tolerations=read_tolerations(spec, "tolerations"),
         topology_name=spec.optional_text("topologyName"),
     )
-    spec.done()
-    return flavor
 
 
 def _weight_milli(spec: Reader) -> int:
     sharing = spec.child("fairSharing")
     weight = sharing.amount("weight", "cpu")  # thousandths, as CPU is counted
-    sharing.done()
     return DEFAULT_WEIGHT_MILLI if weight is None else weight
 
 
@@ -109,9 +106,7 @@ def _admission_mode(spec: Reader) -> AdmissionMode:
         return AdmissionMode.NONE
     scope = spec.child("admissionScope")
     scope.required("admissionMode")
-    mode = scope.choice("admissionMode", AdmissionMode, AdmissionMode.NONE, {})
-    scope.done()
-    return mode
+    return scope.choice("admissionMode", AdmissionMode, AdmissionMode.NONE, {})
 
 
 def _resource_groups(spec: Reader) -> tuple[ResourceGroup, ...]:
@@ -121,24 +116,20 @@ def _resource_groups(spec: Reader) -> tuple[ResourceGroup, ...]:
         for flavor in group.children("flavors"):
             quotas = tuple(_quota(one) for one in flavor.children("resources"))
             flavors.append(FlavorQuotas(flavor.required("name"), quotas))
-            flavor.done()
         groups.append(ResourceGroup(group.texts("coveredResources"), tuple(flavors)))
-        group.done()
     return tuple(groups)
 
 
 def _quota(reader: Reader) -> ResourceQuota:
     name = reader.required("name")
     auto = reader.raw("nominalQuota") == "auto"  # ours: Kueue has numbers only
-    quota = ResourceQuota(
+    return ResourceQuota(
         resource=name,
         nominal=0 if auto else reader.amount("nominalQuota", name) or 0,
         auto=auto,
         borrowing_limit=reader.amount("borrowingLimit", name),
         lending_limit=reader.amount("lendingLimit", name),
     )
-    reader.done()
-    return quota
 
 
 def _selector(spec: Reader, key: str) -> LabelSelector | None:
@@ -148,16 +139,14 @@ def _selector(spec: Reader, key: str) -> LabelSelector | None:
     exact = tuple(
         Requirement(name, "In", (wanted,)) for name, wanted in reader.labels("matchLabels").items()
     )
-    selector = LabelSelector(exact + read_requirements(reader, "matchExpressions"))
-    reader.done()
-    return selector
+    return LabelSelector(exact + read_requirements(reader, "matchExpressions"))
 
 
 def _preemption(spec: Reader) -> ClusterQueuePreemption:
     reader = spec.child("preemption")
     borrow = reader.child("borrowWithinCohort")
     never = PreemptionPolicy.NEVER
-    preemption = ClusterQueuePreemption(
+    return ClusterQueuePreemption(
         within_cluster_queue=reader.choice("withinClusterQueue", PreemptionPolicy, never, _NONE),
         reclaim_within_cohort=reader.choice("reclaimWithinCohort", PreemptionPolicy, never, _NONE),
         borrow_within_cohort=BorrowWithinCohort(
@@ -165,15 +154,12 @@ def _preemption(spec: Reader) -> ClusterQueuePreemption:
             borrow.optional_whole("maxPriorityThreshold"),
         ),
     )
-    borrow.done()
-    reader.done()
-    return preemption
 
 
 def _fungibility(spec: Reader) -> FlavorFungibility:
     reader = spec.child("flavorFungibility")
     stop, go_on = FungibilityPolicy.MAY_STOP_SEARCH, FungibilityPolicy.TRY_NEXT_FLAVOR
-    fungibility = FlavorFungibility(
+    return FlavorFungibility(
         reader.choice("whenCanBorrow", FungibilityPolicy, stop, _OLD_FUNGIBILITY),
         reader.choice("whenCanPreempt", FungibilityPolicy, go_on, _OLD_FUNGIBILITY),
         reader.choice(
@@ -183,8 +169,6 @@ def _fungibility(spec: Reader) -> FlavorFungibility:
             {},
         ),
     )
-    reader.done()
-    return fungibility
 
 
 def _admission_checks(spec: Reader) -> tuple[AdmissionCheckRule, ...]:
@@ -192,15 +176,13 @@ def _admission_checks(spec: Reader) -> tuple[AdmissionCheckRule, ...]:
     strategy = spec.child("admissionChecksStrategy")
     for one in strategy.children("admissionChecks"):
         rules.append(AdmissionCheckRule(one.required("name"), one.texts("onFlavors")))
-        one.done()
-    strategy.done()
     return tuple(rules)
 
 
 def _cluster_queue(reader: Reader) -> ClusterQueue:
     name = _head(reader).required("name")
     spec = reader.child("spec")
-    queue = ClusterQueue(
+    return ClusterQueue(
         name=name,
         cohort=spec.optional_text("cohortName") or spec.optional_text("cohort"),
         resource_groups=_resource_groups(spec),
@@ -215,39 +197,30 @@ def _cluster_queue(reader: Reader) -> ClusterQueue:
         fair_weight_milli=_weight_milli(spec),
         admission_mode=_admission_mode(spec),
     )
-    spec.ignore("concurrentAdmissionPolicy")
-    spec.ignore("cohort")
-    spec.done()
-    return queue
 
 
 def _cohort(reader: Reader) -> Cohort:
     name = _head(reader).required("name")
     spec = reader.child("spec")
-    cohort = Cohort(
+    return Cohort(
         name=name,
         parent=spec.optional_text("parentName") or spec.optional_text("parent"),
         resource_groups=_resource_groups(spec),
         fair_weight_milli=_weight_milli(spec),
         admission_mode=_admission_mode(spec),
     )
-    spec.ignore("parent")
-    spec.done()
-    return cohort
 
 
 def _local_queue(reader: Reader) -> LocalQueue:
     head = _head(reader)
     spec = reader.child("spec")
-    queue = LocalQueue(
+    return LocalQueue(
         namespace=head.text("namespace", "default"),
         name=head.required("name"),
         cluster_queue=spec.required("clusterQueue"),
         stop_policy=spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE, {}),
         fair_weight_milli=_weight_milli(spec),
     )
-    spec.done()
-    return queue
 
 
 def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
@@ -256,14 +229,12 @@ def _topology(reader: Reader) -> tuple[str, tuple[str, ...]]:
     levels = []
     for level in spec.children("levels"):
         levels.append(level.required("nodeLabel"))
-        level.done()
-    spec.done()
     return name, tuple(levels)
 
 
 def _limit_range(reader: Reader) -> tuple[str, LimitRange]:
+    reader.ignore("apiVersion", "kind", "status")
     head = _head(reader)
-    head.ignore("name")
     spec = reader.child("spec")
     bounds = []
     for one in spec.children("limits"):

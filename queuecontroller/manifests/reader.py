@@ -113,9 +113,13 @@ class Reader:
 
     def required(self, key: str) -> str:
         found = self.text(key)
-        if not found and not self._lost and self.raw(key) in (None, ""):
-            self.problem(key, "is required", "add it")
+        if not found and self.raw(key) in (None, ""):
+            self.missing(key)
         return found
+
+    def missing(self, key: str) -> None:
+        if not self._lost:
+            self.problem(key, "is required", "add it")
 
     def whole(self, key: str, default: int = 0, least: int = LEAST, most: int = MOST) -> int:
         """Kubernetes' whole numbers have 32 bits."""
@@ -133,18 +137,21 @@ class Reader:
 
     def choice(self, key: str, kind: type[E], default: E, aliases: Mapping[str, E]) -> E:
         found = self.text(key)
-        if not found:
-            return default
         if found in aliases:
             return aliases[found]
-        try:
-            return kind(found)
-        except ValueError:
-            allowed = ", ".join(sorted({*kind, *aliases}))
-            near = difflib.get_close_matches(found, [*kind, *aliases], n=1, cutoff=0.4)
-            fix = f"write {near[0]}" if near else "write one of them"
-            self.problem(key, f"{shown(found)} is not one of {allowed}", fix)
+        if not found or not self.one_of(key, (*kind, *aliases)):
             return default
+        return kind(found)
+
+    def one_of(self, key: str, allowed: Sequence[str]) -> bool:
+        found = self.text(key)
+        if found in allowed or not found:
+            return True
+        near = difflib.get_close_matches(found, allowed, n=1, cutoff=0.4)
+        fix = f"write {near[0]}" if near else "write one of them"
+        known = ", ".join(sorted(one for one in {*allowed} if one))
+        self.problem(key, f"{shown(found)} is not one of {known}", fix)
+        return False
 
     def amount(self, key: str, resource: str) -> int | None:
         found = self.raw(key)
@@ -205,6 +212,10 @@ class Reader:
     def child(self, key: str) -> Reader:
         return Reader(self.raw(key), self.at(key), self.problems)
 
+    def entries(self, key: str) -> int:
+        """Of a list."""
+        return len(self._typed(key, list, [], "a list"))
+
     def children(self, key: str) -> list[Reader]:
         found = self._typed(key, list, [], "a list")
         at = self.at(key)
@@ -219,12 +230,19 @@ class Reader:
 
     def done(self) -> None:
         """Every key not asked for by now is a mistake."""
+        self.known(*self._asked)
+
+    def known(self, *keys: str) -> set[str]:
+        """Every other key is a mistake. Those of `keys` that were meant by one."""
+        meant = set()
         for key in self._value:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, self._asked, n=1, cutoff=0.4)
+            if key not in keys:
+                near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 fix = f"write {near[0]}" if near else "take it out"
                 self.problem(key, f"unknown field{hint}", fix)
+                meant.update(near)
+        return meant
 
 
 def _nanoseconds(moment: datetime) -> int:

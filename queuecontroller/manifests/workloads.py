@@ -19,6 +19,7 @@ from queuecontroller.engine.model import (
 )
 from queuecontroller.engine.transformations import Transformations
 
+from .checking import read_kind
 from .pods import (
     AS_GIVEN,
     container_requests,
@@ -27,7 +28,7 @@ from .pods import (
     read_node_affinity,
     read_tolerations,
 )
-from .reader import Reader, read
+from .reader import Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
@@ -41,7 +42,7 @@ GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
 def read_workload(
     value: object, path: str = "Workload", change: Transformations = AS_GIVEN
 ) -> Workload:
-    return read(lambda reader: _workload(reader, change), value, path)
+    return read_kind(lambda reader: _workload(reader, change), "Workload", value, path)
 
 
 def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
@@ -50,24 +51,13 @@ def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
     count = reader.whole("count", 1, least=0)
     least = reader.optional_whole("minCount", least=1)
     made = pod_set_of(template, reader.text("name", "main"), count, least, change)
-    pod_set = replace(
+    return replace(
         made,
         group=topology.optional_text("podSetGroupName"),
         required_topology=topology.optional_text("required") or made.required_topology,
         preferred_topology=topology.optional_text("preferred") or made.preferred_topology,
         unconstrained_topology=topology.flag("unconstrained"),
     )
-    topology.ignore(
-        "podIndexLabel",
-        "subGroupIndexLabel",
-        "subGroupCount",
-        "podSetSliceRequiredTopology",
-        "podSetSliceSize",
-        "podsetSliceRequiredTopologyConstraints",
-    )
-    topology.done()
-    reader.done()
-    return pod_set
 
 
 def pod_set_of(
@@ -95,27 +85,22 @@ def pod_set_of(
 
 
 def _assignment(reader: Reader) -> PodSetAssignment:
-    assignment = PodSetAssignment(
+    return PodSetAssignment(
         name=reader.text("name", "main"),
         count=reader.whole("count", 1, least=0),
         flavors=reader.labels("flavors"),
         usage=reader.amounts("resourceUsage"),
     )
-    reader.ignore("topologyAssignment", "delayedTopologyRequest")
-    reader.done()
-    return assignment
 
 
 def _admission(status: Reader) -> Admission | None:
     if not status.has("admission"):
         return None
     reader = status.child("admission")
-    admission = Admission(
+    return Admission(
         reader.required("clusterQueue"),
         tuple(_assignment(one) for one in reader.children("podSetAssignments")),
     )
-    reader.done()
-    return admission
 
 
 def _condition(reader: Reader) -> Condition:
@@ -138,14 +123,13 @@ def _check(reader: Reader) -> AdmissionCheckStatus:
 
 def _workload(reader: Reader, change: Transformations) -> Workload:
     head = reader.child("metadata")
-    reader.ignore("apiVersion", "kind")
     spec, status = reader.child("spec"), reader.child("status")
     requeue = status.child("requeueState")
     annotations = head.child("annotations")
     allowed = annotations.optional_text(ALLOWED_FLAVORS)
     replaces = annotations.optional_text(REPLACEMENT_FOR)
     priority_class = spec.child("priorityClassRef").optional_text("name")
-    workload = Workload(
+    return Workload(
         namespace=head.text("namespace"),
         name=head.required("name"),
         uid=head.text("uid"),
@@ -166,9 +150,6 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
     )
-    spec.ignore("priorityClassSource", "priorityClassName")
-    spec.done()
-    return workload
 
 
 def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:

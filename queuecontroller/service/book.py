@@ -7,20 +7,19 @@ before anybody may hear of it. The shell calls one method at a time.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
-from queuecontroller.access import Act, Caller, check
+from queuecontroller.access import Caller
 from queuecontroller.access.identity import OPERATOR
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.model import StopPolicy, WorkloadKey
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED
-from queuecontroller.manifests.reader import ManifestError, Problem
-from queuecontroller.names import LONGEST, wrong_names
+from queuecontroller.names import LONGEST
 from queuecontroller.records import (
     Change,
     Desired,
@@ -30,23 +29,23 @@ from queuecontroller.records import (
     WorkloadRecord,
 )
 
-from .authority import as_said, checks_said, only_checks
-from .catalogue import OBJECT_KINDS, WORKLOAD_KINDS, Catalogue, Identity, identify, with_stop_policy
+from .applying import Applying, Reading, Said, at_once
+from .authority import checks_said, only_checks
+from .catalogue import WORKLOAD_KINDS, Catalogue, Identity, with_stop_policy
 from .journal import Journal
 from .node_desk import NodeDesk
 from .nodes import SECOND_NS, Nodes
 from .room import NodesRoom
-from .submission import Refused, Submission, record_of, records_of
+from .submission import Refused, Submission, record_of
 from .workloads import Workloads
 
 TERM_GAP: Final = 1000
 """How far a term jumps when somebody says that the database is an old copy: as many starts may be
 missing in it."""
-MOST_COPIES_BY_USER: Final = 1000
-"""Workloads that one object of somebody who is no admin may stand for: each takes time in the one
-loop that serves everybody."""
 MOST_FINISHED: Final = 10_000
 """Finished workloads kept to be looked at; the oldest go first."""
+PRUNED_AT_ONCE: Final = 2000
+"""Of those: a step must not take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,7 @@ class Book:
             settings.grace_s,
         )
         self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
+        self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
 
@@ -119,6 +119,12 @@ class Book:
             self.engine.history.restore(snapshot.usage)
         self.workloads.resume(now_ns)
 
+    @property
+    def has_news(self) -> bool:
+        """Something has to be written or told."""
+        history = self.engine.history
+        return bool(self.journal) or (history is not None and history.has_changed)
+
     def take(self, label: str) -> Change:
         history = self.engine.history
         for queue, record in history.take_changed().items() if history is not None else ():
@@ -135,81 +141,26 @@ class Book:
         caller: Caller = OPERATOR,
     ) -> list[Applied]:
         """All of them or none. Raises ManifestError with every mistake, Refused, Denied."""
-        problems: list[Problem] = []
-        objects: list[tuple[Identity, Mapping[str, Any]]] = []
-        submitted: list[tuple[Identity, Mapping[str, Any], list[WorkloadRecord]]] = []
-        added: Counter[str] = Counter()
-        applied: list[Applied] = []
-        for number, document in enumerate(documents):
-            try:
-                who = identify(document)
-                wrong = [
-                    Problem(f"{who.kind}.{where}", what) for where, what in wrong_names(document)
-                ]
-                if wrong and (who.kind in OBJECT_KINDS or who.kind in WORKLOAD_KINDS):
-                    raise ManifestError(wrong)
-                if who.kind in OBJECT_KINDS:
-                    check(caller, Act.CHANGE_OBJECTS, what=str(who))
-                    self.catalogue.read(document)
-                    objects.append((who, document))
-                elif who.kind in WORKLOAD_KINDS:
-                    records = self._said(document, who, caller)
-                    added[caller.user] += sum(r.key not in self.workloads.records for r in records)
-                    submitted.append((who, document, records))
-                else:
-                    applied.append(Applied(who, "passed over"))
-            except ManifestError as error:
-                problems += [
-                    replace(one, field=f"object {number + 1}: {one.field}")
-                    for one in error.problems
-                ]
-        if problems:
-            raise ManifestError(problems)
+        reading = at_once(self.applying.read(documents, caller))
+        return self.put(reading, dry_run, now_ns)
+
+    def put(self, reading: Reading, dry_run: bool, now_ns: int) -> list[Applied]:
+        """All that was read, in one step. Raises as `apply` does."""
+        applied = [Applied(who, "passed over") for who in reading.passed_over]
         if dry_run:
-            valid = [who for who, _ in objects] + [who for who, _, _ in submitted]
+            valid = [who for who, _ in reading.objects] + [one.who for one in reading.submitted]
             return [*applied, *(Applied(who, "valid") for who in valid)]
-        if not caller.admin:
-            for user, count in added.items():
-                self._check_number(user, count)
-        put = [Applied(who, self._put_object(who, document)) for who, document in objects]
+        self.applying.current(reading)
+        put = [Applied(who, self._put_object(who, document)) for who, document in reading.objects]
         changed = [one.who.id for one in put if one.action != "unchanged"]
         if changed:
             self._settle(now_ns, changed)
         applied += put
-        for who, document, records in submitted:
-            if objects:  # priorities, transformations: they may be new
-                records = self._said(document, who, caller)
-            applied += self._put_workloads(who, document, records, caller, now_ns)
+        for one in reading.submitted:
+            if reading.objects:  # priorities, transformations: they may be new
+                one = self.applying.said(one.document, one.who, reading.caller)
+            applied += self._put_workloads(one, reading.caller, now_ns)
         return applied
-
-    def _said(
-        self, document: Mapping[str, Any], who: Identity, caller: Caller
-    ) -> list[WorkloadRecord]:
-        """The workloads of a document, as far as they are this caller's to say."""
-        found = []
-        records = records_of(document, who, self.catalogue)
-        if len(records) > MOST_COPIES_BY_USER and not caller.admin:
-            most = f"{len(records)} replicas: more than {MOST_COPIES_BY_USER} take an admin"
-            raise Refused("denied", f"{who}: {most}")
-        for record in records:
-            before = self.workloads.records.get(record.key)
-            if before is not None and only_checks(caller, before, document):
-                checks_said(document, before, caller, str(who))
-            else:
-                every = self.workloads.records
-                record = as_said(record, document, before, caller, self.catalogue, every)
-                self._check_change(record)
-            found.append(record)
-        return found
-
-    def _check_number(self, user: str, more: int) -> None:
-        have, most = self.workloads.by_user[user], self.settings.most_per_user
-        if have + more > most:
-            raise Refused(
-                "exhausted",
-                f"{user or 'nobody'} has {have} workloads, finished ones among them; {most} is the"
-                " most (workloads.max_per_user): delete some",
-            )
 
     def _put_object(self, who: Identity, document: Mapping[str, Any]) -> str:
         body = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
@@ -246,18 +197,11 @@ class Book:
                 self.journal.put_usage(queue, None)
         self.engine.share_admission(wanted, now_ns)
 
-    def _put_workloads(
-        self,
-        who: Identity,
-        document: Mapping[str, Any],
-        records: Sequence[WorkloadRecord],
-        caller: Caller,
-        now_ns: int,
-    ) -> list[Applied]:
-        if not records:
-            return [Applied(who, "passed over")]
+    def _put_workloads(self, said: Said, caller: Caller, now_ns: int) -> list[Applied]:
+        if not said.records:
+            return [Applied(said.who, "passed over")]
         out = []
-        for record in records:
+        for record in said.records:
             mine = Identity("Workload", record.workload.namespace, record.workload.name)
             before = self.workloads.records.get(record.key)
             if before is None:
@@ -266,7 +210,7 @@ class Book:
             elif before.manifest == record.manifest:
                 out.append(Applied(mine, "unchanged"))
             else:
-                self._reconfigure(before, record, document, caller, now_ns)
+                self._reconfigure(before, record, said.document, caller, now_ns)
                 out.append(Applied(mine, "configured"))
         return out
 
@@ -285,19 +229,6 @@ class Book:
         if record.token:
             self._tokens[record.token] = record.key
         return record
-
-    def _check_change(self, after: WorkloadRecord) -> None:
-        """Raises Refused for a change that cannot be."""
-        before = self.workloads.records.get(after.key)
-        if before is None or before.manifest == after.manifest:
-            return
-        old, new = before.workload, after.workload
-        if old.is_true(FINISHED):
-            raise Refused("conflict", f"{after.key} is finished: delete it first")
-        if old.admission is not None and old.pod_sets != new.pod_sets:
-            raise Refused(
-                "conflict", f"{after.key} holds quota: its pod sets cannot change until it is over"
-            )
 
     def _reconfigure(
         self,
@@ -342,7 +273,7 @@ class Book:
             if (found.user, found.node) != (asked.user, asked.node):
                 raise Refused("exists", "that token was used for another's submission")
             return found
-        self._check_number(asked.user, 1)
+        self.applying.check_number(asked.user, 1)
         record = record_of(asked, self._new_uid(), self.catalogue)
         if record.key in self.workloads.records:
             raise Refused("exists", f"there is a workload {record.key} already")
@@ -360,6 +291,7 @@ class Book:
         kind, namespace, name = identity
         if kind in WORKLOAD_KINDS:
             record = self.find(namespace, name, uid)
+            self._tokens.pop(record.token, None)
             self.workloads.remove(record.key, "deleted", now_ns)
         elif kind == "Node":
             self._delete_node(name)
@@ -451,19 +383,14 @@ class Book:
             self._settle(now_ns)
 
     def _prune(self, now_ns: int) -> None:
-        over = [
-            (done.changed_ns, key)
-            for key, record in self.workloads.records.items()
-            if (done := record.workload.condition(FINISHED)) is not None and done.status
-        ]
+        finished = self.workloads.finished
         oldest_ns = now_ns - int(self.settings.keep_finished_s * SECOND_NS)
-        excess = len(over) - MOST_FINISHED
-        for number, (at_ns, key) in enumerate(sorted(over)):
+        excess = len(finished) - MOST_FINISHED
+        for number, (key, at_ns) in enumerate(list(islice(finished.items(), PRUNED_AT_ONCE))):
             if at_ns >= oldest_ns and number >= excess:
                 break
             if not self.nodes.of_workload(key):
-                token = self.workloads.records[key].token
-                self._tokens.pop(token, None)
+                self._tokens.pop(self.workloads.records[key].token, None)
                 self.workloads.remove(key, "finished long ago", now_ns)
 
     # -- invariants, for tests and for /readyz ----------------------------------------------------

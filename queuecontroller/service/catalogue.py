@@ -7,9 +7,9 @@ cannot be read is refused whole, with every mistake in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from queuecontroller.engine.limit_range import LimitRange
 from queuecontroller.engine.model import (
@@ -43,6 +43,9 @@ ON_PREEMPTION: Final = "sluice.dev/on-preemption"
 USERS: Final = "sluice.dev/users"
 """Annotation of a LocalQueue: who may submit through `sluice run`, names separated by commas."""
 
+T = TypeVar("T")
+MOST_KNOWN: Final = 10_000
+"""Answers kept; what is asked about comes from users."""
 NAMESPACED: Final = ("LocalQueue", "LimitRange")
 OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
 WORKLOAD_KINDS: Final = frozenset({"Workload"}) | SUBMITTED
@@ -99,6 +102,10 @@ class Catalogue:
     def __init__(self) -> None:
         self.records: dict[ObjectId, ObjectRecord] = {}
         self._parsed: dict[ObjectId, Any] = {}
+        self._known: dict[Any, Any] = {}
+        """Answers to questions, until an object changes: each submission asks several."""
+        self.version = 0
+        """Another whenever an object was put or dropped."""
 
     # -- reading one ------------------------------------------------------------------------------
 
@@ -120,6 +127,8 @@ class Catalogue:
         pauses = self.annotation(identity, ON_PREEMPTION)
         self.records[identity] = record
         self._parsed[identity] = parsed
+        self._known.clear()
+        self.version += 1
         self._feed(record.kind, record.namespace, record.name, parsed, engine)
         if record.kind == "ClusterQueue" and self.annotation(identity, ON_PREEMPTION) != pauses:
             engine.cache.touch(record.name)  # whether its memory comes free decides who has room
@@ -129,6 +138,8 @@ class Catalogue:
         kind, namespace, name = identity
         record = self.records.pop(identity)
         del self._parsed[identity]
+        self._known.clear()
+        self.version += 1
         if kind == "ResourceFlavor":
             engine.cache.drop_flavor(name)
         elif kind == "ClusterQueue":
@@ -183,6 +194,7 @@ class Catalogue:
             if groups == parsed.resource_groups:
                 continue
             self._parsed[identity] = replace(parsed, resource_groups=groups)
+            self._known.clear()
             self._feed(kind, namespace, name, self._parsed[identity], engine)
             changed = True
         return changed
@@ -191,6 +203,25 @@ class Catalogue:
 
     def of_kind(self, kind: str) -> Iterable[ObjectRecord]:
         return (record for (found, _, _), record in self.records.items() if found == kind)
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gave for this key, as long as no object changes."""
+        known: T | None = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = make()
+        return known
+
+    def covered(self, cluster_queue: str) -> frozenset[str] | None:
+        """Resources the queue counts; None when it does not exist yet."""
+        key = ("covered", cluster_queue)
+        known: frozenset[str] | None = self._known.get(key)
+        queue = self.cluster_queue(cluster_queue) if known is None else None
+        if queue is not None:
+            names = (name for one in queue.resource_groups for name in one.covered_resources)
+            known = self._known[key] = frozenset(names)
+        return known
 
     def cluster_queue(self, name: str) -> ClusterQueue | None:
         return self._parsed.get(("ClusterQueue", "", name))
@@ -207,14 +238,23 @@ class Catalogue:
     @property
     def configuration(self) -> Configuration:
         """The one there is; the last applied, should there be several."""
-        found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
-        return found[-1] if found else Configuration()
+        known: Configuration | None = self._known.get("configuration")
+        if known is None:
+            found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
+            known = self._known["configuration"] = found[-1] if found else Configuration()
+        return known
 
     @property
     def transformations(self) -> Transformations:
         return self.configuration.transformations
 
     def priorities(self) -> Priorities:
+        known: Priorities | None = self._known.get("priorities")
+        if known is None:
+            known = self._known["priorities"] = self._priorities()
+        return known
+
+    def _priorities(self) -> Priorities:
         classes: dict[str, dict[str, int]] = {"WorkloadPriorityClass": {}, "PriorityClass": {}}
         default = 0
         for (kind, _, name), parsed in self._parsed.items():
@@ -225,11 +265,14 @@ class Catalogue:
         return Priorities(classes["WorkloadPriorityClass"], classes["PriorityClass"], default)
 
     def annotation(self, identity: ObjectId, name: str) -> str | None:
-        record = self.records.get(identity)
-        if record is None:
-            return None
-        found = (json.loads(record.body).get("metadata") or {}).get("annotations") or {}
-        value = found.get(name)
+        known = self._known.get(identity)
+        if known is None:
+            record = self.records.get(identity)
+            if record is None:
+                return None
+            known = (json.loads(record.body).get("metadata") or {}).get("annotations") or {}
+            self._known[identity] = known
+        value = known.get(name)
         return None if value is None else str(value)
 
     def on_preemption(self, cluster_queue: str) -> OnPreemption:

@@ -46,6 +46,8 @@ class Figures:
     """By ClusterQueue and reason."""
     preempted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By the preemptor's ClusterQueue and reason."""
+    preemption_turns: Counter[str] = field(default_factory=Counter)
+    """By the preemptor's ClusterQueue: two preempted each other again after they had too often."""
     reserve_wait: dict[str, Histogram] = field(default_factory=dict)
     admit_wait: dict[str, Histogram] = field(default_factory=dict)
     recent: dict[str, deque[int]] = field(default_factory=dict)

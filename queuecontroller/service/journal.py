@@ -1,4 +1,5 @@
-"""Collects what one step changed, to be written as one transaction, and who has to hear of it."""
+"""Collects what the steps of one turn changed, to be written as one transaction, and who has to
+hear of it."""
 
 from __future__ import annotations
 
@@ -43,6 +44,15 @@ class Journal:
         change, self._change = self._change, Change("")
         change.label, change.revision, change.term = label, self.revision, self.term
         return change
+
+    def take_news(self) -> tuple[set[ObjectId], set[str]]:
+        """Objects and nodes that somebody may have to be told of; empties them."""
+        found = self.touched, self.told
+        self.touched, self.told = set(), set()
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self._change or self.touched or self.told)
 
     def forget_up_to(self, revision: int, gap: int) -> None:
         """The database is an old copy: goes past everything anybody may have seen, and remembers

@@ -151,9 +151,8 @@ class NodeDesk:
 
     def _withdraw_orphans(self, hello: Hello, now_ns: int) -> None:
         """Workloads of processes that wait on this node no longer."""
-        for key, record in list(self._workloads.records.items()):
-            waits = record.node == hello.node and key not in hello.waiting
-            if waits and not self._nodes.of_workload(key) and not record.workload.is_true(FINISHED):
+        for key in list(self._workloads.by_node.get(hello.node, ())):
+            if key not in hello.waiting and not self._nodes.of_workload(key):
                 self._workloads.remove(key, f"nobody on {hello.node} waits for it", now_ns)
 
     # -- reports ----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from .asks import pod_of, topology_of
 from .catalogue import Catalogue
 from .nodes import Nodes, rests
 
+NEVER_NS: Final = 1 << 62
 AVOID_NS: Final = 30_000_000_000
 """How long a node that refused a workload is not asked again for it, ns: longer than a report
 takes to show why."""
@@ -51,16 +52,17 @@ class NodesRoom(StockRoom):
         self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
         self._resting: dict[WorkloadKey, int] = {}
         """Priorities of those that are paused."""
-        self._looked = (-1, -1)
+        self._looked = -1
+        self._expires_ns = 0
+        """When the first lease ends of the nodes that count, if none of them reports."""
         self._gauge = Gauge()
 
     # -- following the nodes ----------------------------------------------------------------------
 
     def follow(self, now_ns: int) -> None:
         """Takes in what has changed on the nodes since."""
-        looked = (self._nodes.version, now_ns)
-        if looked != self._looked:
-            self._looked = looked
+        if self._nodes.version != self._looked or now_ns >= self._expires_ns:
+            self._looked = self._nodes.version
             self._follow_reports(now_ns)
         moved, self._nodes.moved = self._nodes.moved, {}
         for key in moved:
@@ -69,7 +71,9 @@ class NodesRoom(StockRoom):
             self._note_rest(workload)
 
     def _follow_reports(self, now_ns: int) -> None:
-        reported = {node.name: node.capacity for node in self._nodes.each_ready(now_ns)}
+        ready = self._nodes.each_ready(now_ns)
+        self._expires_ns = min((node.lease_until_ns for node in ready), default=NEVER_NS)
+        reported = {node.name: node.capacity for node in ready}
         for name in self._capacities.keys() - reported.keys():
             self.stock.forget(name)
         for name, capacity in reported.items():

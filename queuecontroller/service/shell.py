@@ -1,8 +1,9 @@
 """Runs the book: one step at a time, each written before anybody hears of it.
 
-All of it lives in one event loop. A step is a call into the book; then its change is committed;
-then watchers are told and the caller gets its answer. A commit that fails ends the process: memory
-is ahead of the disk, and the disk is right.
+All of it lives in one event loop. A step is a call into the book; its change is written together
+with those of the other steps of the turn (`writer.py`); then watchers are told and the caller gets
+its answer. A commit that fails ends the process: memory is ahead of the disk, and the disk is
+right.
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
 from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.records import Assignment, ObjectId, Store, StoreLost
+from queuecontroller.records import Assignment, Change, ObjectId, Store, StoreLost
 
 from .book import Book
 from .figures import CYCLE_SECONDS, Histogram
 from .nodes import SECOND_NS, Superseded, Unproven
 from .status import Status, Views
+from .waiting_room import WaitingRoom
+from .writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TICK_S: Final = 1.0
-CYCLES_AT_ONCE: Final = 8
-"""Cycles before others get a turn in the event loop."""
+CYCLES_S: Final = 0.005
+"""Spent in cycles before others get a turn in the event loop."""
+NEWS_S: Final = 0.05
+"""Several changes within it are one piece of news."""
 WATCHDOG_SILENCE_S: Final = 20.0
 """The slowest loop feeds the watchdog; the longest step over 100,000 workloads takes seconds."""
 MOST_BEHIND: Final = 10_000
 """Changes a watcher may be behind before it is told to start over."""
+NEWS_A_SECOND: Final = 300
+"""One takes about 0.3 ms."""
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 70
 EXIT_STORE_LOST: Final = 75
@@ -40,7 +47,9 @@ EXIT_SUPERSEDED: Final = 76
 """Another controller has taken over: do not start again by yourself."""
 
 
-_WORTH_A_LINE: Final = frozenset({"Restored", "Adopted", "NotAdopted", "Lost", "DuplicateGpu"})
+_WORTH_A_LINE: Final = frozenset(
+    {"Restored", "Adopted", "NotAdopted", "Lost", "DuplicateGpu", "PreemptedInTurns"}
+)
 """Kinds of events that somebody should see without asking for them."""
 
 
@@ -62,15 +71,35 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 
 class Subscription:
-    def __init__(self, queue: asyncio.Queue[ObjectId], close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: asyncio.Queue[ObjectId],
+        close: Callable[[], None],
+        rest_s: Callable[[], float],
+    ) -> None:
         self._queue = queue
         self.close = close
+        self._rest_s = rest_s
 
-    async def next(self) -> ObjectId:
-        """Raises TooFarBehind."""
-        if self._queue.full():
-            raise TooFarBehind("more changes than could be sent: list again")
-        return await self._queue.get()
+    async def next_of(self, kind: str, namespace: str) -> list[ObjectId]:
+        """What of a kind, and of a namespace unless it is empty, has changed since; several
+        changes of one object are one. Raises TooFarBehind."""
+        found: dict[ObjectId, None] = {}
+        while True:
+            if self._queue.full():
+                raise TooFarBehind("more changes than could be sent: list again")
+            one = await self._queue.get()
+            if one[0] != kind or namespace not in ("", one[1]):
+                continue
+            found[one] = None
+            await asyncio.sleep(self._rest_s())
+            if self._queue.full():
+                raise TooFarBehind("more changes than could be sent: list again")
+            while not self._queue.empty():
+                one = self._queue.get_nowait()
+                if one[0] == kind and namespace in ("", one[1]):
+                    found[one] = None
+            return list(found)
 
 
 class Shell:
@@ -85,12 +114,15 @@ class Shell:
         self._clock = clock
         self._wake = asyncio.Event()
         self._watchers: set[asyncio.Queue[ObjectId]] = set()
-        self._followers: set[asyncio.Event] = set()
+        self._followers: dict[ObjectId, set[asyncio.Event]] = {}
+        """By the workload that they follow."""
+        self._waiting_rooms: dict[str, set[WaitingRoom]] = {}
+        """By node: who follows all that wait there."""
         self._node_news: dict[str, set[asyncio.Event]] = {}
         self._ended: asyncio.Future[int] | None = None
         self._reason = "starting"
         self.cycle_s = Histogram(CYCLE_SECONDS)
-        self.commit_s = Histogram(CYCLE_SECONDS)
+        self.writer = Writer(book, store, self._publish)
         self.doors: Callable[[], Mapping[str, int]] = dict
         """How many connections there are, and how much was turned away, by what."""
         self.last_ok_ns: dict[str, int] = {}
@@ -109,11 +141,13 @@ class Shell:
         """Takes over what the database holds; `restored`: it is an old copy. Raises ManifestError,
         StoreLost."""
         self.book.restore(self.store.load(), self.now_ns(), restored)
-        self._commit("restore")
+        self.writer.note("restore")
+        self.writer.flush()
 
     def step(self, label: str, call: Callable[[Book, int], T]) -> T:
         """One step: raises what `call` raises, with the state as it was then, since the book
-        checks before it changes; StoreLost and Superseded end the process."""
+        checks before it changes; Superseded ends the process. Nobody may hear of what it did, or
+        of what it found, before `durable` has returned."""
         try:
             answer = call(self.book, self.now_ns())
         except Superseded as error:
@@ -123,40 +157,47 @@ class Shell:
         except Unproven as error:
             log.error("%s", error)
             raise
-        self._commit(label)
+        self.writer.note(label)
         self._wake.set()
         return answer
 
-    def _commit(self, label: str) -> None:
-        journal = self.book.journal
-        change = self.book.take(label)
-        touched, told = journal.touched, journal.told
-        journal.touched, journal.told = set(), set()
-        if change:
-            began = perf_counter()
-            try:
-                self.store.commit(change)
-            except StoreLost as error:
-                log.critical("%s", error)
-                self.stop(EXIT_STORE_LOST, str(error))
-                raise
-            self.commit_s.observe(perf_counter() - began)
-            for event in change.events:
-                if event.kind in _WORTH_A_LINE:
-                    log.warning("%s %s: %s", event.kind, event.subject, event.text)
-        self._publish(touched, told)
+    async def durable(self) -> None:
+        """Returns when all that was done so far is on the disk. Raises StoreLost."""
+        await self.writer.durable()
 
-    def _publish(self, touched: set[ObjectId], told: set[str]) -> None:
-        for identity in sorted(touched):
-            for queue in self._watchers:
-                with contextlib.suppress(asyncio.QueueFull):  # the watcher sees that it is full
-                    queue.put_nowait(identity)
-        if touched:
-            for event in self._followers:
-                event.set()
+    def _publish(self, change: Change, touched: set[ObjectId], told: set[str]) -> None:
+        for event in change.events:
+            if event.kind in _WORTH_A_LINE:
+                log.warning("%s %s: %s", event.kind, event.subject, event.text)
+        if self._watchers:
+            for identity in sorted(touched):
+                for queue in self._watchers:
+                    with contextlib.suppress(asyncio.QueueFull):  # the watcher sees that it is full
+                        queue.put_nowait(identity)
+        if self._followers:
+            for identity in touched:
+                for event_ in self._followers.get(identity, ()):
+                    event_.set()
+        if self._waiting_rooms:
+            self._tell_waiting_rooms(touched)
         for node in told:
-            for event in self._node_news.get(node, ()):
-                event.set()
+            for event_ in self._node_news.get(node, ()):
+                event_.set()
+
+    def _tell_waiting_rooms(self, touched: set[ObjectId]) -> None:
+        records = self.book.workloads.records
+        for kind, namespace, name in touched:
+            if kind != "Workload":
+                continue
+            key = WorkloadKey(f"{namespace}/{name}")
+            record = records.get(key)
+            if record is not None:
+                for room in self._waiting_rooms.get(record.node, ()):
+                    room.tell(key)
+            else:
+                for rooms in self._waiting_rooms.values():
+                    for room in rooms:
+                        room.tell_gone(key)
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -168,33 +209,42 @@ class Shell:
     async def run(self) -> int:
         """Decides until stopped; the exit status."""
         self._ended = asyncio.get_running_loop().create_future()
-        tasks = [asyncio.create_task(self._decide()), asyncio.create_task(self._tick())]
+        parts = (self.writer.run(), self._decide(), self._tick())
+        tasks = [asyncio.create_task(part) for part in parts]
         for task in tasks:
             task.add_done_callback(self._task_ended)
         self._reason = ""
         try:
-            return await self._ended
+            status = await self._ended
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if status == EXIT_OK:
+            self.writer.flush()
+        return status
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        if not isinstance(error, StoreLost | Superseded):
+        if isinstance(error, StoreLost):
+            log.critical("%s", error)
+            self.stop(EXIT_STORE_LOST, str(error))
+        elif not isinstance(error, Superseded):
             log.critical("defect", exc_info=error)
             self.stop(EXIT_DEFECT, f"defect: {error}")
 
     async def _decide(self) -> None:
         while True:
+            # While the disk is at work more may come: all of it is decided in one cycle then.
+            await self.writer.idle.wait()
             self._wake.clear()
-            for _ in range(CYCLES_AT_ONCE):
-                if not self._cycle():
+            ends_s = perf_counter() + CYCLES_S
+            while self._cycle():
+                if perf_counter() > ends_s:
+                    self._wake.set()
                     break
-            else:
-                self._wake.set()
             self.last_ok_ns["decide"] = self.now_ns()
             await asyncio.sleep(0)  # others' turn
             due_ns = self.book.engine.next_wake_ns()
@@ -207,7 +257,7 @@ class Shell:
         result = self.book.workloads.cycle(self.now_ns())
         if result.heads:
             self.cycle_s.observe(perf_counter() - began)
-        self._commit("cycle")
+        self.writer.note("cycle")
         return bool(result.reserved or result.preempted or result.more)
 
     async def _tick(self) -> None:
@@ -229,12 +279,18 @@ class Shell:
         """Every object that changes from now on; close it when done."""
         queue: asyncio.Queue[ObjectId] = asyncio.Queue(MOST_BEHIND)
         self._watchers.add(queue)
-        return Subscription(queue, lambda: self._watchers.discard(queue))
+        return Subscription(queue, lambda: self._watchers.discard(queue), self.rest_s)
+
+    def rest_s(self) -> float:
+        """How long who watches rests between two pieces of news, so that all of them together are
+        told at most NEWS_A_SECOND things, however many they are."""
+        return (len(self._watchers) + len(self._followers)) / NEWS_A_SECOND
 
     async def follow(self, key: WorkloadKey, uid: str = "") -> AsyncGenerator[Status, None]:
         """Each different status of one workload, until it is finished or gone."""
         event = asyncio.Event()
-        self._followers.add(event)
+        identity = _identity(key)
+        self._followers.setdefault(identity, set()).add(event)
         told: Status | None = None
         try:
             while True:
@@ -248,14 +304,39 @@ class Shell:
                 if status.is_over:
                     return
                 await _within(TICK_S, event)
-                await asyncio.sleep(0.05)  # several changes at once are one piece of news
+                # Several changes at once are one piece of news.
+                await asyncio.sleep(max(NEWS_S, self.rest_s()))
         finally:
-            self._followers.discard(event)
+            mine = self._followers[identity]
+            mine.discard(event)
+            if not mine:
+                del self._followers[identity]
+
+    async def follow_waiting(
+        self, node: str, epoch: int, keys: Iterable[WorkloadKey]
+    ) -> AsyncGenerator[list[Status], None]:
+        """What changes about all that wait on a node, and about `keys`; first everything, and
+        something each second. Raises StaleEpoch once the session is over."""
+        room = WaitingRoom(self.views, self.book.workloads, node)
+        self._waiting_rooms.setdefault(node, set()).add(room)
+        try:
+            for key in (*keys, *self.book.workloads.by_node.get(node, ())):
+                room.tell(key)
+            while True:
+                self.book.nodes.session(node, epoch)
+                yield room.news(self.now_ns())
+                await _within(TICK_S, room.event)
+                await asyncio.sleep(NEWS_S)
+        finally:
+            rooms = self._waiting_rooms[node]
+            rooms.discard(room)
+            if not rooms:
+                del self._waiting_rooms[node]
 
     async def decisions(
         self, node: str, epoch: int, after_revision: int
-    ) -> AsyncGenerator[Assignment | None, None]:
-        """A node's decisions in order of revision; None each second without any. Raises
+    ) -> AsyncGenerator[list[Assignment], None]:
+        """A node's decisions in order of revision, as they come; none of them each second. Raises
         StaleEpoch once the session is over."""
         event = asyncio.Event()
         self._node_news.setdefault(node, set()).add(event)
@@ -264,10 +345,19 @@ class Shell:
             while True:
                 event.clear()
                 self.book.nodes.session(node, epoch)
-                for one in self.book.nodes.decisions_after(node, sent):
-                    sent = one.revision
-                    yield one
-                yield None
-                await _within(TICK_S, event)
+                found = self.book.nodes.decisions_after(node, sent)
+                if found:
+                    sent = found[-1].revision
+                yield found
+                if not found:
+                    await _within(TICK_S, event)
         finally:
-            self._node_news[node].discard(event)
+            mine = self._node_news[node]
+            mine.discard(event)
+            if not mine:
+                del self._node_news[node]
+
+
+def _identity(key: WorkloadKey) -> ObjectId:
+    namespace, _, name = key.partition("/")
+    return ("Workload", namespace, name)

@@ -29,7 +29,8 @@ from .submission import Refused
 API: Final = "kueue.x-k8s.io/v1beta1"
 OURS: Final = "sluice.dev/v1"
 POSITIONS_NS: Final = SECOND_NS
-"""How old the known positions in a line may be: sorting 100,000 waiting takes 0.1 s."""
+"""How old the known positions may be where what LocalQueues have used decides: there everybody's
+changes with time, and 100,000 take 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,15 @@ class Views:
         )
         waiting = book.workloads.waiting.get(key)
         if workload.admission is None and status.phase in ("Pending", "Paused"):
-            line = self._line(queue, now_ns, fresh)
-            position = line.get(key, 0)
+            position = self.place(key, queue, now_ns, fresh)
+            waiting_there = len(book.engine.pending.get(queue, ()))
             homeless = book.engine.homeless(key) or book.engine.cache.why_inactive(queue)
             reason = "Inadmissible" if homeless else waiting.reason if waiting else "Pending"
             stuck = homeless is not None or reason in HOPELESS
             return replace(
                 status,
                 position=position,
-                waiting=len(line),
+                waiting=waiting_there,
                 reason=reason,
                 message=homeless or (waiting.message if waiting else "not looked at yet"),
                 estimate_s=None if stuck else self._estimate_s(workload, queue, position, now_ns),
@@ -123,15 +124,18 @@ class Views:
         local = self._book.catalogue.local_queue(workload.namespace, workload.queue_name)
         return local.cluster_queue if local is not None else ""
 
-    def _line(self, queue: str, now_ns: int, fresh: bool) -> dict[WorkloadKey, int]:
-        known = self._positions.get(queue)
-        if known is not None and not fresh and 0 <= now_ns - known[0] < POSITIONS_NS:
-            return known[1]
+    def place(self, key: WorkloadKey, queue: str, now_ns: int, fresh: bool = False) -> int:
+        """In the line of its ClusterQueue, from 1; 0: not there."""
         pending = self._book.engine.pending.get(queue)
-        everyone = pending.everyone() if pending is not None else []
-        line = {info.key: number for number, info in enumerate(everyone, 1)}
-        self._positions[queue] = (now_ns, line)
-        return line
+        if pending is None:
+            return 0
+        if not isinstance(pending, FairPendingQueue):
+            return pending.place(key)
+        known = self._positions.get(queue)
+        if known is None or fresh or not 0 <= now_ns - known[0] < POSITIONS_NS:
+            line = {info.key: number for number, info in enumerate(pending.everyone(), 1)}
+            known = self._positions[queue] = (now_ns, line)
+        return known[1].get(key, 0)
 
     # -- objects ----------------------------------------------------------------------------------
 

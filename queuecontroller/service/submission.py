@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queuecontroller.engine.model import PodSet, Workload
-from queuecontroller.manifests.jobs import workloads_of
+from queuecontroller.manifests.jobs import copies_of, workloads_of
 from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.names import wrong_name, wrong_namespace
@@ -47,9 +47,10 @@ class Submission:
 
 
 def records_of(
-    document: Mapping[str, Any], who: Identity, catalogue: Catalogue
-) -> list[WorkloadRecord]:
-    """The workloads one manifest stands for, none when it names no queue. Raises ManifestError."""
+    document: Mapping[str, Any], who: Identity, catalogue: Catalogue, most: int
+) -> list[WorkloadRecord] | None:
+    """The workloads one manifest stands for, none when it names no queue; None if they are more
+    than `most`. Raises ManifestError."""
     change = catalogue.transformations
     on_preemption = read_on_preemption(document, str(who))
     if who.kind == "Workload":
@@ -60,8 +61,12 @@ def records_of(
             priority = catalogue.priorities().of(name, name)
             workload = replace(workload, priority=priority)
         found = [workload]
+    elif copies_of(document) > most:  # else they would all be made first
+        return None
     else:
         found = workloads_of(document, str(who), change, catalogue.priorities())
+    if len(found) > most:
+        return None
     manifest = json.dumps(document, separators=(",", ":"), default=str)
     return [
         WorkloadRecord(
@@ -111,16 +116,15 @@ def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> Workloa
         raise Refused(
             "not_found", f"no WorkloadPriorityClass {asked.priority_class} (known: {known})"
         )
-    requests = catalogue.transformations.of_container(requests_of(asked.ask))
-    covered = _covered(catalogue, local.cluster_queue)
-    if covered is not None:
-        # `sluice run` has no way to say which of its figures a queue counts; the queue has.
-        requests = {name: amount for name, amount in requests.items() if name in covered}
+    asks, pod_sets = catalogue.remember(  # in memory once, however many ask for the same
+        ("pod sets", asked.ask, local.cluster_queue),
+        lambda: ({"main": asked.ask}, (_pod_set(asked.ask, local.cluster_queue, catalogue),)),
+    )
     workload = Workload(
         namespace=asked.namespace,
         name=name,
         uid=uid,
-        pod_sets=(PodSet("main", 1, requests),),
+        pod_sets=pod_sets,
         queue_name=asked.queue,
         priority=priorities.of(asked.priority_class or None, None),
         priority_class=asked.priority_class or None,
@@ -128,13 +132,22 @@ def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> Workloa
     )
     return WorkloadRecord(
         workload=workload,
-        asks={"main": asked.ask},
+        asks=asks,
         node=asked.node,
         user=asked.user,
         command=asked.command,
         token=asked.token,
         on_preemption=asked.on_preemption,
     )
+
+
+def _pod_set(ask: GpuAsk, cluster_queue: str, catalogue: Catalogue) -> PodSet:
+    requests = catalogue.transformations.of_container(requests_of(ask))
+    covered = catalogue.covered(cluster_queue)
+    if covered is not None:
+        # `sluice run` has no way to say which of its figures a queue counts; the queue has.
+        requests = {name: amount for name, amount in requests.items() if name in covered}
+    return PodSet("main", 1, requests)
 
 
 def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> None:
@@ -149,14 +162,6 @@ def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> N
             f"{user or 'nobody'} may not use LocalQueue {namespace}/{queue}; it is for"
             f" {', '.join(allowed) or 'nobody'}",
         )
-
-
-def _covered(catalogue: Catalogue, cluster_queue: str) -> frozenset[str] | None:
-    """Resources the queue counts; None when it does not exist yet."""
-    queue = catalogue.cluster_queue(cluster_queue)
-    if queue is None:
-        return None
-    return frozenset(name for one in queue.resource_groups for name in one.covered_resources)
 
 
 def _others(asked: Submission, catalogue: Catalogue) -> str:

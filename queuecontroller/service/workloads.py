@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 from queuecontroller.engine.assignment import PendingReason
@@ -49,6 +50,9 @@ from .room import NodesRoom, gpu_shares
 
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
+MOST_TURNS: Final = 3
+"""Two workloads preempt each other so often before somebody is told. The engine lets the one that
+made way three times take nothing back, so more than six would be a defect."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """After a refusal by a node: a GPU that was just taken is often free soon."""
 
@@ -84,6 +88,10 @@ class Workloads:
         self.records: dict[WorkloadKey, WorkloadRecord] = {}
         self.by_user: Counter[str] = Counter()
         """How many of them are whose."""
+        self.by_node: dict[str, dict[WorkloadKey, None]] = {}
+        """Those that a process on the node waits for, or is; not the finished ones."""
+        self.finished: dict[WorkloadKey, int] = {}
+        """Since when, ns; the oldest first."""
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
         self._unplaced: dict[WorkloadKey, None] = {}
@@ -110,6 +118,7 @@ class Workloads:
 
     def resume(self, now_ns: int) -> None:
         """To be called when all are restored: goes on where the process ended."""
+        self.finished = dict(sorted(self.finished.items(), key=itemgetter(1)))
         for key, record in list(self.records.items()):
             workload = record.workload
             holds = workload.admission is not None and not workload.is_true(FINISHED)
@@ -138,7 +147,10 @@ class Workloads:
         self._drop(key, now_ns)
 
     def _drop(self, key: WorkloadKey, now_ns: int) -> None:
-        self.by_user[self.records.pop(key).user] -= 1
+        record = self.records.pop(key)
+        self.finished.pop(key, None)
+        self.by_user[record.user] -= 1
+        self._leave_node(record)
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
         self._timed.discard(key)
@@ -171,10 +183,24 @@ class Workloads:
         self._track(record)
         return record
 
+    def _leave_node(self, record: WorkloadRecord) -> None:
+        mine = self.by_node.get(record.node)
+        if mine is not None:
+            mine.pop(record.key, None)
+            if not mine:
+                del self.by_node[record.node]
+
     def _track(self, record: WorkloadRecord) -> None:
         workload = record.workload
-        live = workload.admission is not None and not workload.is_true(FINISHED)
-        if live and due_at_ns(workload, self._pods_ready) is not None:
+        over = workload.condition(FINISHED)
+        if over is not None and over.status:
+            self.finished.setdefault(record.key, over.changed_ns)
+            self._leave_node(record)
+            self._timed.discard(record.key)
+            return
+        if record.node:
+            self.by_node.setdefault(record.node, {})[record.key] = None
+        if workload.admission is not None and due_at_ns(workload, self._pods_ready) is not None:
             self._timed.add(record.key)
         else:
             self._timed.discard(record.key)
@@ -314,6 +340,14 @@ class Workloads:
         self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
         key = decision.target.key
         record = self.records[key]
+        turns = self.engine.preemption_turns(key, preemptor.key)
+        if turns > MOST_TURNS:
+            self.figures.preemption_turns[preemptor.cluster_queue] += 1
+            text = (
+                f"preempted for {preemptor.key}: the two have preempted each other {turns} times;"
+                " their ClusterQueues' preemption policies let each take from the other"
+            )
+            self._journal.note("PreemptedInTurns", _subject(key), text, now_ns)
         choice = record.on_preemption or self._catalogue.on_preemption(
             decision.target.cluster_queue
         )

@@ -159,6 +159,8 @@ def _event_pairs(result: CycleResult) -> Iterator[tuple[str, str]]:
         yield gone.target.key, "EvictedDueToPreempted"
         yield gone.target.key, "Preempted"
         yield gone.preemptor.key, "PreemptedWorkload"
+    for slice_ in result.replaced:
+        yield slice_.key, "WorkloadSliceReplaced"
     for waiting in result.pending:
         yield waiting.info.key, str(waiting.reason)
 

@@ -193,6 +193,9 @@ class Player:
     def _carry_out(self, result: CycleResult, at: int) -> None:
         for admitted in result.reserved:
             self._note_admission(admitted, at)
+        for slice_ in result.replaced:
+            self._attempt[slice_.key] += 1  # its own end means nothing any more
+            self._run.note(at, ("F", _name(slice_.key), ""))
         for info in result.circling:
             self._run.circling.setdefault(_name(info.key), at)
         for gone in result.preempted:

@@ -281,3 +281,36 @@ def managed_ranges(cuda: Cuda) -> tuple[int, int, int]:
 
 def test_a_managed_range_that_nobody_advised(gpu: Card) -> None:
     assert gpu.client().call(managed_ranges) == (-2, 0, INVALID_VALUE)
+
+
+def stateful(cuda: Cuda) -> tuple[list[int], float]:
+    """The calls from before CUDA 4: what they refuse, and how long a launch with their parameters takes, in ms."""
+    cuda.context()
+    kernel, before, after = cuda.kernel(), cuda.event(), cuda.event()
+    duration = c.c_uint64(5_000_000)
+    refused = [
+        cuda.try_("cuFuncSetBlockShape", kernel, 0, 1, 1),
+        cuda.try_("cuParamSetSize", kernel, 4097),
+        cuda.try_("cuParamSetv", kernel, 4090, c.byref(duration), 8),
+        cuda.try_("cuParamSetv", kernel, -1, c.byref(duration), 8),
+        cuda.try_("cuLaunchGrid", kernel, 0, 1),
+        cuda.try_("cuFuncSetSharedSize", None, 1),
+    ]
+    cuda.cuFuncSetBlockShape(kernel, 32, 2, 1)
+    cuda.cuFuncSetSharedSize(kernel, 1024)
+    cuda.cuParamSetv(kernel, 0, c.byref(duration), 8)
+    cuda.cuParamSetSize(kernel, 8)
+    cuda.cuEventRecord(before, None)
+    cuda.cuLaunchGrid(kernel, 4, 4)
+    cuda.cuEventRecord(after, None)
+    cuda.cuEventSynchronize(after)
+    took = cuda.elapsed_ms(before, after)
+    cuda.cuFuncSetBlockShape(kernel, 2048, 1, 1)
+    refused.append(cuda.try_("cuLaunch", kernel))
+    return refused, took
+
+
+def test_launches_as_before_cuda_4(gpu: Card) -> None:
+    refused, took = gpu.client().call(stateful)
+    assert refused == [1, 1, 1, 1, 1, 400, 1]
+    assert 4.9 < took < 50, "the parameter was there"

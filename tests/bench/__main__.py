@@ -17,6 +17,7 @@ from tests.bench import (
     queue,
     room,
     scrape,
+    service,
     shares,
     together,
 )
@@ -31,6 +32,7 @@ PARTS = (
     "together",
     "placement",
     "queue",
+    "service",
     "room",
     "scrape",
     "kubelet",
@@ -60,6 +62,8 @@ def main() -> int:
         entries += placement.run(1000 if options.quick else 4000)
     if "queue" in wanted:
         entries += queue.run(options.quick)
+    if "service" in wanted:
+        entries += service.run(options.quick)
     if "room" in wanted:
         entries += room.run(options.quick)
     if "scrape" in wanted:

@@ -30,8 +30,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield it
 
 
-def pytest_sessionfinish() -> None:
-    if table.ROWS:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if table.ROWS and session.config.option.markexpr == "":  # all of them, not the light ones alone
         table.write()
 
 

@@ -17,78 +17,42 @@ from typing import Any
 
 import pytest
 
+from tests.clients.running import (
+    BARE,
+    CARD_BYTES,
+    CARD_NVML_MIB,
+    GIB,
+    GRANT,
+    GRANTED,
+    HERE,
+    last_object,
+    output,
+    version,
+    without,
+)
 from tests.clients.table import ROWS, Row
-from tests.measure import ahead, shares
+from tests.measure import shares
 from tests.node import Node
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
-HERE = Path(__file__).resolve().parent
-GIB = 2**30
-GRANT = ("--gpumem", "8Gi", "--cores", "40")
-CARD_BYTES = 81_008 * 2**20
-CARD_NVML_MIB = 81_559
-"""With what the driver keeps for itself, as NVML and its tools count."""
-BARE, GRANTED = "bare", "in a grant"
 
 CUDA = {
     "cuda.bindings": ("use_cuda_bindings.py", "cuda-bindings"),
     "cuda.core": ("use_cuda_core.py", "cuda-core"),
     "numba-cuda": ("use_numba.py", "numba-cuda"),
     "PyCUDA": ("use_pycuda.py", "pycuda"),
+    "Triton": ("use_triton.py", "triton"),
 }
 
 
 NOT_RUN = {
     "all-smi": "a Rust crate, which nothing here builds yet",
-    "nvidia-ctk": "a Go module (nvidia-container-toolkit), which nothing here builds yet",
-    "device plugin": "a Go module (k8s-device-plugin), which nothing here builds yet",
-    "PyTorch": "its runtime wants NVIDIA's private tables (docs/decisions/0020-private-tables.md)",
-    "JAX": "the same",
-    "CuPy": "the same",
-    "Triton": "its tests want PyTorch",
+    "device plugin": "NVIDIA's k8s-device-plugin is not to be had as a Go module",
+    "PyTorch": "cudaGetDeviceCount: invalid argument (1), without NVIDIA's private tables",
+    "JAX": "finds the cards, then cudaErrorInvalidValue from the runtime, for the same reason",
+    "CuPy": "cudaErrorInvalidValue of its first call, for the same reason",
 }
 """In the table as well: what is not tried is not to be taken for tried."""
-
-
-def version(place: Path, distribution: str) -> str:
-    script = f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    done = subprocess.run(
-        [place / "bin" / "python", "-c", script], capture_output=True, text=True, timeout=120
-    )
-    return done.stdout.strip()
-
-
-def started(node: Node, where: str, *command: str | Path) -> subprocess.Popen[str]:
-    """A command straight on the driver, or under `sluice run`; on the first card alone in both cases."""
-    if where == GRANTED:
-        return node.run("client", *command, flags=GRANT, measured=True).process
-    process = subprocess.Popen(
-        command,
-        env=node.on_the_driver() | {"CUDA_VISIBLE_DEVICES": "0"},
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
-    ahead(process.pid)
-    return process
-
-
-def output(node: Node, where: str, *command: str | Path) -> str:
-    process = started(node, where, *command)
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, out[-2000:]
-    return out
-
-
-def last_object(text: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads([row for row in text.splitlines() if row.startswith("{")][-1])
-    return told
-
-
-def without(client: str, why: str) -> None:
-    for where in (BARE, GRANTED):
-        ROWS.append(Row(client, "", where, f"not run: {why}"))
-    pytest.skip(f"{client}: {why}")
 
 
 @pytest.mark.parametrize("client", CUDA)
@@ -119,18 +83,6 @@ def test_a_program_of_the_driver_api(node: Node, place: Path, client: str) -> No
     assert told["refused"] == bare["refused"], "the library's own error, as without us"
     assert told["recovered"]
     ROWS.append(Row(client, found, GRANTED, "holds", told))
-
-
-def test_every_getter_of_nvidia_ml_py(node: Node, place: Path) -> None:
-    found = version(place, "nvidia-ml-py")
-    command = (place / "bin" / "python", HERE / "programs" / "nvml_getters.py")
-    for where, devices, total in ((BARE, 2, CARD_NVML_MIB * 2**20), (GRANTED, 1, 8 * GIB)):
-        told = last_object(output(node, where, *command))
-        assert told["missing"] == [], "every name that the package asks for is exported"
-        assert told["answers"]["answered"] > 60
-        assert told["devices"] == devices
-        assert abs(told["total_bytes"] - total) < 2**20
-        ROWS.append(Row("nvidia-ml-py", found, where, "holds", told))
 
 
 def test_gpustat(node: Node, place: Path) -> None:

@@ -21,6 +21,7 @@ KINDS = {
     "pods": "/api/v1",
     "nodes": "/api/v1",
     "events": "/api/v1",
+    "endpoints": "/api/v1",
     "services": "/api/v1",
     "secrets": "/api/v1",
     "configmaps": "/api/v1",

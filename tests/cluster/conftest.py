@@ -25,6 +25,7 @@ from tests.node import NodeError, until
 ORDER = (
     "test_constants",
     "test_control_plane",
+    "test_kueue_objects",
     "test_install",
     "test_pods",
     "test_limits",
@@ -90,7 +91,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def installed(images: product.Images, figures: Figures, place: Path) -> Iterator[Lab]:
-    """A GPU node with Sluice on it, by the chart's defaults."""
+    """A GPU node with Sluice on it, by the chart's defaults: no value is given."""
     if os.geteuid() != 0:
         pytest.skip("a cluster needs root")
     helm = product.helm()
@@ -99,7 +100,7 @@ def installed(images: product.Images, figures: Figures, place: Path) -> Iterator
         figures.more["cluster_ready_s"] = round(cluster.started_s["ready"], 1)
         lab = Lab(cluster, images, helm)
         lab.import_images()
-        lab.certificates()
+        lab.offer_volume()
         lab.install()
         yield lab
     assert not list(cgroups.ROOT.glob(f"*/**/{cluster.name}"))

@@ -3,7 +3,6 @@ questions that every scenario asks of it."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
@@ -12,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import manifests, pki, product
+from tests.cluster import manifests, product
 from tests.cluster.api import path_of
 from tests.cluster.manifests import NAMESPACE
 from tests.cluster.node import Cluster
-from tests.cluster.settings import HOSTNAME
 from tests.node import until
 
 RELEASE, SYSTEM = "sluice", "sluice-system"
@@ -36,6 +34,7 @@ class Lab:
         self.api = cluster.api
         self._images = images
         self._helm = helm
+        self._has_storage = False
 
     @property
     def image(self) -> str:
@@ -53,6 +52,7 @@ class Lab:
         """`helm install` for the first time, `helm upgrade` later; returns when all of it is ready. `values`: by
         their path, {"agent.config": …}."""
         words = ["upgrade", "--install", RELEASE, product.CHART, "-n", SYSTEM, "--create-namespace"]
+        words.append("--reset-values")  # where none are given helm takes the last ones again
         for key, value in self.values(values or {}).items():
             words += ["--set-json", f"{key}={json.dumps(value)}"]
         self.helm(*words, "--wait", "--timeout", "180s")
@@ -61,36 +61,46 @@ class Lab:
         until("the kubelet has the GPUs", lambda: self.allocatable(GPU) > 0, 60)
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a user of this cluster has to say: it has no StorageClass, and its nodes are to know of the queue."""
-        secrets = {"queue.tlsSecret": "queue-tls", "agent.tlsSecret": "nodes-tls"}
-        return {"queue.persistence.enabled": False, **secrets, **given}
+        """What a user of this cluster has to say: nothing, but where there is no volume for the queue."""
+        return {**({} if self._has_storage else {"queue.persistence.enabled": False}), **given}
 
-    def certificates(self) -> None:
-        """What an administrator brings who wants nodes in the queue: a node's certificate names the node, so the one that the
-        chart makes for the controller will not do."""
-        place = self.cluster.directory / "queue-pki"
-        authority = pki.Authority(place).create("sluice")
-        service = f"{QUEUE}.{SYSTEM}.svc"
-        controller = [f"DNS:{service}", "DNS:localhost", "IP:127.0.0.1"]
-        both = "serverAuth,clientAuth"
-        authority.issue("queue", f"/CN={QUEUE}", both, controller)
-        authority.issue("nodes", f"/CN={HOSTNAME}", "clientAuth", [f"DNS:{HOSTNAME}"])
-        self.api.create("namespaces", "", {"metadata": {"name": SYSTEM}})
-        for name in ("queue", "nodes"):
-            files = {"ca.crt": "ca.crt", "tls.crt": f"{name}.crt", "tls.key": f"{name}.key"}
-            data = {
-                key: base64.b64encode((place / file).read_bytes()).decode()
-                for key, file in files.items()
-            }
-            secret = {
-                "metadata": {"name": f"{name}-tls"},
-                "type": "kubernetes.io/tls",
-                "data": data,
-            }
-            self.api.create("secrets", SYSTEM, secret)
+    def offer_volume(self) -> None:
+        """A default StorageClass with one volume in it: a cluster on which the chart needs no values."""
+        place = "/var/lib/volume"
+        self.cluster.run("install", "-d", "-m", "777", place)
+        default = {"storageclass.kubernetes.io/is-default-class": "true"}
+        self.apply(
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": {"name": "standard", "annotations": default},
+                "provisioner": "kubernetes.io/no-provisioner",
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": "volume"},
+                "spec": {
+                    "capacity": {"storage": "2Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": "standard",
+                    "hostPath": {"path": place},
+                },
+            },
+        )
+        self._has_storage = True
 
     def uninstall(self) -> None:
-        self.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait", "--timeout", "180s")
+        try:
+            self.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait", "--timeout", "180s")
+        except Exception as failed:
+            # Why is in the logs of its hooks.
+            for pod in self.api.items("pods", SYSTEM):
+                name = pod["metadata"]["name"]
+                if "-cleanup-" in name:
+                    failed.add_note(f"{name}: {json.dumps(pod['status'], indent=1)}")
+                    failed.add_note(self.cluster.kubectl("logs", "-n", SYSTEM, name))
+            raise
 
     def ready(self, plural: str, name: str) -> bool:
         found = self.api.find(path_of(plural, SYSTEM, name))
@@ -187,7 +197,8 @@ class Lab:
     # --- running ---
 
     def apply(self, *documents: Mapping[str, Any]) -> None:
-        self.cluster.kubectl("apply", "-f", "-", given="\n---\n".join(map(json.dumps, documents)))
+        items = {"apiVersion": "v1", "kind": "List", "items": documents}
+        self.cluster.kubectl("apply", "-f", "-", given=json.dumps(items))
 
     def create_pod(self, document: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = self.api.create("pods", NAMESPACE, document)

@@ -1,12 +1,12 @@
-"""Prometheus itself on the node, out of Debian's package (the same that promtool is taken from), with the rules that Sluice
-ships. They wait minutes before they fire, so that nobody is woken for a moment; here they do not wait."""
+"""Prometheus itself on the node, out of Debian's package (the same that promtool is taken from). Rules wait minutes before they
+fire, so that nobody is woken for a moment; here they do not wait."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +14,7 @@ from typing import Any
 from tests.cluster import pins
 from tests.cluster.build import Unbuildable, once
 from tests.cluster.node import Cluster
-from tests.places import REPO
 
-RULES = REPO / "packaging" / "prometheus" / "sluice-alerts.yaml"
 PORT = 9090
 
 
@@ -37,15 +35,20 @@ def program() -> Path:
 
 
 class Prometheus:
-    def __init__(self, cluster: Cluster, target: str) -> None:
+    def __init__(self, cluster: Cluster, target: str, rules: Mapping[str, Any]) -> None:
+        """`target`: host:port of a page of metrics. `rules`: the spec of a PrometheusRule, which is a file of rules."""
         self._cluster = cluster
         self._target = target
+        self._rules = rules
         self._place = cluster.directory / "prometheus"
 
     def __enter__(self) -> Prometheus:
         self._place.mkdir(exist_ok=True)
-        rules = re.sub(r"(?m)^(\s*for:).*$", r"\1 0s", RULES.read_text())
-        (self._place / "rules.yaml").write_text(rules)
+        groups = [
+            {**group, "rules": [{**rule, "for": "0s"} for rule in group["rules"]]}
+            for group in self._rules["groups"]
+        ]
+        (self._place / "rules.yaml").write_text(json.dumps({"groups": groups}))
         scrape = [{"job_name": "sluice", "static_configs": [{"targets": [self._target]}]}]
         settings = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

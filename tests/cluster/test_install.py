@@ -48,10 +48,13 @@ def test_the_doctor_finds_nothing(lab: Lab) -> None:
 
 
 def test_an_administrator_asks_the_queue_without_flags(lab: Lab) -> None:
-    nodes = lab.cluster.kubectl(
-        "exec", "-n", SYSTEM, f"deploy/{QUEUE}", "--", "sluice-queue", "get", "nodes"
+    command = ("exec", "-n", SYSTEM, f"deploy/{QUEUE}", "--", "sluice-queue", "get", "nodes")
+    name = lab.node()["metadata"]["name"]
+    until(
+        "the node is there, as soon as its agent has a session",
+        lambda: name in lab.cluster.kubectl(*command),
+        60,
     )
-    assert lab.node()["metadata"]["name"] in nodes
 
 
 def test_helm_test_runs_a_real_check(lab: Lab) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.api import path_of
 from tests.cluster.lab import AGENT, SYSTEM, Lab
-from tests.node import until
+from tests.node import NodeError, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 ASKED_MIB = 7000
@@ -50,6 +50,33 @@ def test_the_kubelet_s_pods_api_says_them_where_it_is_on(lab: Lab, as_it_was: No
         assert asked(lab, "told") == ASKED_MIB
     finally:
         lab.cluster.set_gates({})
+        # The kubelet leaves its socket there, and nobody behind it is no answer: pods would wait.
+        lab.cluster.run("rm", "-f", "/var/lib/kubelet/pods-api/pods-api.sock")
+
+
+def test_where_nobody_can_be_asked_the_defaults_hold_and_it_is_said(
+    lab: Lab, as_it_was: None
+) -> None:
+    """Only the kubelet is to be asked, and this one has no Pods API. Without a queue the pod starts, by the defaults."""
+    lab.install(
+        {
+            "agent.config": '[kubelet]\nenabled = true\npod_sources = ["kubelet"]\ndefault_memory_mib = 3000\n'
+            '[queue]\nserver = ""\n'
+        }
+    )
+    before = lab.metric("sluice_kubelet_container_starts_unread_total") or 0
+    assert asked(lab, "unasked") == 3000
+    until(
+        "an event says so",
+        lambda: any("SluiceDefaultsUsed" in one for one in lab.events("unasked")),
+        30,
+    )
+    assert (lab.metric("sluice_kubelet_container_starts_unread_total") or 0) > before
+    pod = lab.agent_pod()["metadata"]["name"]
+    assert "unasked" in lab.cluster.kubectl("logs", "-n", SYSTEM, pod, "-c", "agent")
+    findings = json.loads(lab.agent("sh", "-c", "sluice doctor --json || true"))
+    told = [one["topic"] for one in findings if one["level"] != "ok"]
+    assert {"pods", "limits"} & set(told), told
 
 
 def test_what_cannot_be_read_is_said_everywhere(lab: Lab, as_it_was: None) -> None:
@@ -73,9 +100,13 @@ def test_what_cannot_be_read_is_said_everywhere(lab: Lab, as_it_was: None) -> No
 
     def told() -> bool:
         events = " ".join(lab.events("unread"))
-        return "could not be read" in events or "cannot be read" in events
+        # With a queue the first question is whether the pod is one's.
+        return any(one in events for one in ("cannot be read", "is a queue's cannot be told"))
 
-    until("the pod's events say that its requests cannot be read", told, 90)
+    try:
+        until("the pod's events say that its requests cannot be read", told, 90)
+    except NodeError as error:
+        raise AssertionError(f"{lab.phase('unread')}: {lab.events('unread')}") from error
     doctor = lab.agent("sh", "-c", "sluice doctor || true")
     assert "does not let us read this node's pods" in doctor, doctor
     log = lab.cluster.kubectl(

@@ -32,7 +32,6 @@ def plain(images: product.Images, figures: Figures, place: Path) -> Iterator[Lab
         figures.versions.append(cluster.programs.version)
         lab = Lab(cluster, images, helm)
         lab.import_images()
-        lab.certificates()
         lab.install(SETTINGS)
         yield lab
 

@@ -82,8 +82,12 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
     )
 
     jobs["vision-4"] = submit(node, "vision-4", "vision", SHORT)
-    waits = until("vision-4 says why it waits", lambda: _said(node, "vision-4").strip())
-    print(f"    {waits.splitlines()[0]}")
+    # The submission is answered before the cycle that looks at it.
+    waits = until(
+        "vision-4 says why it waits",
+        lambda: (said := _said(node, "vision-4").strip()) and "insufficient" in said and said,
+    )
+    print(f"    {waits.splitlines()[-1]}")
     explained = pond.cli("explain", _workload(pond, "vision", "Pending")).stdout.strip()
     print("    " + explained.replace("\n", "\n    "))
     told = "number 1 in line" in waits and "insufficient" in waits and "why:" in explained

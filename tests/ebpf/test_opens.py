@@ -146,8 +146,13 @@ def test_a_refusal_outlives_the_child_and_is_known_to_the_next(
 
 def test_lives_of_watched_processes_are_told(watch: LiveWatch) -> None:
     process = subprocess.Popen(
-        ["/bin/sh", "-c", "read go; exec sleep 1000"], stdin=subprocess.PIPE, text=True
+        ["/bin/sh", "-c", "echo there; read go; exec sleep 1000"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"  # Popen answers before sh's own exec is told
     bystander = subprocess.Popen(["/bin/sh", "-c", "exec true"])
     watch.say(watch.watch.watch_processes, [process.pid])
     assert process.stdin is not None
@@ -160,6 +165,7 @@ def test_lives_of_watched_processes_are_told(watch: LiveWatch) -> None:
     ended = watch.wait(ProcessExit, lambda event: event.actor.pid == process.pid)
     assert ended.at_ns > became.at_ns
     process.wait()
+    process.stdout.close()
     bystander.wait()
     assert not watch.found(ProcessExit, lambda event: event.actor.pid == bystander.pid)
 

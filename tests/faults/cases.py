@@ -248,7 +248,14 @@ CASES: tuple[Case, ...] = (
         ("faults/test_regions.py::test_b15_killed_while_it_publishes_readers_keep_a_whole_page",),
     ),
     # --- C: clocks ---
-    Case("C1", "the wall clock steps by an hour and ten years → grants and shares as before"),
+    Case(
+        "C1",
+        "the wall clock steps by an hour and ten years → grants and shares as before",
+        (
+            "faults/test_clocks.py::test_c1_the_wall_clock_steps_and_nothing_else_does",
+            "faults/test_clocks.py::test_c1_the_queue_goes_by_clocks_that_do_not_step",
+        ),
+    ),
     Case(
         "C2",
         "a tenant in a time namespace of its own → its share as before, no burst",
@@ -259,7 +266,11 @@ CASES: tuple[Case, ...] = (
         "all processes frozen and thawed → no burst",
         ("faults/test_clocks.py::test_c3_who_was_frozen_with_everybody_does_not_make_up_for_it",),
     ),
-    Case("C4", "the daemon stopped for long → jobs go on at their rate, no burst after it"),
+    Case(
+        "C4",
+        "the daemon stopped for long → jobs go on at their rate, no burst after it",
+        ("faults/test_clocks.py::test_c4_while_the_daemon_is_stopped_jobs_go_on_at_their_rate",),
+    ),
     Case(
         "C5",
         "clocks that race and run backwards → the virtual clock never does",
@@ -277,7 +288,13 @@ CASES: tuple[Case, ...] = (
             "kubelet/test_stateful.py::TestMachine::runTest",
         ),
     ),
-    Case("D2", "the state disk is full → refused cleanly, jobs go on, recovers when there is room"),
+    Case(
+        "D2",
+        "the state disk is full → told, grants live in their regions, nothing is lost, recovers when there is room",
+        (
+            "faults/test_disks.py::test_d2_on_a_full_disk_grants_live_in_their_regions_until_there_is_room",
+        ),
+    ),
     Case(
         "D3",
         "fdatasync fails → the daemon ends with 75 and loses nothing silently",
@@ -287,7 +304,9 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
-        "D4", "any system call fails for want of descriptors or memory → no hang, nothing damaged"
+        "D4",
+        "any system call fails for want of descriptors or memory → no hang, nothing damaged",
+        ("faults/test_scarcity.py::test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing",),
     ),
     Case(
         "D5",
@@ -317,9 +336,16 @@ CASES: tuple[Case, ...] = (
     Case(
         "D8",
         "the daemon hangs → the watchdog starts it again, jobs are unaffected",
-        ("packages/test_machine.py::test_a_stopped_daemon_is_started_again_and_its_jobs_go_on",),
+        (
+            "faults/test_clocks.py::test_d8_a_daemon_that_hangs_says_so_by_its_silence",
+            "packages/test_machine.py::test_a_stopped_daemon_is_started_again_and_its_jobs_go_on",
+        ),
     ),
-    Case("D9", "the disk of the log is full, standard error is closed → it keeps running"),
+    Case(
+        "D9",
+        "the disk of the log is full, standard error is closed → it keeps running",
+        ("faults/test_disks.py::test_d9_without_a_place_for_its_log_the_daemon_keeps_running",),
+    ),
     Case(
         "D10",
         "a memory limit of 64 MiB → ended and started again, grants and jobs stay",
@@ -350,7 +376,11 @@ CASES: tuple[Case, ...] = (
     ),
     Case("E4", "Prepare after Unprepare → refused", not_applicable=WITHOUT_DRA),
     Case("E5", "Unprepare of an unknown claim → fine", not_applicable=WITHOUT_DRA),
-    Case("E6", "a container restarts again and again → no stale usage, no mounts left"),
+    Case(
+        "E6",
+        "a container restarts again and again → no stale usage, no mounts left",
+        ("faults/test_kubelet.py::test_e6_a_container_that_starts_again_and_again_leaves_nothing",),
+    ),
     Case(
         "E7",
         "names and UIDs of pods with ways out, newlines, 4 KiB → refused or shown escaped",
@@ -396,7 +426,11 @@ CASES: tuple[Case, ...] = (
             "integration/test_driver_replaced.py::test_the_driver_from_before_an_update_is_no_foreign_one",
         ),
     ),
-    Case("F6", "a kernel that never ends → told as a runaway, its grant held, others go on"),
+    Case(
+        "F6",
+        "a kernel that never ends → told as a runaway, its grant held, others go on",
+        ("faults/test_gpus.py::test_f6_work_that_never_ends_is_a_runaway_and_the_others_go_on",),
+    ),
     Case(
         "F7",
         "the driver refuses an allocation after it was charged → the charge is given back",
@@ -417,9 +451,26 @@ CASES: tuple[Case, ...] = (
         "a node is cut off → jobs go on, nothing starts after the lease, reconciled when it heals",
         ("queue/service/test_partition.py::test_a_partition_stops_nothing_and_starts_nothing",),
     ),
-    Case("G2", "the network works in one direction only → as if it were cut"),
-    Case("G3", "delay, loss, reordering, 1 kbit/s → started once, nothing piles up"),
-    Case("G4", "the old leader wakes up → all its writes are refused"),
+    Case(
+        "G2",
+        "the network works in one direction only → as if it were cut",
+        ("faults/test_network.py::test_g2_one_direction_alone_is_as_good_as_none",),
+    ),
+    Case(
+        "G3",
+        "delay, loss, reordering, 1 kbit/s → started once, nothing piles up",
+        (
+            "faults/test_network.py::test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up",
+        ),
+    ),
+    Case(
+        "G4",
+        "the old leader wakes up → all its writes are refused",
+        (
+            "faults/test_network.py::test_g4_a_controller_that_slept_through_its_successor_writes_nothing_any_more",
+            "queue/service/test_nodes.py::test_a_controller_that_slept_through_its_successor_stops",
+        ),
+    ),
     Case(
         "G5",
         "the controller killed again and again under load → each job starts exactly once",
@@ -449,12 +500,22 @@ CASES: tuple[Case, ...] = (
             "queue/service/test_nodes.py::test_a_database_restored_from_an_old_copy_takes_over_what_runs",
         ),
     ),
-    Case("G9", "certificates expired, foreign, self-signed, of another name → refused"),
+    Case(
+        "G9",
+        "certificates expired, foreign, self-signed, of another name → refused",
+        (
+            "faults/test_network.py::test_g9_certificates_that_are_not_good_are_refused",
+            "queue/service/test_api.py::test_certificates",
+            "queue/service/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
+        ),
+    ),
     Case(
         "G10",
         "a token for another audience → refused",
-        not_applicable="the controller is spoken to with certificates or over its own socket; the pages' token has no audience"
-        " (unit/nodeagent/test_metrics_http.py has what is refused there)",
+        (
+            "queue/service/test_callers.py::test_without_a_good_token_nobody_is_anybody",
+            "queue/service/test_callers.py::test_reviews_are_kept_for_a_moment_and_asked_once",
+        ),
     ),
     Case(
         "G11",
@@ -486,7 +547,14 @@ CASES: tuple[Case, ...] = (
             "unit/nodeagent/test_metrics.py::test_a_name_from_a_user_cannot_break_the_exposition",
         ),
     ),
-    Case("H3", "a million distinct values of a label → the cap on series holds"),
+    Case(
+        "H3",
+        "a million distinct values of a label → the cap on series holds",
+        (
+            "faults/test_inputs.py::test_h3_a_controller_with_names_without_end_has_so_many_series_and_no_more",
+            "unit/nodeagent/test_metrics.py::test_above_the_cap_series_are_left_out_and_counted_by_the_next_scrape",
+        ),
+    ),
     Case(
         "H4",
         "an environment that brings a line of its own → refused",

@@ -24,6 +24,7 @@ class Ext4:
 
     def __init__(self, image: Path, root: Path, mebibytes: int = 24) -> None:
         self.image, self.root = image, root
+        self._mounts = 0
         self.root.mkdir(exist_ok=True)
         with self.image.open("wb") as file:
             file.truncate(mebibytes << 20)
@@ -33,7 +34,13 @@ class Ext4:
         )
 
     def mount(self) -> None:
-        """As after a boot: the journal is played back."""
+        """As after a boot: the journal is played back. Of a copy of the disk: some other mount namespace may still
+        hold the first one, and then the kernel would give us that again, shut down as it is."""
+        if self._mounts:
+            before, self.image = self.image, self.image.with_suffix(f".{self._mounts}")
+            subprocess.run(["cp", "--sparse=always", before, self.image], check=True)
+            before.unlink()
+        self._mounts += 1
         subprocess.run(["mount", "-o", "loop", self.image, self.root], check=True)
 
     def unmount(self) -> None:

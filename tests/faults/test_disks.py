@@ -72,31 +72,37 @@ def registered(node: Daemon, name: str) -> Tenant:
 
 @pytest.mark.faults
 @pytest.mark.root
-def test_d2_a_full_disk_refuses_grants_cleanly_until_there_is_room() -> None:
+def test_d2_on_a_full_disk_grants_live_in_their_regions_until_there_is_room() -> None:
+    """The regions are on another disk and hold a copy of each grant: what is granted meanwhile is not lost either."""
     with daemon_on(lambda root: small_tmpfs(root, 768)) as (node, state):
         node.start()
         job = registered(node, "before")
         filler = fill(state)
-        said = ""
+        full = "the ledger is full"
         for _ in range(2000):  # what is left in the write-ahead log is used up first
-            if said := refused(node):
+            said = refused(node)
+            assert said == "" or "full" in said
+            if full in node.log.read_text():
                 break
-        assert "full" in said or "no space" in said.lower(), "it never was full"
-        assert "Traceback" not in said + node.log.read_text()
-        assert job.do("entry", 0)["generation"] % 2 == 1
+        assert full in node.log.read_text(), "it never was full"
+        late = registered(node, "late")
+        assert "Traceback" not in node.log.read_text()
         assert node.process is not None
-        if node.process.poll() is None:
-            assert processes(node, "before") == 1
-        else:
-            assert node.process.returncode == 75
+        assert node.process.poll() is None
+        assert job.do("entry", 0)["generation"] % 2 == 1
+        assert (processes(node, "before"), processes(node, "late")) == (1, 1)
+        node.kill()
         filler.unlink()
-        if node.process.poll() is not None:
-            node.start()
+        node.start()
+        assert (processes(node, "before"), processes(node, "late")) == (1, 1), "nothing is lost"
+        told = len(node.log.read_text())
         until("there is room again", lambda: not refused(node))
-        assert processes(node, "before") == 1, "nothing of what was running is lost"
+        assert full not in node.log.read_text()[told:]
+        late.kill()
+        until("it is over", lambda: processes(node, "late") == 0)
         node.kill()
         node.start()
-        assert processes(node, "before") == 1
+        assert [one.name for one in node.grants()] == ["before"], "and nothing comes back"
 
 
 @pytest.mark.root
@@ -176,12 +182,26 @@ class Writing:
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"begin\n"
+        self._said = b""
+
+    def so_far(self) -> list[int]:
+        """What it has said until now, whole lines only."""
+        assert self.process.stdout is not None
+        while select.select([self.process.stdout], [], [], 0)[0]:
+            part = os.read(self.process.stdout.fileno(), 1 << 16)
+            self._said += part
+            if not part:
+                break
+        return [int(line) for line in self._said.split(b"\n")[:-1]]
 
     def acknowledged(self) -> list[int]:
-        """All that it said, whole lines only; ends it."""
+        """All that it said; ends it."""
         self.process.kill()
-        out, _ = self.process.communicate(timeout=60)
-        return [int(line) for line in out.split(b"\n")[:-1]]
+        self.process.wait(60)
+        found = self.so_far()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return found
 
 
 def written(kind: str, path: Path) -> set[int]:
@@ -213,8 +233,11 @@ def test_power_cuts_lose_nothing_that_was_answered(kind: str, cuts: int) -> None
         for _ in range(cuts):
             writing = Writing(kind, path)
             time.sleep(chance.uniform(0.0, 0.25))  # the moment of the cut is the input
+            # Not what it says afterwards: an fsync that is under way while a file system is shut down may come
+            # back without an error (jbd2_complete_transaction of an aborted journal), which no cut of the power does.
+            told |= set(writing.so_far())
             disk.cut_the_power()
-            told |= set(writing.acknowledged())
+            writing.acknowledged()
             disk.unmount()
             disk.mount()
             lost = told - written(kind, path)

@@ -6,12 +6,17 @@ import json
 import logging
 import os
 import sys
+import types
 
 import pytest
 
 from nodeagent import __main__ as daemon_main
 from queuecontroller import serving
+from queuecontroller.adapters.metrics import MOST_NODES, MOST_QUEUES, render
+from queuecontroller.service.nodes import Hello
+from queuecontroller.service.shell import Shell
 from tests.integration.harness import daemon
+from tests.queue.service.world import World
 
 EVIL = {
     "a newline": "x\n2026-01-01T00:00:00Z info all is well",
@@ -59,3 +64,35 @@ def test_h4_a_name_is_no_line_of_an_environment(name: str) -> None:
             assert harmless(done.stderr.strip().replace("\n", " "))
         assert "/evil.so" not in os.environ.get("LD_PRELOAD", "")
         assert all(harmless(line) for line in node.log.read_text().splitlines())
+
+
+def test_h3_a_controller_with_names_without_end_has_so_many_series_and_no_more() -> None:
+    world = World()
+    queues = [
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "ClusterQueue",
+            "metadata": {"name": f"made-up-{number}"},
+            "spec": {"resourceGroups": []},
+        }
+        for number in range(MOST_QUEUES + 500)
+    ]
+    world.book.apply(queues, False, 1)
+    for number in range(MOST_NODES + 500):
+        world.book.desk.connect(Hello(f"made-up-{number}", "boot"), 1)
+    seen = series(world)
+    assert sum("made-up" in line and "node=" in line for line in seen) <= 3 * MOST_NODES
+    for name in {line.partition("{")[0] for line in seen}:
+        mine = [line for line in seen if line.startswith(f"{name}{{")]
+        assert len(mine) <= 3 * MOST_QUEUES, name
+    more = [one | {"metadata": {"name": f"more-{i}"}} for i, one in enumerate(queues)]
+    world.book.apply(more, False, 1)
+    for number in range(500):
+        world.book.desk.connect(Hello(f"more-{number}", "boot"), 1)
+    assert len(series(world)) == len(seen), "what comes on top has no series"
+
+
+def series(world: World) -> list[str]:
+    clock = types.SimpleNamespace(now_ns=lambda: 2)
+    text = render(Shell(world.book, world.store, clock), "1").decode()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]

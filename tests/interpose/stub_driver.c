@@ -832,3 +832,84 @@ API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
 /* --- resolving -------------------------------------------------------------------------------------------------------- */
 
 #include "stub_resolve.h"
+
+/* --- a system where GPUs use the host's own memory (HMM, ATS): every address may be moved --------------------------- */
+
+static uint64_t moved;
+
+API uint64_t stub_moved(void)
+{
+	return moved;
+}
+
+API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+	/* addresses of this driver are those of its table */
+	if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !object_at(address, MEMORY))
+		return CUDA_ERROR_INVALID_VALUE;
+	*(unsigned int *)data = CU_MEMORYTYPE_DEVICE;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice to, CUstream stream)
+{
+	(void)address, (void)bytes, (void)to, (void)stream;
+	moved++;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream)
+{
+	(void)address, (void)bytes, (void)to, (void)flags, (void)stream;
+	moved++;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPrefetchBatchAsync(CUdeviceptr *address, size_t *bytes, size_t count, CUmemLocation *to,
+                                     size_t *first, size_t locations, unsigned long long flags, CUstream stream)
+{
+	(void)address, (void)bytes, (void)to, (void)first, (void)locations, (void)flags, (void)stream;
+	moved += count;
+	return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location)
+{
+	(void)address, (void)bytes, (void)advice, (void)location;
+	moved++;
+	return CUDA_SUCCESS;
+}
+
+/* --- executable graphs: one length for all, which the test changes, and every call that may change one -------------- */
+
+static unsigned graph_us = 10;
+
+API void stub_set_graph_us(unsigned us)
+{
+	graph_us = us;
+}
+
+API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	return cuLaunchKernel((CUfunction)exec, graph_us, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+#define CHANGES(name)                                                                                                  \
+	API CUresult name(CUgraphExec exec, const void *what)                                                          \
+	{                                                                                                              \
+		(void)exec, (void)what;                                                                                \
+		return CUDA_SUCCESS;                                                                                   \
+	}
+
+CHANGES(cuGraphExecUpdate)
+CHANGES(cuGraphExecUpdate_v2)
+CHANGES(cuGraphExecKernelNodeSetParams)
+CHANGES(cuGraphExecKernelNodeSetParams_v2)
+CHANGES(cuGraphExecMemcpyNodeSetParams)
+CHANGES(cuGraphExecMemsetNodeSetParams)
+CHANGES(cuGraphExecHostNodeSetParams)
+CHANGES(cuGraphExecChildGraphNodeSetParams)
+CHANGES(cuGraphExecBatchMemOpNodeSetParams)
+CHANGES(cuGraphExecNodeSetParams)
+CHANGES(cuGraphNodeSetEnabled)
+CHANGES(cuGraphExecDestroy)

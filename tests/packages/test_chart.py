@@ -632,6 +632,7 @@ def hooks(objects: Iterable[Any], when: str) -> list[Any]:
 
 
 CLEANUP_RIGHTS = {
+    ("", "pods", "delete"),
     ("", "pods", "list"),
     ("", "nodes", "list"),
     ("", "nodes/status", "patch"),
@@ -656,7 +657,11 @@ def test_before_an_uninstall_agents_end_then_nodes_are_cleaned_then_what_was_cou
         == CLEANUP_RIGHTS
     )
     (role,) = [one for one in steps if one["kind"] == "Role"]
-    assert [rule["resourceNames"] for rule in role["rules"]] == [["s-agent"], ["s-cleanup"]]
+    assert [rule["resourceNames"] for rule in role["rules"]] == [
+        ["s-agent"],
+        ["s-cleanup"],
+        ["s-test"],
+    ]
     for one in steps:
         assert "hook-succeeded" in one["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
     (cleaner,) = [one for one in steps if one["kind"] == "DaemonSet"]

@@ -20,8 +20,8 @@ REQUIRED = bool(os.environ.get("SLUICE_PEERS_REQUIRED"))
 BUILD_DEADLINE_S = 1500
 
 
-def build(name: str, mod: str = "go.mod") -> Path:
-    """The program of tests/peers/NAME with the modules of `mod`. Skips where there is no Go, or nothing to build from:
+def build(name: str, mod: str = "go.mod", package: str = ".") -> Path:
+    """The program of tests/peers/NAME, or of another package of its modules, with those of `mod`. Skips where there is no Go, or nothing to build from:
     the modules come from the Go proxy, once."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
@@ -30,7 +30,7 @@ def build(name: str, mod: str = "go.mod") -> Path:
     made = BUILD / "peers" / f"{name}-{mod.removesuffix('.mod')}"
     made.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [go, "build", "-mod=readonly", f"-modfile={mod}", "-buildvcs=false", "-o", made, "."],
+        [go, "build", "-mod=readonly", f"-modfile={mod}", "-buildvcs=false", "-o", made, package],
         cwd=SOURCES / name,
         capture_output=True,
         text=True,

@@ -3,6 +3,7 @@
 #include "interpose/gate.h"
 
 #include "interpose/cost.c"
+#include "interpose/fair.c"
 
 #define PROBE __attribute__((visibility("default")))
 
@@ -81,4 +82,20 @@ PROBE uint64_t probe_cost_ns(uint64_t key)
 	struct cost_entry *entry = cost_lookup(key);
 
 	return entry ? entry->cost_ns : UINT64_MAX;
+}
+
+PROBE uint64_t probe_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
+{
+	return gate_tolerance_ns(burst_ns, ahead_ns);
+}
+
+PROBE uint64_t probe_rest_ns(uint64_t elapsed_ns, uint64_t taken_ns)
+{
+	return gate_rest_ns(elapsed_ns, taken_ns);
+}
+
+PROBE uint64_t probe_fair_look(struct fair_account *accounts, const struct fair_reading *readings, uint32_t count,
+                               uint32_t self, uint64_t now_ns, uint64_t *largest_ns)
+{
+	return fair_look(accounts, readings, count, self, now_ns, largest_ns);
 }

@@ -19,6 +19,7 @@ from queuecontroller.engine.model import (
     PodSet,
     QueueingStrategy,
     RequeueState,
+    ResourceFlavor,
     StopPolicy,
     WorkloadKey,
 )
@@ -483,3 +484,83 @@ def test_a_cycle_of_many_trees_is_cut_between_trees_and_goes_round() -> None:
     names = [{one.info.workload.name for one in result.reserved} for result in results]
     assert names == [{"w-a0", "w-a1"}, {"w-b0", "w-b1"}, {"w-c0", "w-c1"}]
     assert results[0].more
+
+
+def rivals(*more: ClusterQueue) -> Scheduler:
+    """`mine` has all of both flavors, half of it lent by `other`. Then `third` takes its part of the first flavor back
+    from the same workload that `high` would have stopped; there is another that it could stop on the second."""
+    both = group(first=quota(5), second=quota(5))
+    mine = preempting(within="LowerPriority", reclaim="LowerPriority", borrow="LowerPriority")
+    made = scheduler(
+        cluster_queue("mine", both, cohort="all", preemption=mine),
+        cluster_queue("other", both, cohort="all", preemption=preempting(reclaim="Any")),
+        *more,
+        flavors=("first", "second"),
+    )
+    for name in ("on-first", "on-second"):
+        made.submit(workload(name, "mine", 10, created_ns=1))
+        assert started(made) == [name]
+    made.submit(workload("third", "other", 5, priority=5, created_ns=2))
+    made.submit(workload("high", "mine", 10, priority=11, created_ns=3))
+    return made
+
+
+def test_targets_chosen_anew_are_on_the_flavors_of_the_nomination() -> None:
+    """As in Kueue: `high` was nominated on the first flavor; it does not stop a workload on the second as well."""
+    made = rivals()
+    result = made.cycle(SECOND)
+    stopped = [(one.target.workload.name, one.preemptor.workload.name) for one in result.preempted]
+    assert stopped == [("on-first", "third")]
+    assert result.skipped_preemptions == {"mine": 1}
+    (waits,) = [one for one in result.pending if one.info.workload.name == "high"]
+    assert "overlapping preemption targets" in waits.message
+
+
+def test_who_found_nobody_anew_keeps_what_it_needs_from_those_after_it() -> None:
+    """Otherwise one of lower priority takes what `high` waits for, cycle after cycle."""
+    spare = cluster_queue("spare", group(first=quota(2), second=quota(0)), cohort="all")
+    small = cluster_queue("small", group(first=quota(0), second=quota(0)), cohort="all")
+    made = rivals(spare, small)
+    made.submit(workload("late", "small", 2, created_ns=4))
+    result = made.cycle(SECOND)
+    assert [one.preemptor.workload.name for one in result.preempted] == ["third"]
+    assert [one.info.workload.name for one in result.reserved] == []
+
+
+def racks(second: str) -> Scheduler:
+    """GPUs and CPUs are of different flavors, each in a topology."""
+    flavors = (
+        ResourceFlavor("gpus", topology_name="racks"),
+        ResourceFlavor("cpus", topology_name=second),
+    )
+    groups = (group(gpus=quota(8)), group(cpus=quota(8, resource="cpu")))
+    made = Scheduler()
+    made.put_namespace("ns", {})
+    for name in {"racks", second}:
+        made.cache.put_topology(name, ("rack",))
+    for flavor in flavors:
+        made.cache.put_flavor(flavor)
+    made.cache.put_cluster_queue(cluster_queue("q", *groups))
+    made.put_local_queue(LocalQueue("ns", "q", "q"))
+    made.settle()
+    return made
+
+
+def together(*requests: str) -> tuple[PodSet, ...]:
+    return (PodSet("main", 1, dict.fromkeys(requests, 1), required_topology="rack"),)
+
+
+def test_a_pod_set_is_in_one_topology() -> None:
+    """Pods are put where one topology says: with flavors of two it can never be placed, and says so."""
+    made = racks("rows")
+    made.submit(workload("both", "q", 0, pod_sets=together("gpu", "cpu")))
+    result = made.cycle(SECOND)
+    assert result.reserved == []
+    (waits,) = result.pending
+    assert waits.reason is PendingReason.NO_MATCHING_FLAVOR
+    assert "needs one topology, its flavors have cpus of rows, gpus of racks" in waits.message
+    made.submit(workload("one", "q", 0, pod_sets=together("gpu")))
+    assert started(made) == ["one"]
+    made = racks("racks")
+    made.submit(workload("both", "q", 0, pod_sets=together("gpu", "cpu")))
+    assert started(made) == ["both"]

@@ -75,10 +75,10 @@ def test_what_is_left_out_has_kueues_defaults() -> None:
     [
         ({"resourceGroup": []}, "ClusterQueue.spec.resourceGroup", "did you mean resourceGroups"),
         ({"preemption": {"reclaimInCohort": "Any"}}, "ClusterQueue.spec.preemption.reclaimInCohort", "did you mean reclaimWithinCohort"),
-        ({"resourceGroups": [{"flavors": [{"name": "a", "resources": [{"name": "cpu", "nominal": 1}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominal", "did you mean nominalQuota"),
+        ({"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": [{"name": "cpu", "nominal": 1}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominal", "did you mean nominalQuota"),
         ({"xyzzy": 1}, "ClusterQueue.spec.xyzzy", "unknown field"),
         ({"queueingStrategy": "FIFO"}, "ClusterQueue.spec.queueingStrategy", "is not one of BestEffortFIFO, StrictFIFO"),
-        ({"resourceGroups": [{"flavors": [{"name": "a", "resources": [{"name": "cpu", "nominalQuota": "1 Gi"}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota", "is not a quantity"),
+        ({"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": [{"name": "cpu", "nominalQuota": "1 Gi"}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota", "is not a quantity"),
         ({"resourceGroups": {}}, "ClusterQueue.spec.resourceGroups", "expected a list"),
         ({"cohort": 7}, "ClusterQueue.spec.cohort", "expected text"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.testing.traces import Verdict, main, records, run_line
+from queuecontroller.testing.traces import Outcome, Verdict, main, records, run_line
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "conformance"
 FOLDER = Path(os.environ.get("SLUICE_CONFORMANCE") or BESIDE) / "traces"
@@ -136,3 +136,18 @@ def test_the_exit_status_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "none.jsonl").write_text("[]\n", encoding="utf-8")
     assert main([str(tmp_path / "none.jsonl")]) == 2
     assert "cannot be used" in capsys.readouterr().err
+
+
+def test_a_slice_that_a_larger_one_takes_the_place_of_ends_then_and_not_again() -> None:
+    record = copy.deepcopy(RECORD)
+    larger = job("larger", 3, 4, "2")
+    name = "kueue.x-k8s.io/workload-slice-replacement-for"
+    larger["object"]["metadata"]["annotations"] = {name: "default/small"}
+    record["scenario"]["workloads"] = [job("small", 1, 5, "1"), larger]
+    record["kueue"]["trace"] = [
+        admitted(1, "small"),
+        {"t": 3, "op": "F", "w": "small"},
+        admitted(3, "larger"),
+        {"t": 7, "op": "F", "w": "larger"},
+    ]
+    assert run_line(record) == Outcome(Verdict.EQUAL)

@@ -13,14 +13,14 @@ from packaging.requirements import Requirement
 from tests.places import REPO
 from tests.supply.scripts import script
 
-lock, audit = script("lock"), script("audit")
+lock, audit, index = script("lock"), script("audit"), script("package_index")
 LOCKED = lock.locked(lock.LOCK.read_text())
 
 
 def test_everything_that_is_asked_for_is_there_in_a_version_that_fits() -> None:
     for text in lock.wanted():
         requirement = Requirement(text)
-        version, _ = LOCKED[lock.name_of(text)]
+        version, _ = LOCKED[index.name_of(text)]
         assert requirement.specifier.contains(version), text
 
 
@@ -96,7 +96,7 @@ def test_pip_refuses_a_file_of_another_hash(tmp_path: Path) -> None:
     ],
 )
 def test_files_of_a_version_are_told_from_those_of_others(file: str, is_it: bool) -> None:
-    assert lock.is_of(file, "a-b", "1.2") is is_it
+    assert index.is_of(file, "a-b", "1.2") is is_it
 
 
 def test_what_is_installed_beside_the_list_is_named() -> None:
@@ -158,3 +158,20 @@ def test_a_bill_that_does_not_fit_what_is_installed_is_told(tmp_path: Path) -> N
     assert audit.bill_differences(bill, tmp_path) == ["sluice-queue is not installed"]
     bill["components"][0]["version"] = "2.0"
     assert "sluice-sim is 1.0, the bill has 2.0" in audit.bill_differences(bill, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ("", None),
+        ("global.cert='/a'", None),
+        ("global.index-url='https://one.example/simple/'", "https://one.example/simple"),
+        (
+            "global.index-url='https://one.example/simple'\n:env:.index-url='https://two.example/s'",
+            "https://two.example/s",
+        ),
+    ],
+    ids=["none", "other settings", "a file's", "the environment before a file"],
+)
+def test_the_index_is_the_one_that_pip_is_told(settings: str, address: str | None) -> None:
+    assert index.address(settings) == address

@@ -65,33 +65,34 @@ SIM_API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *param, CUexecAffinity
 	return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
+/* NULL = the current one. Left again with cuCtxPopCurrent_v2(). */
+static CUresult enter(CUcontext context)
+{
+	context = context ? context : sim_current();
+	return SIM_HANDLE(context, SIM_TAG_CONTEXT) ? cuCtxPushCurrent_v2(context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 /* A context's operations run in the order of their submission: its legacy stream is as good as all of them. */
 SIM_API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
 	SIM_CALL();
-	context = context ? context : sim_current();
-	if (!SIM_HANDLE(context, SIM_TAG_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	CUresult r = cuCtxPushCurrent_v2(context);
+	CUresult r = enter(context);
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = cuEventRecord(event, CU_STREAM_LEGACY);
-	cuCtxPopCurrent_v2(NULL);
+	if (r == CUDA_SUCCESS) {
+		r = cuEventRecord(event, CU_STREAM_LEGACY);
+		cuCtxPopCurrent_v2(NULL);
+	}
 	return r;
 }
 
 SIM_API CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
 {
 	SIM_CALL();
-	context = context ? context : sim_current();
-	if (!SIM_HANDLE(context, SIM_TAG_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	CUresult r = cuCtxPushCurrent_v2(context);
+	CUresult r = enter(context);
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = cuStreamWaitEvent(CU_STREAM_LEGACY, event, 0);
-	cuCtxPopCurrent_v2(NULL);
+	if (r == CUDA_SUCCESS) {
+		r = cuStreamWaitEvent(CU_STREAM_LEGACY, event, 0);
+		cuCtxPopCurrent_v2(NULL);
+	}
 	return r;
 }

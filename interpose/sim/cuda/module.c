@@ -2,29 +2,11 @@
 /* Modules and libraries: loading an image, and finding kernels in it. Its variables are variable.c's. */
 #include "interpose/sim/cuda/module.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "interpose/sim/cuda/fat.h"
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-void sim_module_lock(void)
-{
-	pthread_mutex_lock(&mutex);
-}
-
-void sim_module_unlock(void)
-{
-	pthread_mutex_unlock(&mutex);
-}
-
-uint32_t sim_architecture(const struct sim_model *model)
-{
-	return model->cc_major * 10 + model->cc_minor;
-}
 
 /* `context` NULL: a library. */
 static CUresult make(struct CUctx_st *context, const void *code, struct CUmod_st **ret_module)
@@ -117,6 +99,7 @@ SIM_API CUresult cuModuleUnload(CUmodule module)
 	for (struct CUfunc_st *f = module->functions, *next; f; f = next) {
 		next = f->next;
 		f->tag = 0;
+		free(f->state);
 		free(f);
 	}
 	sim_image_free(module->image);

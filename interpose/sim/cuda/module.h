@@ -6,10 +6,14 @@
 #include "interpose/sim/cuda/image.h"
 #include "interpose/sim/object.h"
 
+/* module_lock.c */
 void sim_module_lock(void);
 void sim_module_unlock(void);
 /* Compute capability as images name it: 90. */
-uint32_t sim_architecture(const struct sim_model *model);
+static inline uint32_t sim_architecture(const struct sim_model *model)
+{
+	return model->cc_major * 10 + model->cc_minor;
+}
 /* function.c: what a fresh function says of itself. */
 void sim_function_attributes(struct CUfunc_st *function);
 /* variable.c: gives back what its variables take. */

@@ -28,10 +28,11 @@ SIM_API CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *context, CUg
 }
 
 /* Edges of the simulated driver have no data: every one is a full dependency, which is all zeros. */
-static void full(CUgraphEdgeData *data, size_t count)
+static CUresult with_data(CUresult r, CUgraphEdgeData *data, const size_t *count)
 {
-	for (size_t i = 0; data && i < count; i++)
+	for (size_t i = 0; r == CUDA_SUCCESS && data && i < *count; i++)
 		data[i] = (CUgraphEdgeData){ 0 };
+	return r;
 }
 
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
@@ -54,33 +55,21 @@ CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size
 SIM_API CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data,
                                     size_t *count)
 {
-	CUresult r = cuGraphGetEdges(graph, from, to, count);
-
-	if (r == CUDA_SUCCESS)
-		full(data, *count);
-	return r;
+	return with_data(cuGraphGetEdges(graph, from, to, count), data, count);
 }
 
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *list, size_t *count);
 SIM_API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *list, CUgraphEdgeData *data,
                                                size_t *count)
 {
-	CUresult r = cuGraphNodeGetDependencies(node, list, count);
-
-	if (r == CUDA_SUCCESS)
-		full(data, *count);
-	return r;
+	return with_data(cuGraphNodeGetDependencies(node, list, count), data, count);
 }
 
 CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *list, size_t *count);
 SIM_API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *list, CUgraphEdgeData *data,
                                                  size_t *count)
 {
-	CUresult r = cuGraphNodeGetDependentNodes(node, list, count);
-
-	if (r == CUDA_SUCCESS)
-		full(data, *count);
-	return r;
+	return with_data(cuGraphNodeGetDependentNodes(node, list, count), data, count);
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *list, size_t count, unsigned flags);

@@ -11,6 +11,7 @@
 
 int main(int argc, char **argv)
 {
+	int step = 0, result;
 	long times;
 	char left[24], rest[16];
 	uint64_t at;
@@ -30,8 +31,15 @@ int main(int argc, char **argv)
 	*(void **)&retain = dlsym(library, "cuDevicePrimaryCtxRetain");
 	*(void **)&current = dlsym(library, "cuCtxSetCurrent");
 	*(void **)&alloc = dlsym(library, "cuMemAlloc_v2");
-	if (init(0) || retain(&context, 0) || current(context) || alloc(&at, strtoull(argv[3], NULL, 10))) {
-		printf("refused with %ld left\n", times);
+	result = init(0);
+	if (!result && ++step)
+		result = retain(&context, 0);
+	if (!result && ++step)
+		result = current(context);
+	if (!result && ++step)
+		result = alloc(&at, strtoull(argv[3], NULL, 10));
+	if (result) {
+		printf("refused step %d with %d, %ld left\n", step, result, times);
 		return 4;
 	}
 	if (times > 0) {

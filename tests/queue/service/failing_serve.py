@@ -1,7 +1,7 @@
-"""`sluice-queue serve` that kills itself with SIGKILL at one step: SLUICE_QUEUE_FAILPOINT=LABEL:before|after.
+"""`sluice-queue serve` that kills itself with SIGKILL at one step: SLUICE_QUEUE_FAILPOINT=LABEL:before|staged|after.
 
-LABEL is that of a transaction (see `Change.label`). `before`: nothing of it is on the disk; `after`: it is on the disk
-and nobody has heard of it. Only transactions that change something count.
+LABEL is one of a transaction's (see `Change.label`). `before`: nothing of it is on the disk; `staged`: its rows were
+handed over and not committed; `after`: it is on the disk and nobody has heard of it. Only transactions that change something count.
 """
 
 from __future__ import annotations
@@ -22,15 +22,22 @@ class FailingStore(SqliteStore):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._label, _, self._when = os.environ.get("SLUICE_QUEUE_FAILPOINT", "").partition(":")
+        self._mine = False
 
-    def commit(self, change: Change) -> None:
-        mine = change.label == self._label and (
+    def stage(self, change: Change) -> None:
+        self._mine = self._label in change.label.split("+") and bool(
             change.workloads or change.assignments or change.nodes
         )
-        if mine and self._when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().commit(change)
-        if mine and self._when == "after":
+        self._stop("before")
+        super().stage(change)
+        self._stop("staged")
+
+    def sync(self) -> None:
+        super().sync()
+        self._stop("after")
+
+    def _stop(self, when: str) -> None:
+        if self._mine and self._when == when:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -12,7 +12,7 @@ import contextlib
 import copy
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from queuecontroller.adapters.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.config import Settings
 from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.records import StoreLost
+from queuecontroller.service.applying import at_once
 from queuecontroller.service.catalogue import Identity
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.submission import Refused
@@ -117,6 +118,8 @@ def plain(name: str, epoch: int) -> Any:
         "WatchDecisionsRequest": {"node": "n1", "epoch": epoch},
         "Confirmation": {"node": "n1", "epoch": epoch, "state": 2, "workload": "team-a/honest"},
         "ReleaseNotice": {"node": "n1", "epoch": epoch, "workload": "team-a/honest"},
+        "NodeNews": {"node": "n1", "epoch": epoch},
+        "FollowWaitingRequest": {"node": "n1", "epoch": epoch, "workloads": ["team-a/honest"]},
         "ApplyRequest": {},
         "SubmitRequest": {"namespace": "team-a", "queue": "q", "ask": {"gpus": 1, "memory_ppm": 1, "share_ppm": 1}},
         "ObjectRef": here,
@@ -146,14 +149,22 @@ class Service:
     def call(self, service: str, name: str, raw: bytes) -> str:
         """The status, as a caller would get it. Raises what would be a defect."""
         method = WIRE.methods(service)[name]
-        own = {"WatchDecisions": "_watch", "GetServer": "_server"}.get(name, f"_{name.lower()}")
+        special = {
+            "WatchDecisions": "_watch",
+            "GetServer": "_server",
+            "FollowWaiting": "_follow_waiting",
+        }
+        own = special.get(name, f"_{name.lower()}")
         try:
             request = _read(method, raw)
             call = getattr(self.apis[service], own)
             if method.streams:
                 asyncio.run(_first(call, request))
             else:
-                call(request, EVERYBODY).SerializeToString()
+                answer = call(request, EVERYBODY)
+                answer = at_once(answer) if isinstance(answer, Generator) else answer
+                answer.SerializeToString()
+                self.shell.writer.flush()
         except Exception as error:
             found = status_of(error)
             if found is None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.pond import Pond
 
+from .callers import WIRE
 from .puppet import Puppet, until
 from .world import TEAMS
 
@@ -18,7 +22,7 @@ FAILING = (sys.executable, "-m", "tests.queue.service.failing_serve")
 STEPS = [
     f"{label}:{when}"
     for label in ("connect", "submit", "cycle", "confirm", "release")
-    for when in ("before", "after")
+    for when in ("before", "staged", "after")
 ]
 
 
@@ -151,3 +155,74 @@ def test_a_withdrawn_wait_leaves_the_line(pond: Pond) -> None:
             await until("it is gone", lambda: pond.workloads() == [])
 
     asyncio.run(scene())
+
+
+def submission(token: str) -> bytes:
+    ask = WIRE.GpuAsk(gpus=1, memory_bytes=1 << 30, share_ppm=10_000)
+    raw: bytes = WIRE.SubmitRequest(
+        namespace="team-a", queue="q", ask=ask, token=token
+    ).SerializeToString()
+    return raw
+
+
+async def submit_until_killed(pond: Pond, tokens: Iterator[str], after: int) -> dict[str, str]:
+    """Many at once, until the controller was killed in the middle; the workloads of those that were answered."""
+    answered: dict[str, str] = {}
+    killed = asyncio.Event()
+
+    async def client() -> None:
+        # Connections of their own: what one call says must not depend on how others fare.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(pond.address, options=options) as channel:
+            call = channel.unary_unary(
+                "/sluice.v1.Queues/Submit", response_deserializer=WIRE.WorkloadStatus.FromString
+            )
+            while not killed.is_set():
+                token = next(tokens)
+                try:
+                    status = await call(submission(token), timeout=60)
+                except grpc.RpcError:
+                    assert killed.is_set(), "nothing fails before"
+                    return
+                answered[token] = status.workload
+                if len(answered) == after:
+                    killed.set()
+                    await asyncio.to_thread(pond.kill)
+
+    await asyncio.gather(*(client() for _ in range(25)))
+    return answered
+
+
+def test_every_submission_that_was_answered_is_there_after_a_kill_under_load(pond: Pond) -> None:
+    """Steps of many share a transaction, and an answer may come only after it."""
+    pond.start()
+    pond.apply(TEAMS)
+    numbers = itertools.count()
+    asked: list[str] = []
+
+    def tokens() -> Iterator[str]:
+        for number in numbers:
+            asked.append(f"t{number}")
+            yield asked[-1]
+
+    answered: dict[str, str] = {}
+    for after in (7, 61, 150):
+        answered |= asyncio.run(submit_until_killed(pond, tokens(), after))
+        pond.start()
+        there = {f"team-a/{one['metadata']['name']}" for one in pond.workloads()}
+        assert set(answered.values()) <= there, "answered and gone"
+        assert len(there) <= len(asked)
+    assert len(set(answered.values())) == len(answered)
+    metrics = pond.http("/metrics")[1]
+    assert "sluice_queue_steps_total" in metrics
+
+    async def again() -> dict[str, str]:
+        async with grpc.aio.insecure_channel(pond.address) as channel:
+            call = channel.unary_unary(
+                "/sluice.v1.Queues/Submit", response_deserializer=WIRE.WorkloadStatus.FromString
+            )
+            return {token: (await call(submission(token))).workload for token in asked}
+
+    found = asyncio.run(again())
+    assert {token: found[token] for token in answered} == answered, "a token is one submission"
+    assert len(pond.workloads()) == len(asked), "and none was taken twice"

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from queuecontroller.engine.decisions import Preempted
+from queuecontroller.engine.model import PreemptionReason
 from queuecontroller.records import Desired, GpuAsk, OnPreemption
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.submission import Refused, Submission
@@ -349,3 +351,27 @@ def test_position_and_estimate() -> None:
     world.step("hold", lambda book, now: book.hold(queue, False, now))
     held = world.status(waiting[0])
     assert (held.message, held.estimate_s) == ("ClusterQueue a is stopped (Hold)", None)
+
+
+def test_two_that_preempt_each_other_again_and_again_are_told_of() -> None:
+    world = World(ONE_EACH)
+    world.connect()
+    low, high = world.submit("a"), world.submit("a", priority_class="urgent")
+    borrowed = world.submit("b")
+    engine = world.book.engine
+    for _ in range(2):  # as earlier: the ordinary rules let no two do it for long
+        engine._yielding.preempted(low, high)
+        engine._yielding.preempted(high, low)
+    for key in (low, high, borrowed):
+        assert not [one for one in world.store.events(f"Workload/{key}", 99) if "Turns" in one.kind]
+    holder, waiter = (low, high) if world.used("a") and world.told(low) else (high, low)
+    info = engine.holding(holder)
+    pending = engine.pending["a"].get(waiter) or engine.holding(waiter)
+    assert info is not None
+    assert pending is not None
+    decision = Preempted(info, PreemptionReason.IN_CLUSTER_QUEUE, pending)
+    engine._yielding.preempted(holder, waiter)
+    world.step("cycle", lambda book, now: book.workloads._preempt(decision, now))
+    (event,) = [e for e in world.store.events(f"Workload/{holder}", 99) if "Turns" in e.kind]
+    assert f"preempted for {waiter}: the two have preempted each other 5 times" in event.text
+    assert world.book.workloads.figures.preemption_turns == {"a": 1}

@@ -20,6 +20,8 @@ from nodeagent.queue_ports import (
     Desired,
     Fence,
     LinkLost,
+    NotOffered,
+    QueueStatus,
     Usage,
     Welcome,
     Work,
@@ -64,8 +66,14 @@ class Controller:
                 raise LinkLost("cut")
             yield news.result()
 
-    async def tell(self, fence: Fence, work: Work) -> bool:
-        return True
+    async def follow_waiting(
+        self, fence: Fence, workloads: Sequence[str]
+    ) -> AsyncIterator[list[QueueStatus]]:
+        raise NotOffered("not here")
+        yield []
+
+    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+        return [True] * len(works)
 
     async def close(self) -> None:
         pass

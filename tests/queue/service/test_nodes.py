@@ -9,8 +9,10 @@ from queuecontroller.service.book import BookSettings
 from queuecontroller.service.node_desk import Said
 from queuecontroller.service.nodes import Held, StaleEpoch, Superseded
 from queuecontroller.service.seals import Fence
+from queuecontroller.service.status import Status, Views
+from queuecontroller.service.waiting_room import PLACES, WaitingRoom
 
-from .world import SECOND, World, gpu
+from .world import SECOND, TEAMS, World, gpu
 
 
 def test_a_confirmation_twice_changes_nothing() -> None:
@@ -271,3 +273,37 @@ def test_nobody_speaks_before_connecting() -> None:
     said = Said("n9", 1, "team-a/x", "", "u", 1)  # type: ignore[arg-type]
     with pytest.raises(StaleEpoch):
         world.step("confirm", lambda book, now: book.desk.release(said, True, now))
+
+
+def test_a_node_hears_of_its_own_that_wait_and_of_others_no_more_than_of_what_is_gone() -> None:
+    world = World(TEAMS.replace("nominalQuota: 2", "nominalQuota: 0"))
+    world.connect("n1")
+    mine, other = world.submit(node="n1"), world.submit(node="n2")
+    room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
+    for key in (mine, other):
+        room.tell(key)
+    found = {one.workload: one for one in room.news(world.now_ns)}
+    assert (found[mine].phase, found[mine].position) == ("Pending", 1)
+    assert found[other] == Status(other), "not even that it is there"
+    assert room.news(world.now_ns) == [], "nothing is new"
+    world.step("delete", lambda book, now: book.delete(("Workload", *mine.split("/")), "", now))
+    room.tell_gone(mine)
+    assert [(one.workload, one.phase) for one in room.news(world.now_ns)] == [(mine, "Deleted")]
+    room.tell_gone(mine)
+    assert room.news(world.now_ns) == []
+
+
+def test_places_of_many_who_wait_are_renewed_in_turn() -> None:
+    world = World(TEAMS.replace("nominalQuota: 2", "nominalQuota: 0"))
+    keys = [world.submit(node="n1") for _ in range(2 * PLACES + 1)]
+    room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
+    for key in keys:
+        room.tell(key)
+    assert len(room.news(world.now_ns)) == len(keys)
+    world.book.delete(("Workload", *keys[0].split("/")), "", world.now_ns)
+    room.tell_gone(keys[0])
+    told: list[int] = []
+    for looks in range(3):
+        told.append(len(room.news(world.now_ns)))
+        assert told[looks] <= PLACES + 1
+    assert sum(told) == len(keys), "everybody has heard of the new place, each once"

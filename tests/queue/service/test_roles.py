@@ -114,6 +114,8 @@ CASES = [
     Case("watch", "QueueNodes/WatchDecisions", Act.SESSION, lambda c: message("WatchDecisionsRequest", node="n1", epoch=1 << 40)),
     Case("confirm", "QueueNodes/Confirm", Act.SESSION, lambda c: message("Confirmation", node="n1", state=2, workload="team-a/job")),
     Case("release", "QueueNodes/Release", Act.SESSION, lambda c: message("ReleaseNotice", node="n1", workload="team-a/job")),
+    Case("tell", "QueueNodes/Tell", Act.SESSION, lambda c: message("NodeNews", node="n1", items=[{"release": {"workload": "team-a/job"}}])),
+    Case("follow all", "QueueNodes/FollowWaiting", Act.SESSION, lambda c: message("FollowWaitingRequest", node="n1", epoch=1 << 40)),
     Case("submit", "Queues/Submit", Act.SUBMIT, lambda c: submit(), ITSELF),
     Case("submit there", "Queues/Submit", Act.SUBMIT, lambda c: submit(node="n1", user=c.user), lambda c: Target(nodes=frozenset({"n1"}))),
     Case("submit as ann", "Queues/Submit", Act.SUBMIT_AS, lambda c: submit(node="n1", user="ann"), lambda c: Target(nodes=frozenset({"n1"}))),

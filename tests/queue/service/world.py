@@ -103,9 +103,16 @@ class MemoryStore:
     held: Snapshot = field(default_factory=lambda: Snapshot("cluster", 1, 0, seal_key=b"k" * 32))
     lines: list[Event] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    _staged: Change = field(default_factory=lambda: Change(""))
 
     def load(self) -> Snapshot:
         return deepcopy(self.held)
+
+    def stage(self, change: Change) -> None:
+        self._staged = change
+
+    def sync(self) -> None:
+        self.commit(self._staged)
 
     def commit(self, change: Change) -> None:
         self.labels.append(change.label)

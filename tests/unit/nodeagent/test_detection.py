@@ -71,6 +71,13 @@ def test_an_unregistered_user_is_told_after_its_grace_and_two_looks() -> None:
     assert raised(at(0, users=users), at(1), at(2, users=users)) == [], "not two in a row"
 
 
+def test_a_full_grant_whose_managed_memory_may_lie_beyond_is_not_accused_of_it() -> None:
+    seen: dict[str, object] = {"users": (user(TENANT, gib=6),), "grants": (sight(),)}
+    assert [rule for _, rule in raised(*every(20, 1.0, lambda n: seen))] == [Rule.MEMORY]
+    seen["grants"] = (sight(beyond=True),)
+    assert raised(*every(20, 1.0, lambda n: seen)) == []
+
+
 @pytest.mark.parametrize(
     "one",
     [user(TENANT), replace(user(STRANGER, registered=False), exempt=True)],

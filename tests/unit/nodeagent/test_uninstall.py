@@ -15,8 +15,8 @@ import pytest
 
 from nodeagent.adapters import left_on_node
 from nodeagent.cli.session import Failed
-from nodeagent.cli.uninstall import COUNTED, end_agents, end_nodes
-from sluicecommon.kubernetes.errors import ApiRefused
+from nodeagent.cli.uninstall import COUNTED, end_agents, end_nodes, end_test, patiently
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import DAEMON_SETS, NODES, PODS, Resource
 
 
@@ -33,7 +33,12 @@ class FakeApi:
         limits = facts.pop("limits", {})
         self.pods.append(
             {
-                "metadata": {"name": name, "namespace": "team", "labels": facts.pop("labels", {})},
+                "metadata": {
+                    "name": name,
+                    "namespace": "team",
+                    "labels": facts.pop("labels", {}),
+                    **facts.pop("metadata", {}),
+                },
                 "spec": {
                     "nodeName": node,
                     "containers": [{"resources": {}}, {"resources": {"limits": limits}}],
@@ -77,6 +82,12 @@ class FakeApi:
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", uid: str = ""
     ) -> dict[str, Any]:
+        if resource is PODS:
+            gone = [pod for pod in self.pods if pod["metadata"]["name"] == name]
+            if not gone:
+                raise ApiRefused(404, "NotFound", name)
+            self.pods.remove(gone[0])
+            return gone[0]
         return self.daemonsets.pop(name)
 
     async def list_page(
@@ -160,6 +171,15 @@ def test_agents_end_and_their_pods_are_waited_for() -> None:
     assert agents(api) == ["sluice/agent is gone already"], "twice is no error"
 
 
+def test_the_pod_of_helm_test_goes_first_and_need_not_be_there() -> None:
+    api = FakeApi()
+    api.pod("sluice-test", limits={"nvidia.com/gpu": "1"})
+    api.pod("train", phase="Succeeded")
+    asyncio.run(end_test(api, "team", "sluice-test"))
+    asyncio.run(end_test(api, "team", "sluice-test"))
+    assert [pod["metadata"]["name"] for pod in api.pods] == ["train"]
+
+
 def test_pods_that_use_gpus_keep_the_agents() -> None:
     api = FakeApi()
     api.daemonset("agent")
@@ -169,6 +189,47 @@ def test_pods_that_use_gpus_keep_the_agents() -> None:
     with pytest.raises(Failed, match=r"12 pods use GPUs of Sluice: team/train-00, .* and 2 more"):
         agents(api)
     assert "agent" in api.daemonsets
+
+
+def test_pods_that_end_already_are_waited_for_and_named_when_they_do_not() -> None:
+    api = FakeApi()
+    api.daemonset("agent")
+    api.pod("ends", limits={"nvidia.com/gpu": "1"}, metadata={"deletionTimestamp": "now"})
+    with pytest.raises(Failed, match="1 pods use GPUs of Sluice: team/ends"):
+        agents(api, looks=3)
+    api.looks_until_gone = 2
+
+    async def it_has_ended() -> bool:
+        api.pods.clear()
+        return False
+
+    said: list[str] = []
+    asyncio.run(end_agents(api, "sluice", "agent", "nvidia.com/gpu", it_has_ended, said.append))
+    assert said == ["the agents have ended"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "looks", "looks_for_rights", "tries"),
+    [
+        (ApiAway("nobody answers"), 3, 0, 4),
+        (ApiRefused(403, "Forbidden", "no rights yet"), 0, 3, 4),
+        (ApiRefused(422, "Invalid", "never"), 3, 3, 1),
+    ],
+)
+def test_a_step_is_done_again_until_the_api_server_knows_our_rights(
+    trouble: Exception, looks: int, looks_for_rights: int, tries: int
+) -> None:
+    done: list[str] = []
+
+    async def step() -> None:
+        done.append("tried")
+        raise trouble
+
+    with pytest.raises(type(trouble)):
+        asyncio.run(
+            patiently(step, late_after(looks), late_after(looks_for_rights), lambda line: None)
+        )
+    assert len(done) == tries
 
 
 def test_agents_that_do_not_end_are_named() -> None:

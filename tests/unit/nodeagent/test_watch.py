@@ -43,6 +43,8 @@ OTHER_POD = "1b4e28ba-2fa1-11d2-883f-000000000002"
 CGROUP = f"/kubepods/pod{POD}/c1"
 OTHER_CGROUP = f"/kubepods/pod{OTHER_POD}/c2"
 
+RULES = SimpleNamespace(managed_beyond=False)
+
 
 @dataclass
 class World:
@@ -68,7 +70,7 @@ class World:
     processes: Any = None
 
     def __post_init__(self) -> None:
-        self.book, self.processes = SimpleNamespace(grants=self.grants), self
+        self.book, self.processes = SimpleNamespace(grants=self.grants, rules=RULES), self
 
     def add(self, pid: int, cgroup: str = "/", pod: str = "", uid: int = 1000, program: str = "/x") -> None:  # fmt: skip
         self.facts[pid] = ProcessFacts(pid, pid * 10, uid, program, cgroup, pod, ((1, 1),))

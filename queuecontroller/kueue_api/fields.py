@@ -1,0 +1,172 @@
+"""What a row of the table can say: a field's type, its bounds, in which versions it is, and what it
+means.
+
+A row is read twice: by the manifest reader, which tells a mistake in words, and by `crds.py`, which
+writes the schema by which the API server refuses the same. So both know the same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+
+class Version(StrEnum):
+    V1ALPHA1 = "v1alpha1"
+    V1ALPHA2 = "v1alpha2"
+    V1BETA1 = "v1beta1"
+    V1BETA2 = "v1beta2"
+
+
+STORED: Final = Version.V1BETA2
+OLD: Final = frozenset({Version.V1ALPHA2, Version.V1BETA1})
+"""Those that have v1beta1's fields. Only ClusterQueue is served as v1alpha2: manifests of that time
+that have a ClusterQueue's fields as v1beta1 knew them are still about."""
+NEW: Final = frozenset({Version.V1BETA2})
+EVERY: Final = OLD | NEW
+
+NAME: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""Of an object, as Kubernetes has it (a DNS subdomain)."""
+LABEL_KEY: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
+)
+WHAT: Final = {
+    NAME: "a name: lowercase letters, digits, '-' and '.', a letter or digit at both ends",
+    LABEL_KEY: "a label's key, such as example.com/pool",
+}
+"""Patterns in words, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    pattern: str = ""
+    longest: int = 0
+    """0: no bound of its own."""
+    choices: tuple[str, ...] = ()
+    old_choices: tuple[str, ...] = ()
+    """Those that only the old versions have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    least: int = -(1 << 31)
+    most: int = (1 << 31) - 1
+    wide: bool = False
+    """64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A quantity as Kubernetes writes it, 0 or more."""
+
+    auto: bool = False
+    """The word `auto` is taken as well: what the nodes have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """Kubernetes' own, and larger than all the rest together: stored as it is. What queueing reads
+    in it is checked by the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a schema cannot say, in CEL."""
+
+    expression: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    of: Mapping[str, Field]
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    item: Type
+    most: int
+    """Entries."""
+    least: int = 0
+    keys: tuple[str, ...] = ()
+    """Fields that tell the entries apart: no two are equal in them."""
+    unique: bool = False
+    """Of values: none is given twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    item: Type
+    most: int
+
+
+Type: TypeAlias = Text | Whole | Flag | Amount | Time | PodTemplate | Fields | ListOf | MapOf
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    text: str
+    """What it means, for `kubectl explain`."""
+    type: Type
+    required: bool = False
+    versions: frozenset[Version] = EVERY
+    default: object = None
+    old_default: object = None
+    """Where the old versions say it otherwise."""
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of `kubectl get`."""
+
+    name: str
+    path: str
+    text: str
+    type: str = "string"
+    wide: bool = False
+    """With `-o wide` only."""
+    old_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    plural: str
+    text: str
+    fields: Fields
+    """All but apiVersion, kind and metadata."""
+    short_names: tuple[str, ...] = ()
+    namespaced: bool = False
+    versions: tuple[Version, ...] = (Version.V1BETA1, Version.V1BETA2)
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def has_status(self) -> bool:
+        return "status" in self.fields.of
+
+
+def fields(*rules: Rule, **of: Field) -> Fields:
+    return Fields(of, rules)
+
+
+def choices(kind: type[StrEnum], *only: StrEnum, old: tuple[str, ...] = ()) -> Text:
+    """The engine's own values, or some of them."""
+    return Text(choices=tuple(str(one) for one in (only or kind)), old_choices=old)
+
+
+AGE: Final = Column("Age", ".metadata.creationTimestamp", "Time since it was created", "date")
