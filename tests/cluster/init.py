@@ -140,10 +140,11 @@ def _mounted(kind: str, place: str, options: str) -> None:
 
 
 def _network(settings: dict[str, Any]) -> None:
-    """A bridge for the pods' network plugin; no way out of it."""
+    """A bridge for the pods' network plugin; no way out of it. Without an address of its own it takes the lowest of the
+    pods' that come and go, and a pod that knows the one before answers nobody until its neighbour table has aged."""
     for command in (
         "link set lo up",
-        "link add cni0 type bridge",
+        "link add cni0 address 02:00:00:00:00:01 type bridge",
         f"addr add {settings['node_ip']}/24 dev cni0",
         "link set cni0 up",
     ):
