@@ -42,7 +42,7 @@ class Figures:
             "double_grants": len(self.double),
             "devices_back_p99_s": percentile(self.devices_back_s, 99),
             "devices_back_samples": len(self.devices_back_s),
-            "kubernetes_versions": self.versions,
+            "kubernetes_versions": list(dict.fromkeys(self.versions)),
             **self.more,
         }
 
