@@ -17,6 +17,8 @@ from tests.node import until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 MARGIN = 0.03
 MEASURED_S = 6.0
+CONTEXT_BYTES = 300 << 20
+"""Less than what any simulated card's context takes."""
 WHOLE_MIB = 70000
 """More than half of a card, so that two of them cannot be on one."""
 
@@ -55,6 +57,11 @@ def test_two_pods_on_one_gpu_have_the_shares_they_asked_for(lab: Lab, figures: F
     }
     assert len(cards) == 1, "what fits onto one card is packed there"
     measure(lab, {"third": 0.3, "rest": 0.6}, figures)
+    # NVML names their processes by the node's pids: so their contexts are charged, and nobody is taken for a stranger.
+    for labels in (one for n, one, _ in lab.metrics() if n == "sluice_grant_info"):
+        used = lab.metric("sluice_grant_memory_used_bytes", grant=labels["grant"]) or 0
+        assert used >= CONTEXT_BYTES, labels["name"]
+    assert (lab.metric("sluice_detections_total") or 0) == 0
 
 
 def test_a_program_is_shown_its_grant_and_can_take_no_more(lab: Lab) -> None:
