@@ -1,0 +1,80 @@
+"""What users submit to be queued, and what has to be done about it: no I/O, no clock.
+
+`framework_of` says of which kind a document is; `reconcile` compares a job with its Workload and
+says what is to be done; `start_patch` and `stop_patch` are how it is let run and stopped. Whatever
+cannot be read raises the reader's ManifestError, and nothing else.
+"""
+
+from .reconcile import (
+    Action,
+    CreateWorkload,
+    DeleteWorkload,
+    FinishWorkload,
+    Refuse,
+    ReleaseQuota,
+    ResetStartTime,
+    Restore,
+    SetPodsReady,
+    Setting,
+    Start,
+    Suspend,
+    UpdateReclaimable,
+    UpdateWorkload,
+    effective_queue,
+    is_managed,
+    reconcile,
+)
+from .slots import runtime_of
+from .starting import PodSetInfo, is_suspended, queue_of, start_patch, stop_patch
+from .state import Finished, finished, is_active, pods_ready, reclaimable
+from .table import Framework, Holding, framework_named, framework_of, frameworks
+from .workload import (
+    PriorityClass,
+    pod_sets,
+    prebuilt_of,
+    priority_class_of,
+    workload_name,
+    workload_of,
+)
+
+__all__ = [
+    "Action",
+    "CreateWorkload",
+    "DeleteWorkload",
+    "FinishWorkload",
+    "Finished",
+    "Framework",
+    "Holding",
+    "PodSetInfo",
+    "PriorityClass",
+    "Refuse",
+    "ReleaseQuota",
+    "ResetStartTime",
+    "Restore",
+    "SetPodsReady",
+    "Setting",
+    "Start",
+    "Suspend",
+    "UpdateReclaimable",
+    "UpdateWorkload",
+    "effective_queue",
+    "framework_named",
+    "framework_of",
+    "frameworks",
+    "finished",
+    "is_active",
+    "is_managed",
+    "is_suspended",
+    "pod_sets",
+    "pods_ready",
+    "prebuilt_of",
+    "priority_class_of",
+    "queue_of",
+    "reclaimable",
+    "reconcile",
+    "runtime_of",
+    "start_patch",
+    "stop_patch",
+    "workload_name",
+    "workload_of",
+]

@@ -1,0 +1,459 @@
+"""What has to be done about a job and its Workload, as they are: a list of actions, in order.
+
+Nothing is remembered between two calls. Each list is right for the two documents that it was made
+of; when they have changed, by these actions or by somebody else, the next call says what is left.
+Two of the same documents twice give the same list twice, and once all is as it should be, none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from queuecontroller.reader import ManifestError, Problem, Reader
+
+from . import names
+from .patches import ABSENT, Document, at, difference, same
+from .slots import Runtime
+from .starting import before_start, has_note, is_suspended, queue_of, stop_patch
+from .state import Finished, finished, is_active, pods_ready, reclaimable
+from .table import Framework, Holding
+from .workload import (
+    PriorityClass,
+    max_execution_s,
+    owner_reference,
+    pod_sets,
+    prebuilt_of,
+    priority_class_of,
+    workload_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWorkload:
+    """Of its spec and metadata, not its status."""
+
+    patch: dict[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """And take our finalizer from it, or nothing will come of it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWorkload:
+    """Its condition Finished becomes True."""
+
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseQuota:
+    """It was evicted and has no pods any more: its admission is taken from it, and it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReclaimable:
+    pods: dict[str, int]
+    """By pod set; those not named need all they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPodsReady:
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Patch the job with `start_patch` and what its admission gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    patch: dict[str, Any]
+    """Of the job."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """It is suspended already; its pods' templates get back what they were."""
+
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStartTime:
+    """Kubernetes lets nobody change the pods of a Job that has a start time."""
+
+    patch: dict[str, Any]
+    """Of the job's status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No Workload can be made of it: an event at the job, of reason ErrWorkloadCompose."""
+
+    problems: tuple[Problem, ...]
+
+
+Action: TypeAlias = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | FinishWorkload
+    | ReleaseQuota
+    | UpdateReclaimable
+    | SetPodsReady
+    | Start
+    | Suspend
+    | Restore
+    | ResetStartTime
+    | Refuse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is around a job and counts for it."""
+
+    without_queue: bool = False
+    """manageJobsWithoutQueueName, where its namespace is one of those selected."""
+    default_queue: bool = False
+    """Its namespace has a LocalQueue named `default`."""
+    parent_managed: bool = False
+    """It belongs to something that is queued itself, and follows that."""
+    runtime: Runtime = None
+    """What a TrainJob refers to."""
+    priority_of: Callable[[PriorityClass | None], int | None] = field(default=lambda named: None)
+    labels_to_copy: Sequence[str] = ()
+    longest_name: int = names.LONGEST_NAME
+
+
+ALONE: Final = Setting()
+
+
+def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) -> str:
+    """The LocalQueue that it waits in; empty: it names none, and has none by default."""
+    return queue_of(document) or (names.DEFAULT_QUEUE if around.default_queue else "")
+
+
+def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
+    """Whether it has to wait for quota."""
+    if around.parent_managed or not _own_cluster(fw, document) or _skipped(document):
+        return False
+    return bool(effective_queue(fw, document, around)) or around.without_queue
+
+
+def _own_cluster(fw: Framework, document: Document) -> bool:
+    """Another cluster runs what MultiKueue is told to: it is neither started nor stopped here."""
+    return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
+
+
+def _skipped(document: Document) -> bool:
+    """A RayJob that uses a RayCluster which is there already makes no pods of its own."""
+    if document.get("kind") != "RayJob":
+        return False
+    selector = at(document, ("spec", "clusterSelector"))
+    return isinstance(selector, Mapping) and bool(selector)
+
+
+def reconcile(
+    fw: Framework,
+    document: Document | None,
+    workload: Document | None,
+    around: Setting = ALONE,
+) -> list[Action]:
+    """For what is suspended by a field of its own; pods are in pods.py. Never raises: what cannot
+    be read is an action too."""
+    if fw.holding is not Holding.SUSPEND:
+        return []
+    if document is None:
+        return [DeleteWorkload("its job is gone")] if workload is not None else []
+    try:
+        return _Job(fw, document, workload, around).actions()
+    except ManifestError as error:
+        return [Refuse(error.problems)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    fw: Framework
+    document: Document
+    workload: Document | None
+    around: Setting
+
+    def actions(self) -> list[Action]:
+        if self.workload is None:
+            return self.without_workload()
+        return self.with_workload(self.workload)
+
+    @property
+    def suspended(self) -> bool:
+        return is_suspended(self.fw, self.document)
+
+    @property
+    def managed(self) -> bool:
+        return is_managed(self.fw, self.document, self.around)
+
+    @property
+    def deleted(self) -> bool:
+        return _present(at(self.document, ("metadata", "deletionTimestamp")))
+
+    def without_workload(self) -> list[Action]:
+        if self.deleted or finished(self.fw, self.document) or not self.managed:
+            return []
+        if not self.suspended:
+            return self.suspend("it has no Workload")
+        if has_note(self.document):
+            return self.restore()
+        if name := prebuilt_of(self.document):
+            what = f"the Workload {name} is not there"
+            return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, "create it"),))]
+        return [CreateWorkload(self.wanted())]
+
+    def with_workload(self, workload: Document) -> list[Action]:
+        done = finished(self.fw, self.document)
+        if _present(at(workload, ("metadata", "deletionTimestamp"))):
+            return self.with_deleted(done)
+        if holds(workload, "Finished"):
+            if done or self.suspended or self.deleted:
+                return []
+            return self.suspend("its Workload is finished")
+        if done:
+            return [FinishWorkload(done)]
+        if self.deleted:
+            return []
+        if self.suspended and not self.managed:
+            return [DeleteWorkload("it is not queued any more")]
+        prebuilt = bool(prebuilt_of(self.document))
+        if prebuilt and not _owned(workload, self.document):
+            return self.take_over(workload)
+        if not self.in_step(workload):
+            return self.out_of_step(workload, prebuilt)
+        if holds(workload, "Evicted"):
+            return self.evicted(workload)
+        if not holds(workload, "Admitted"):
+            if not self.suspended:
+                return self.suspend("its Workload is not admitted", workload)
+            if has_note(self.document):
+                return self.restore(workload)
+            return self.follow(workload)
+        if self.suspended:
+            return self.reset_start_time() or [Start()]
+        return self.report(workload)
+
+    def with_deleted(self, done: Finished | None) -> list[Action]:
+        """A Workload that is being deleted waits for us: nothing may run without quota."""
+        if self.suspended or self.deleted or done or not self.managed:
+            return [DeleteWorkload("it is being deleted")]
+        return self.suspend("its Workload is being deleted", self.workload)
+
+    def evicted(self, workload: Document) -> list[Action]:
+        if not self.suspended:
+            return self.suspend(_reason(workload, "Evicted"), workload)
+        if is_active(self.fw, self.document):
+            return []
+        made: list[Action] = []
+        if has_note(self.document):
+            made += self.restore(workload)
+        if holds(workload, "QuotaReserved"):
+            made.append(ReleaseQuota())
+        return made
+
+    def suspend(self, why: str, workload: Document | None = None) -> list[Action]:
+        patch = stop_patch(self.fw, self.document, _pod_sets_of(workload), self.around.runtime)
+        return [Suspend(patch, why)]
+
+    def restore(self, workload: Document | None = None) -> list[Action]:
+        if is_active(self.fw, self.document):
+            return []
+        if reset := self.reset_start_time():
+            return reset
+        patch = stop_patch(self.fw, self.document, _pod_sets_of(workload), self.around.runtime)
+        return [Restore(patch)] if patch else []
+
+    def reset_start_time(self) -> list[Action]:
+        started = _present(at(self.document, ("status", "startTime")))
+        if self.fw.name != "batch/job" or not started or is_active(self.fw, self.document):
+            return []
+        return [ResetStartTime({"status": {"startTime": None}})]
+
+    def wanted(self) -> dict[str, Any]:
+        was = before_start(self.document)
+        runtime = self.around.runtime
+        return workload_of(
+            self.fw,
+            was,
+            queue=effective_queue(self.fw, was, self.around),
+            priority=self.around.priority_of(priority_class_of(self.fw, was, runtime)),
+            labels_to_copy=self.around.labels_to_copy,
+            longest_name=self.around.longest_name,
+            runtime=runtime,
+        )
+
+    def take_over(self, workload: Document) -> list[Action]:
+        """A Workload that was made beforehand becomes the job's own."""
+        owners = at(workload, ("metadata", "ownerReferences"))
+        known = [one for one in owners if isinstance(one, Mapping)] if _is_list(owners) else []
+        if any(one.get("controller") is True for one in known):
+            if not self.suspended:
+                return self.suspend("its Workload is another job's", workload)
+            what = "the Workload belongs to another job"
+            fix = "name one that belongs to none"
+            return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, fix),))]
+        owner = owner_reference(self.fw, self.document)
+        labels = {names.JOB_UID: owner["uid"]}
+        patch = {"metadata": {"ownerReferences": [*known, owner], "labels": labels}}
+        return [UpdateWorkload(patch, "its job is there")]
+
+    def in_step(self, workload: Document) -> bool:
+        """Whether the Workload still stands for the pods of the job."""
+        mine = pod_sets(self.fw, before_start(self.document), self.around.runtime)
+        given = _pod_sets_of(workload)
+        fixed = has_note(self.document) or self.suspended
+        return len(mine) == len(given) and all(
+            _alike(one, other, fixed) for one, other in zip(mine, given, strict=True)
+        )
+
+    def out_of_step(self, workload: Document, prebuilt: bool) -> list[Action]:
+        if not self.suspended:
+            return self.suspend("its pods are not those of its Workload", workload)
+        if prebuilt:
+            what = "its pods are not those of the job"
+            return [FinishWorkload(Finished(False, "OutOfSync", what))]
+        if has_note(self.document):
+            return self.restore(workload)
+        if holds(workload, "QuotaReserved"):
+            return [DeleteWorkload("its pods are not those of the job any more")]
+        wanted = self.wanted()["spec"]["podSets"]
+        return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
+
+    def follow(self, workload: Document) -> list[Action]:
+        """While it waits, the Workload has the queue, priority and time limit that the job has
+        now."""
+        head = Reader(self.document).child("metadata")
+        longest_s = max_execution_s(head)
+        if head.problems:
+            raise ManifestError(head.problems)
+        if prebuilt_of(self.document) or holds(workload, "QuotaReserved"):
+            return []
+        named = priority_class_of(self.fw, self.document, self.around.runtime)
+        spec = at(workload, ("spec",))
+        known: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
+        wanted = {**known, "queueName": effective_queue(self.fw, self.document, self.around)}
+        for key, value in (
+            ("maximumExecutionTimeSeconds", longest_s),
+            ("priorityClassRef", named.reference if named else None),
+        ):
+            wanted[key] = value
+            if value is None:
+                del wanted[key]
+        if wanted.get("priorityClassRef") != known.get("priorityClassRef"):
+            priority = self.around.priority_of(named)
+            wanted["priority"] = 0 if priority is None else priority
+        patch = difference(known, wanted)
+        return [UpdateWorkload({"spec": patch}, "its job has changed")] if patch else []
+
+    def report(self, workload: Document) -> list[Action]:
+        made: list[Action] = []
+        free = reclaimable(self.fw, self.document, self.around.runtime)
+        if free != _reclaimable_of(workload):
+            made.append(UpdateReclaimable(free))
+        ready = pods_ready(self.fw, self.document, self.around.runtime)
+        if ready != holds(workload, "PodsReady"):
+            made.append(SetPodsReady(ready))
+        return made
+
+
+def holds(workload: Document, condition: str) -> bool:
+    """Whether a condition of a Workload is True."""
+    return any(
+        one.get("status") == "True" for one in _conditions(workload) if one.get("type") == condition
+    )
+
+
+def _reason(workload: Document, condition: str) -> str:
+    for one in _conditions(workload):
+        if one.get("type") == condition and isinstance(one.get("message"), str):
+            return str(one["message"])
+    return condition
+
+
+def _conditions(workload: Document) -> list[Mapping[str, Any]]:
+    found = at(workload, ("status", "conditions"))
+    return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
+
+
+def _pod_sets_of(workload: Document | None) -> list[Mapping[str, Any]]:
+    found = at(workload, ("spec", "podSets"))
+    return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
+
+
+def _reclaimable_of(workload: Document) -> dict[str, int]:
+    found = at(workload, ("status", "reclaimablePods"))
+    if not _is_list(found):
+        return {}
+    return {
+        one["name"]: one["count"]
+        for one in found
+        if isinstance(one, Mapping)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("count"), int)
+    }
+
+
+def _owned(workload: Document, document: Document) -> bool:
+    owners = at(workload, ("metadata", "ownerReferences"))
+    uid = at(document, ("metadata", "uid"))
+    return _is_list(owners) and any(
+        isinstance(one, Mapping) and one.get("uid") == uid for one in owners
+    )
+
+
+_PARTS: Final = ("containers", "initContainers")
+_DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
+
+
+def _alike(mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool) -> bool:
+    """Whether two pod sets ask for the same. Where a job runs and nobody noted what it was before,
+    its templates have what its admission added."""
+    if (mine["name"], mine["count"]) != (given.get("name", "main"), given.get("count", 1)):
+        return False
+    if mine.get("minCount") != given.get("minCount"):
+        return False
+    here, there = at(mine, ("template", "spec")), at(given, ("template", "spec"))
+    if any(not same(_asked(here, one), _asked(there, one)) for one in _PARTS):
+        return False
+    return not fixed or all(
+        same(_or_none(at(here, (one,))), _or_none(at(there, (one,)))) for one in _DIRECTIVES
+    )
+
+
+def _asked(spec: Any, part: str) -> list[Any]:
+    """Resources of containers; what else they are does not count."""
+    found = at(spec, (part,))
+    keys = ("resources", "restartPolicy")
+    return [[_or_none(at(one, (key,))) for key in keys] for one in found] if _is_list(found) else []
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is ABSENT or value == {} or value == [] else value
+
+
+def _present(value: object) -> bool:
+    return value is not ABSENT and value is not None
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)

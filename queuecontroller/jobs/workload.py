@@ -1,0 +1,197 @@
+"""The Workload of a job, as a document of v1beta2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.reader import ManifestError, Reader, shown
+
+from . import names
+from .patches import Document
+from .slots import Runtime, Slot, slots
+from .table import Framework
+
+API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+_COPIED: Final = ("kueue.x-k8s.io/admission-gated-by", names.ALLOWED_FLAVORS)
+"""Annotations of a job that its Workload has as well."""
+_COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
+_WISHES: Final = {
+    "required": "kueue.x-k8s.io/podset-required-topology",
+    "preferred": "kueue.x-k8s.io/podset-preferred-topology",
+    "podSetGroupName": "kueue.x-k8s.io/podset-group-name",
+    "podSetSliceRequiredTopology": "kueue.x-k8s.io/podset-slice-required-topology",
+}
+_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
+_SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    kind: str
+    """WorkloadPriorityClass or PriorityClass."""
+    name: str
+
+    @property
+    def reference(self) -> dict[str, str]:
+        ours = self.kind == "WorkloadPriorityClass"
+        group = "kueue.x-k8s.io" if ours else "scheduling.k8s.io"
+        return {"group": group, "kind": self.kind, "name": self.name}
+
+
+def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:
+    """As a Workload's spec has them. Raises ManifestError."""
+    return [_pod_set(one) for one in slots(fw, document, runtime)]
+
+
+def _pod_set(slot: Slot) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": slot.name, "count": slot.count}
+    if slot.min_count is not None:
+        made["minCount"] = slot.min_count
+    made["template"] = slot.template
+    if wishes := topology_request(slot):
+        made["topologyRequest"] = wishes
+    return made
+
+
+def topology_request(slot: Slot) -> dict[str, Any]:
+    """What annotations of the template wish for; empty: nothing. Raises ManifestError."""
+    at = f"pod set {slot.name}: metadata"
+    reader = Reader(slot.template.get("metadata"), at)
+    annotations = reader.labels("annotations")
+    made: dict[str, Any] = {
+        field: annotations[name] for field, name in _WISHES.items() if annotations.get(name)
+    }
+    if annotations.get(_UNCONSTRAINED) == "true":
+        made["unconstrained"] = True
+    size = annotations.get(_SLICE_SIZE)
+    if size is not None:
+        if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
+            made["podSetSliceSize"] = int(size[:11])
+        else:
+            what = f"{shown(size)} is no whole number from 1"
+            reader.child("annotations").problem(_SLICE_SIZE, what, "write one that is, in quotes")
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return {**made, **slot.index_labels} if made else {}
+
+
+def priority_class_of(
+    fw: Framework, document: Document, runtime: Runtime = None
+) -> PriorityClass | None:
+    """The class that its priority comes from: its label's, or else the first that the job or one of
+    its pod templates names."""
+    label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
+    if isinstance(label, str) and label:
+        return PriorityClass("WorkloadPriorityClass", label)
+    for path in fw.priority_class:
+        reader = Reader(document)
+        for step in path[:-1]:
+            reader = reader.child(str(step))
+        named = reader.raw(str(path[-1]))
+        if isinstance(named, str) and named:
+            return PriorityClass("PriorityClass", named)
+    for slot in slots(fw, document, runtime):
+        spec = slot.template.get("spec")
+        named = spec.get("priorityClassName") if isinstance(spec, Mapping) else None
+        if isinstance(named, str) and named:
+            return PriorityClass("PriorityClass", named)
+    return None
+
+
+def workload_name(
+    fw: Framework, document: Document, *, extra: str = "", longest: int = names.LONGEST_NAME
+) -> str:
+    """Raises ManifestError."""
+    head = Reader(document).child("metadata")
+    name, uid = head.required("name"), head.text("uid")
+    if head.problems:
+        raise ManifestError(head.problems)
+    return names.workload_name_of(fw.kind, fw.group, name, uid, extra, longest)
+
+
+def prebuilt_of(document: Document) -> str:
+    """The Workload that somebody else made for it; empty: none."""
+    head = Reader(document).child("metadata")
+    for key in ("labels", "annotations"):
+        found = head.child(key).raw(names.PREBUILT)
+        if isinstance(found, str) and found:
+            return found
+    return ""
+
+
+def owner_reference(fw: Framework, document: Document) -> dict[str, Any]:
+    head = Reader(document).child("metadata")
+    return {
+        "apiVersion": str(document.get("apiVersion") or fw.api_versions[0]),
+        "kind": fw.kind,
+        "name": head.text("name"),
+        "uid": head.text("uid"),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def workload_of(
+    fw: Framework,
+    document: Document,
+    *,
+    queue: str,
+    priority: int | None = None,
+    labels_to_copy: Sequence[str] = (),
+    longest_name: int = names.LONGEST_NAME,
+    runtime: Runtime = None,
+) -> dict[str, Any]:
+    """`priority` is the value of its class, for whoever knows it. Raises ManifestError."""
+    head = Reader(document).child("metadata")
+    labels, annotations = head.labels("labels"), head.labels("annotations")
+    uid = head.text("uid")
+    copied = {name: labels[name] for name in labels_to_copy if name in labels}
+    noted = {
+        name: value
+        for name, value in annotations.items()
+        if name in _COPIED or name.startswith(_COPIED_PREFIX)
+    }
+    metadata: dict[str, Any] = {
+        "name": workload_name(fw, document, longest=longest_name),
+        "namespace": head.text("namespace", "default"),
+        "labels": {**copied, **({names.JOB_UID: uid} if uid else {})},
+        "finalizers": [names.RESOURCE_IN_USE],
+    }
+    if noted:
+        metadata["annotations"] = noted
+    if uid:
+        metadata["ownerReferences"] = [owner_reference(fw, document)]
+    spec: dict[str, Any] = {
+        "active": True,
+        "podSets": pod_sets(fw, document, runtime),
+        "queueName": queue,
+    }
+    if (longest_s := max_execution_s(head)) is not None:
+        spec["maximumExecutionTimeSeconds"] = longest_s
+    if head.problems:
+        raise ManifestError(head.problems)
+    named = priority_class_of(fw, document, runtime)
+    if named is not None:
+        spec["priorityClassRef"] = named.reference
+    if priority is not None:
+        spec["priority"] = priority
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workload",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def max_execution_s(head: Reader) -> int | None:
+    """Of the label; a wrong one is a problem of the reader, which stands at the metadata."""
+    text = head.labels("labels").get(names.MAX_EXEC_SECONDS)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
+        return int(text[:11])
+    what = f"{shown(text)} is no whole number from 1"
+    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write one that is, in quotes")
+    return None
