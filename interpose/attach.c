@@ -29,6 +29,8 @@
 #include "interpose/settings.h"
 #include "proto/register.h"
 
+#define FIRST_PAUSE_MS 4 /* before asking again, doubled each time: six tries within the deadline */
+
 static const struct sluice_policy *mapped_policy;
 static struct sluice_usage *mapped_usage;
 
@@ -150,9 +152,44 @@ int attach_map(struct attach_region *ret_region)
 	return error;
 }
 
+/* The pid namespace by its number, which the kernel gives to one namespace at a time; 0 where /proc does not tell. */
+static uint64_t pid_namespace(void)
+{
+	char text[40]; /* "pid:[4026531836]" */
+	ssize_t n = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+	const char *digits;
+
+	if (n <= 0)
+		return 0;
+	text[n] = 0;
+	digits = strchr(text, '[');
+	return digits ? strtoull(digits + 1, NULL, 10) : 0;
+}
+
+/* 0 when one of the three is not known. Two processes share the rest with probability 2^-64. */
+static uint64_t process_of(uint64_t namespace, uint32_t ns_pid, uint64_t starttime)
+{
+	uint64_t mix = namespace << 32 ^ ns_pid;
+
+	if (!namespace)
+		return 0;
+	mix = (mix ^ mix >> 31) * UINT64_C(0x9e3779b97f4a7c15) ^ starttime;
+	mix = (mix ^ mix >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	mix = (mix ^ mix >> 27) * UINT64_C(0x94d049bb133111eb);
+	return mix ^ mix >> 31;
+}
+
+/* The next field of /proc/PID/stat after `at`, `ahead` fields on; NULL when there are not so many. */
+static char *field_after(char *at, int ahead)
+{
+	for (int field = 0; at && field < ahead; field++)
+		at = strchr(at + 1, ' ');
+	return at;
+}
+
 int attach_identify(struct attach_identity *ret_identity)
 {
-	char text[1024]; /* the name is at most 64 bytes, the numbers before starttime 18 * 20 */
+	char text[1024]; /* the name is at most 64 bytes, the numbers up to the stack's begin 25 * 20 */
 	char *at, *rest;
 	ssize_t n;
 	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -165,15 +202,17 @@ int attach_identify(struct attach_identity *ret_identity)
 		return -EIO;
 	text[n] = 0;
 	at = strrchr(text, ')'); /* the name may hold spaces and brackets: only the last one is the end of it */
-	for (int field = 2; at && field < 22; field++)
-		at = strchr(at + 1, ' ');
+	at = field_after(at, 22 - 2);
 	if (!at)
 		return -EPROTO;
 	errno = 0;
 	ret_identity->starttime = strtoull(at + 1, &rest, 10);
 	if (errno || rest == at + 1)
 		return -EPROTO;
+	at = field_after(at, 28 - 22);
+	ret_identity->image = at ? strtoull(at + 1, NULL, 10) : 0;
 	ret_identity->ns_pid = (uint32_t)getpid();
+	ret_identity->process = process_of(pid_namespace(), ret_identity->ns_pid, ret_identity->starttime);
 	return 0;
 }
 
@@ -242,6 +281,8 @@ static int exchange(int fd, const struct sluice_register_request *request, uint6
 	do
 		n = send(fd, request, sizeof(*request), MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
+	if (n < 0 && errno == EPIPE)
+		return -ECONNRESET;
 	if (n != (ssize_t)sizeof(*request))
 		return -ETIMEDOUT;
 	for (;;) {
@@ -260,6 +301,29 @@ static int exchange(int fd, const struct sluice_register_request *request, uint6
 	}
 }
 
+/* A daemon that hangs up without an answer lives and has too many at its door: ask again while there is time. */
+static int ask_until_answered(const char *dir, const struct sluice_register_request *request,
+                              struct sluice_register_reply *ret_reply)
+{
+	uint64_t deadline_ms = now_ms() + SLUICE_REGISTER_DEADLINE_MS;
+	int pause_ms = FIRST_PAUSE_MS, error;
+
+	for (;;) {
+		int fd = connect_daemon(dir, deadline_ms);
+
+		if (fd < 0)
+			return fd;
+		error = exchange(fd, request, deadline_ms, ret_reply);
+		if (!error)
+			return fd;
+		close(fd);
+		if (error != -ECONNRESET || now_ms() + (uint64_t)pause_ms >= deadline_ms)
+			return error;
+		poll(NULL, 0, pause_ms);
+		pause_ms *= 2;
+	}
+}
+
 /* 0: got a slot; -EAGAIN: nobody there; anything else: the daemon refused. */
 static int ask_daemon(const struct attach_identity *identity, uint64_t hook_mask, struct attach_slot *ret_slot)
 {
@@ -271,17 +335,11 @@ static int ask_daemon(const struct attach_identity *identity, uint64_t hook_mask
 		.hook_mask = hook_mask,
 	};
 	struct sluice_register_reply reply;
-	uint64_t deadline_ms = now_ms() + SLUICE_REGISTER_DEADLINE_MS;
 	const char *dir = settings_grant_dir();
-	int error, fd = dir ? connect_daemon(dir, deadline_ms) : -ENOENT;
+	int error = 0, fd = dir ? ask_until_answered(dir, &request, &reply) : -ENOENT;
 
 	if (fd < 0)
 		return -EAGAIN;
-	error = exchange(fd, &request, deadline_ms, &reply);
-	if (error) {
-		close(fd);
-		return -EAGAIN;
-	}
 	if (reply.magic != SLUICE_REGISTER_MAGIC || reply.version != SLUICE_REGISTER_VERSION)
 		error = -EPROTO;
 	else if (reply.error)
@@ -306,15 +364,20 @@ int attach_register(const struct attach_region *region, const struct attach_iden
 	drop_kept_socket(); /* a forked child must not hold its parent's end open */
 	error = ask_daemon(identity, hook_mask, &got);
 	if (error == -EAGAIN) {
-		error = sluice_slot_claim(region->policy, region->usage, identity->ns_pid, identity->starttime,
-		                          &got.slot);
+		error = sluice_slot_inherit(region->policy, region->usage, identity->ns_pid, identity->process,
+		                            identity->image, &got.slot);
+		if (error)
+			error = sluice_slot_claim(region->policy, region->usage, identity->ns_pid, identity->starttime,
+			                          &got.slot);
 		if (!error)
 			got.generation = __atomic_load_n(&region->policy->dir[got.slot].generation, __ATOMIC_ACQUIRE) &
 			                 ~UINT64_C(1);
 	}
-	if (!error)
-		*ret_slot = got;
-	return error;
+	if (error)
+		return error;
+	sluice_slot_forget_before(region->usage, identity->process, identity->image, got.slot);
+	*ret_slot = got;
+	return 0;
 }
 
 const char *attach_strerror(int error)

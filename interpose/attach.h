@@ -16,6 +16,8 @@ struct attach_region {
 struct attach_identity {
 	uint32_t ns_pid;
 	uint64_t starttime; /* field 22 of /proc/self/stat */
+	uint64_t process;   /* which process, in every pid namespace; 0 = unknown. See sluice_usage_slot */
+	uint64_t image;     /* which program of it; 0 = unknown */
 };
 
 struct attach_slot {

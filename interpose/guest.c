@@ -86,11 +86,14 @@ void guest_refuse(const char *why)
 		return; /* nobody listens: then nobody listens */
 }
 
-static void introduce(const struct attach_region *region, const struct attach_slot *slot, uint32_t ns_pid)
+static void introduce(const struct attach_region *region, const struct attach_slot *slot,
+                      const struct attach_identity *identity)
 {
 	struct sluice_usage_slot *s = &region->usage->slot[slot->slot];
 
-	__atomic_store_n(&s->ns_pid, ns_pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->ns_pid, identity->ns_pid, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->process, identity->process, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->image, identity->image, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->hook_mask, all_hooks(), __ATOMIC_RELAXED);
 	__atomic_store_n(&s->heartbeat_ns, clock_ns(), __ATOMIC_RELAXED);
 	__atomic_store_n(&s->generation_seen, slot->generation, __ATOMIC_RELEASE);
@@ -110,7 +113,7 @@ static int attach_now(struct guest_page *page)
 		error = attach_register(&region, &identity, all_hooks(), &slot);
 	if (error)
 		return error;
-	introduce(&region, &slot, identity.ns_pid);
+	introduce(&region, &slot, &identity);
 	page->identity = identity;
 	page->guest.policy = region.policy;
 	page->guest.usage = region.usage;
@@ -355,7 +358,7 @@ static void move_to(struct guest_page *page, const struct attach_slot *slot)
 		__atomic_store_n(&usage->slot[slot->slot].dev[i].charged_bytes, held[i] > beyond ? held[i] - beyond : 0,
 		                 __ATOMIC_SEQ_CST);
 	}
-	introduce(&region, slot, page->identity.ns_pid);
+	introduce(&region, slot, &page->identity);
 	__atomic_store_n(&page->guest.slot, slot->slot, __ATOMIC_RELEASE);
 	__atomic_store_n(&page->guest.generation, slot->generation, __ATOMIC_RELEASE);
 }

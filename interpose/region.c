@@ -374,6 +374,53 @@ void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t d
 		continue;
 }
 
+/* Is this the slot of a program that the process was before? */
+static bool slot_is_of_before(const struct sluice_usage_slot *s, uint64_t process, uint64_t image)
+{
+	uint64_t before = __atomic_load_n(&s->image, __ATOMIC_RELAXED);
+
+	return process && image && before && before != image &&
+	       __atomic_load_n(&s->process, __ATOMIC_RELAXED) == process;
+}
+
+static void slot_forget(struct sluice_usage_slot *s)
+{
+	for (int d = 0; d < SLUICE_MAX_DEVICES; d++) {
+		uint64_t consumed = __atomic_load_n(&s->dev[d].consumed_ns, __ATOMIC_RELAXED);
+
+		__atomic_store_n(&s->dev[d].charged_bytes, 0, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&s->dev[d].completed_ns, consumed, __ATOMIC_RELAXED); /* nothing is in flight */
+	}
+}
+
+void sluice_slot_forget_before(struct sluice_usage *usage, uint64_t process, uint64_t image, uint32_t own)
+{
+	for (uint32_t i = 0; i < SLUICE_MAX_SLOTS; i++)
+		if (i != own && slot_is_of_before(&usage->slot[i], process, image))
+			slot_forget(&usage->slot[i]);
+}
+
+int sluice_slot_inherit(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
+                        uint64_t process, uint64_t image, uint32_t *ret_slot)
+{
+	for (uint32_t i = 0; i < SLUICE_MAX_SLOTS; i++) {
+		struct sluice_usage_slot *s = &usage->slot[i];
+		uint64_t before = __atomic_load_n(&s->image, __ATOMIC_RELAXED);
+
+		if (!slot_is_of_before(s, process, image) ||
+		    __atomic_load_n(&s->self_claim, __ATOMIC_SEQ_CST) >> 32 != ns_pid ||
+		    __atomic_load_n(&policy->dir[i].generation, __ATOMIC_SEQ_CST) & 1)
+			continue;
+		/* one of the copies of us that a process may have (dlmopen) gets it */
+		if (!__atomic_compare_exchange_n(&s->image, &before, image, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+			continue;
+		slot_forget(s);
+		*ret_slot = i;
+		return 0;
+	}
+	return -ENOENT;
+}
+
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                       uint64_t starttime, uint32_t *ret_slot)
 {

@@ -61,6 +61,12 @@ void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t d
 /* Σ charged_bytes of all live slots, self-claimed ones included. Saturates. */
 SLUICE_API uint64_t sluice_memory_charged(const struct sluice_policy *policy, const struct sluice_usage *usage,
                                           uint32_t device);
+/* This process has become another program (exec): what the one before took of the GPU went with it, and nobody else may
+ * have noticed. Nothing is charged any more in the slots that it had; `own`, the new one's, is left alone. */
+void sluice_slot_forget_before(struct sluice_usage *usage, uint64_t process, uint64_t image, uint32_t own);
+/* The slot that the program before had claimed for itself: 0 and the index, or -ENOENT. */
+int sluice_slot_inherit(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
+                        uint64_t process, uint64_t image, uint32_t *ret_slot);
 /* Take a free slot without the daemon: 0 and the index, or -ENOSPC. */
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                       uint64_t starttime, uint32_t *ret_slot);

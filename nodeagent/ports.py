@@ -229,6 +229,10 @@ class Region(Protocol):
         """Slots claimed without the daemon: (pid as the process sees itself, start time in
         ticks)."""
 
+    def image_in(self, slot: SlotIndex) -> int:
+        """Which program the slot's process was when it took it, by its own word and as
+        Processes.image_of has it. 0: not said."""
+
     def drop_claim(self, slot: SlotIndex) -> None:
         """Zero the whole slot: whoever claimed it is gone."""
 

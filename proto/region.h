@@ -51,7 +51,7 @@
 #define SLUICE_POLICY_MAGIC UINT64_C(0x3130594c4f504c53) /* "SLPOLY01" in memory */
 #define SLUICE_USAGE_MAGIC UINT64_C(0x3130474153554c53)  /* "SLUSAG01" in memory */
 #define SLUICE_REGION_MAJOR 1
-#define SLUICE_REGION_MINOR 0
+#define SLUICE_REGION_MINOR 1 /* 1: process and image of a usage slot */
 
 #define SLUICE_LINE 64        /* one cache line: one writer */
 #define SLUICE_MAX_DEVICES 16 /* GPUs in a grant */
@@ -183,7 +183,9 @@ struct sluice_usage_slot {
 	uint32_t ns_pid;
 	uint32_t status;
 	uint64_t unknown_tables; /* private tables of the driver, likewise; older guests count both above */
-	uint8_t reserved0[16];
+	/* whose charges these are; 0 = not said (older guests) */
+	uint64_t process; /* pid namespace, pid and start time, mixed: the same for all programs the process becomes */
+	uint64_t image;   /* where its stack begins (field 28 of /proc/PID/stat): another for each of them */
 	/* line 1: registration while the daemon is away */
 	uint64_t self_claim; /* 0 = free, else ns_pid << 32 | tag; taken by compare-and-swap */
 	uint64_t claim_starttime;

@@ -50,10 +50,12 @@ rename from."""
 _SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
 _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
+_IMAGE_AT: Final = c.UsageSlot.image.offset
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
 _HEAD: Final = struct.Struct("=QHHI")  # sluice_usage_header up to claim_high
 _LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
+_IMAGE: Final = struct.Struct("=Q")
 _DEVICE: Final = struct.Struct("=8Q")
 _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -257,6 +259,11 @@ class TmpfsRegion:
             if claim:
                 found[slot] = (claim >> 32, starttime)
         return found
+
+    def image_in(self, slot: SlotIndex) -> int:
+        raw = self._read(_slot_at(slot) + _IMAGE_AT, _IMAGE.size)
+        image: int = _IMAGE.unpack(raw)[0] if len(raw) == _IMAGE.size else 0
+        return image
 
     def drop_claim(self, slot: SlotIndex) -> None:
         self._write(_slot_at(slot), bytes(_SLOT_BYTES))

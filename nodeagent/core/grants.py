@@ -324,7 +324,7 @@ class GrantBook:
             if holder is None and event.wanted in event.claimed:
                 held.slots[event.wanted] = event.process
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
-            if holder is not None and _same(holder, event.process):
+            if holder is not None and same_process(holder, event.process):
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
         for index in range(MAX_SLOTS):
             slot = SlotIndex(index)
@@ -467,5 +467,5 @@ class GrantBook:
         return [*out, ev.RemoveRegion(held.record.grant)] if out else []
 
 
-def _same(a: Process, b: Process) -> bool:
+def same_process(a: Process, b: Process) -> bool:
     return (a.pid, a.starttime_ticks) == (b.pid, b.starttime_ticks)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from nodeagent.core import events as ev
-from nodeagent.core.grants import GrantBook, Held, Rules
+from nodeagent.core.grants import GrantBook, Held, Rules, same_process
 from nodeagent.core.histogram import WORK_BOUNDS_S, Histogram
 from nodeagent.core.usage import GrantAccount
 from nodeagent.ports import (
@@ -296,13 +296,26 @@ class Keeper:
         if (
             not tenant.handle.alive()
             or self.processes.maps_file(process.pid, *opened.region.usage_file()) is False
-            or self._is_another_program(tenant)
+            or self._is_another_now(tenant.handle.process, tenant.image)
         ):
             self._slot_gone(grant, slot, generation)
 
-    def _is_another_program(self, tenant: Tenant) -> bool:
-        image = self.processes.image_of(tenant.handle.process.pid)
-        return 0 not in (image, tenant.image) and image != tenant.image
+    def _is_another_now(self, process: Process, image: int) -> bool:
+        """Has the process become another program than `image` was?"""
+        now = self.processes.image_of(process.pid)
+        return 0 not in (image, now) and image != now
+
+    def _forget_before(self, grant: GrantId, opened: Open, process: Process) -> None:
+        """A process that comes as another program than before has nothing any more in the slots
+        it had: nobody hung up if we were away meanwhile."""
+        before = [
+            (slot, tenant.generation)
+            for slot, tenant in opened.tenants.items()
+            if same_process(tenant.handle.process, process)
+            and self._is_another_now(process, tenant.image)
+        ]
+        for slot, generation in before:
+            self._slot_gone(grant, slot, generation)
 
     def _watch(
         self,
@@ -318,6 +331,7 @@ class Keeper:
         image = self.processes.image_of(handle.process.pid)
         opened.tenants[slot] = Tenant(handle, generation, image)
         handle.on_exit(partial(self._slot_gone, grant, slot, generation))
+        self._forget_before(grant, opened, handle.process)
         self._count(opened)
         for registered in self.on_registered:
             registered()
@@ -441,7 +455,12 @@ class Keeper:
         self, grant: GrantId, opened: Open, slot: SlotIndex, handle: ProcessHandle | None
     ) -> None:
         held = self.book.grants.get(grant)
-        if handle is not None and held is not None and self._is_of(handle.process, opened, held):
+        if (
+            handle is not None
+            and held is not None
+            and self._is_of(handle.process, opened, held)
+            and not self._is_another_now(handle.process, opened.region.image_in(slot))
+        ):
             asked = ev.SlotAsked(grant, handle.process, slot, frozenset({slot}))
             answer = self._ask_slot(asked)
             if answer is not None and not answer.error and answer.slot == slot:
@@ -507,7 +526,9 @@ class Keeper:
         slots = []
         for owner in region.owners():
             handle = self.processes.find(owner.pid, owner.starttime_ticks)
-            if handle is None:
+            if handle is None or self._is_another_now(handle.process, region.image_in(owner.slot)):
+                if handle is not None:
+                    handle.close()
                 region.clear_slot(owner.slot)
                 continue
             slots.append((owner.slot, handle.process))

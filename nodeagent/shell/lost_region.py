@@ -52,6 +52,9 @@ class LostRegion:
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
         return {}
 
+    def image_in(self, slot: SlotIndex) -> int:
+        return 0
+
     def drop_claim(self, slot: SlotIndex) -> None:
         pass
 

@@ -1,13 +1,15 @@
-"""`make test-faults`: every test of every case, then the kills; what came out is written to build/faults.json.
+"""`make test-faults`: every test of every case, then the kills; what came out is written to build/faults.json, whatever it is.
 
 A case has passed when all of its tests that this machine can run have, and at least one has run. It fails if a case
-failed or could not run, or if a kill lost, doubled or overshot anything.
+failed or could not run, or if a kill lost, doubled or overshot anything; the last lines say which, and why.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +21,9 @@ from tests.faults.cases import CASES, Case
 from tests.places import BUILD, REPO
 
 HERE = "tests/faults"
+OUT = BUILD / "faults.json"
+KILLS_S = 1500
+"""For kills that hang; they take ten minutes."""
 
 
 class Recorder:
@@ -29,6 +34,8 @@ class Recorder:
     def __init__(self) -> None:
         self.outcomes: dict[str, set[str]] = {}
         self.reasons: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
+        """With their parameters."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
@@ -36,10 +43,24 @@ class Recorder:
             self.outcomes.setdefault(test, set()).add(report.outcome)
             if report.skipped and isinstance(report.longrepr, tuple):
                 self.reasons[test] = str(report.longrepr[2])
+            if report.outcome == "failed":
+                self.failures[report.nodeid] = why(report)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.outcome == "failed":
+            self.failures[report.nodeid] = why(report)
 
     def of(self, test: str) -> str:
         found = self.outcomes.get(f"tests/{test}", set())
         return next((one for one in self.WORST if one in found), "not run")
+
+
+def why(report: Any) -> str:
+    """The line of the failure that says most: the exception, else the last one."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash is not None else report.longrepr).strip()
+    lines = text.splitlines() or ["no reason was given"]
+    return lines[0 if crash is not None else -1][:500]
 
 
 def outcome_of(case: Case, recorder: Recorder) -> dict[str, Any]:
@@ -48,7 +69,13 @@ def outcome_of(case: Case, recorder: Recorder) -> dict[str, Any]:
     outcome = "failed" if "failed" in outcomes else "passed" if "passed" in outcomes else "not run"
     answer: dict[str, Any] = {"what": case.what, "outcome": outcome, "tests": tests}
     reasons = {t: recorder.reasons[f"tests/{t}"] for t in tests if f"tests/{t}" in recorder.reasons}
-    return answer | ({"reasons": reasons} if reasons else {})
+    failures = {
+        test: said
+        for test, said in recorder.failures.items()
+        if test.partition("[")[0].removeprefix("tests/") in tests
+    }
+    more = {"reasons": reasons, "failures": failures}
+    return answer | {key: value for key, value in more.items() if value}
 
 
 def summary(recorder: Recorder, killed: dict[str, Any], began_s: float) -> dict[str, Any]:
@@ -62,6 +89,7 @@ def summary(recorder: Recorder, killed: dict[str, Any], began_s: float) -> dict[
         "not_run": sorted(name for name, one in cases.items() if one["outcome"] == "not run"),
         "not_applicable": {c.id: c.not_applicable for c in CASES if c.not_applicable},
         "without_a_test": [c.id for c in CASES if not c.tests and not c.not_applicable],
+        "failures": recorder.failures,
         "kills": killed,
         "seconds": round(time.monotonic() - began_s),
         "by_case": cases,
@@ -71,7 +99,62 @@ def summary(recorder: Recorder, killed: dict[str, Any], began_s: float) -> dict[
 def held(answer: dict[str, Any]) -> bool:
     killed = answer["kills"]
     none = all(killed.get(what) == 0 for what in ("lost", "doubled", "overshoot"))
-    return none and not (answer["failed"] or answer["not_run"] or answer["without_a_test"])
+    red = ("failed", "not_run", "without_a_test", "failures")
+    return none and not any(answer[what] for what in red)
+
+
+def red_lines(answer: dict[str, Any]) -> list[str]:
+    """What is to be mended: one line for each case, test and kind of kill."""
+    lines = []
+    told = set()
+    for name in answer["failed"]:
+        case = answer["by_case"][name]
+        for test, said in case["failures"].items():
+            told.add(test)
+            lines.append(f"{name} ({case['what']}): {test}: {said}")
+    lines += [f"{t}: {said}" for t, said in answer["failures"].items() if t not in told]
+    for name in answer["not_run"]:
+        case = answer["by_case"][name]
+        reasons = "; ".join(case.get("reasons", {}).values()) or "none of its tests was found"
+        lines.append(f"{name} ({case['what']}): did not run: {reasons}")
+    lines += [f"{name}: has no test" for name in answer["without_a_test"]]
+    killed = answer["kills"]
+    if "failed" in killed:
+        lines.append(f"kills: {killed['failed']}")
+    lines += [
+        f"kills: {killed[what]} {what}: {killed.get('first', [])}"
+        for what in ("lost", "doubled", "overshoot")
+        if killed.get(what)
+    ]
+    return lines
+
+
+def kill_all(seed: int, scale: float) -> dict[str, Any]:
+    """kills.py in a process of its own: what it printed, or why there is nothing."""
+    words = [sys.executable, "-m", "tests.faults.kills", "--seed", str(seed)]
+    began = subprocess.Popen(
+        [*words, "--scale", str(scale)],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, _ = began.communicate(timeout=KILLS_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(began.pid, signal.SIGKILL)
+        began.communicate()
+        return {"failed": f"not done after {KILLS_S} s (seed {seed})"}
+    try:
+        killed = json.loads(out.strip().splitlines()[-1])
+        return killed if isinstance(killed, dict) else {"failed": f"it printed {killed!r}"}
+    except (IndexError, ValueError):
+        return {"failed": f"exit {began.returncode} without a result (seed {seed})"}
+
+
+def write(answer: dict[str, Any]) -> None:
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(answer, indent=1) + "\n")
 
 
 def main() -> int:
@@ -84,17 +167,17 @@ def main() -> int:
     named = sorted({f"tests/{t}" for case in CASES for t in case.tests if HERE not in f"tests/{t}"})
     wanted = "not packages and not full and not cluster"
     status = pytest.main(["-m", wanted, "-q", *more, HERE, *named], plugins=[recorder])
-    words = [sys.executable, "-m", "tests.faults.kills", "--seed", str(options.seed)]
-    done = subprocess.run(
-        [*words, "--scale", str(options.scale)], cwd=REPO, stdout=subprocess.PIPE, text=True
-    )
-    lines = done.stdout.strip().splitlines()
-    killed = json.loads(lines[-1]) if lines else {"failed": f"exit {done.returncode}"}
-    answer = summary(recorder, killed, began_s)
-    (BUILD / "faults.json").write_text(json.dumps(answer, indent=1) + "\n")
-    shown = {key: value for key, value in answer.items() if key not in ("by_case",)}
+    write(summary(recorder, {"failed": "it did not come to the kills"}, began_s))
+    answer = summary(recorder, kill_all(options.seed, options.scale), began_s)
+    write(answer)
+    shown = {key: value for key, value in answer.items() if key not in ("by_case", "failures")}
     print(json.dumps(shown, indent=1))
-    return 0 if held(answer) and status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
+    lines = red_lines(answer)
+    if status not in (0, pytest.ExitCode.TESTS_FAILED) or (status and not lines):
+        lines.append(f"pytest ended with {int(status)}: see above")
+    for line in lines:
+        print(f"FAILED {line}", file=sys.stderr)
+    return 0 if held(answer) and not lines else 1
 
 
 if __name__ == "__main__":

@@ -34,17 +34,33 @@ class Ext4:
         )
 
     def mount(self) -> None:
-        """As after a boot: the journal is played back. Of a copy of the disk: some other mount namespace may still
-        hold the first one, and then the kernel would give us that again, shut down as it is."""
+        """As after a boot: the journal is played back. Of a copy of the disk and on a loop device that was just made:
+        some other mount namespace may still hold the first ones (anybody's `unshare -m` in between copies our mount),
+        and then the kernel would give us that file system again, shut down as it is."""
         if self._mounts:
             before, self.image = self.image, self.image.with_suffix(f".{self._mounts}")
             subprocess.run(["cp", "--sparse=always", before, self.image], check=True)
             before.unlink()
         self._mounts += 1
-        subprocess.run(["mount", "-o", "loop", self.image, self.root], check=True)
+        device = self._attach()
+        try:
+            subprocess.run(["mount", device, self.root], check=True)
+        finally:  # it goes with its last mount, wherever that is
+            subprocess.run(["losetup", "--detach", device], check=True)
+        probe = self.root / ".probe"
+        probe.write_bytes(b"x")  # raises if it is still shut down
+        with probe.open("rb+") as file:
+            os.fsync(file.fileno())
+        probe.unlink()
+
+    def _attach(self) -> str:
+        words = ["losetup", "--find", "--show", str(self.image)]
+        return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     def unmount(self) -> None:
-        subprocess.run(["umount", self.root], check=True, capture_output=True)
+        """Fails while anybody of ours has something open there: nothing is lazy that a next mount stands on."""
+        done = subprocess.run(["umount", self.root], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, f"{done.stderr.strip()}: {users_of(self.root)}"
 
     def cut_the_power(self) -> None:
         fd = os.open(self.root, os.O_RDONLY)
@@ -58,6 +74,17 @@ class Ext4:
         subprocess.run(["mount", "-o", "remount,abort", self.root], check=False)
         with pytest.raises(OSError, match=r"Read-only|Input/output"):
             (self.root / "probe").write_text("x")
+
+
+def users_of(root: Path) -> list[str]:
+    """Who has something open below it, as PID NAME FILE."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if (target := os.readlink(link)).startswith(f"{root}/"):
+                process = link.parents[1]
+                found.append(f"{process.name} {(process / 'comm').read_text().strip()} {target}")
+    return found
 
 
 @contextlib.contextmanager

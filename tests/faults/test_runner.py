@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.faults.__main__ import Recorder, held, outcome_of, summary
+import pytest
+
+from tests.faults import __main__ as runner
+from tests.faults.__main__ import Recorder, held, kill_all, outcome_of, red_lines, summary
 from tests.faults.cases import CASES, Case
 
 CLEAN = {"lost": 0, "doubled": 0, "overshoot": 0}
@@ -17,7 +22,9 @@ def told(recorder: Recorder, test: str, outcome: str, when: str = "call") -> Non
         outcome=outcome,
         when=when,
         skipped=outcome == "skipped",
-        longrepr=("file", 1, "no root"),
+        longrepr=("file", 1, "no root")
+        if outcome == "skipped"
+        else SimpleNamespace(reprcrash=SimpleNamespace(message="assert 1 == 2\nmore")),
     )
     recorder.pytest_runtest_logreport(report)
 
@@ -69,6 +76,46 @@ def test_it_holds_only_when_every_case_ran_and_nothing_was_lost() -> None:
     assert not held(good | {"not_run": ["A1"]})
     assert not held(good | {"without_a_test": ["A1"]})
     assert not held(answer(Recorder(), CLEAN)), "nothing ran"
+
+
+def test_what_is_red_is_named_by_its_case_and_its_reason() -> None:
+    recorder = everything_passed()
+    told(recorder, CASES[0].tests[0], "failed")
+    told(recorder, "faults/test_runner.py::of_no_case", "failed")
+    made = answer(recorder, CLEAN | {"lost": 2, "first": ["a grant"]})
+    assert not held(made)
+    a1 = f"{CASES[0].id} ({CASES[0].what}): tests/{CASES[0].tests[0]}[one]: assert 1 == 2"
+    assert red_lines(made) == [
+        a1,
+        "tests/faults/test_runner.py::of_no_case[one]: assert 1 == 2",
+        "kills: 2 lost: ['a grant']",
+    ]
+    assert made["by_case"]["A1"]["failures"] == {f"tests/{CASES[0].tests[0]}[one]": "assert 1 == 2"}
+    nothing = red_lines(answer(Recorder(), {"failed": "exit 1"}))
+    assert len(nothing) == made["run"] + 1
+    assert "did not run: none of its tests was found" in nothing[0]
+    assert nothing[-1] == "kills: exit 1"
+    assert red_lines(answer(everything_passed(), CLEAN)) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import time; time.sleep(600)", "not done after 1 s (seed 5)"),
+        ("raise SystemExit(3)", "exit 3 without a result (seed 5)"),
+        ("print('no json')", "exit 0 without a result (seed 5)"),
+        ("print('[1]')", "it printed [1]"),
+    ],
+)
+def test_kills_that_say_nothing_are_a_failure_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{program}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(runner, "KILLS_S", 1 if "sleep" in program else 60)
+    assert kill_all(5, 1.0) == {"failed": said}
 
 
 def test_the_counts_add_up() -> None:

@@ -72,6 +72,11 @@ static void ask(const struct sluice_policy *policy, struct sluice_usage *usage, 
 		if (sluice_slot_claim(policy, usage, number, r->value, &taken) == 0)
 			expect(taken < SLUICE_MAX_SLOTS && !(policy->dir[taken].generation & 1));
 		break;
+	case 6:
+		if (sluice_slot_inherit(policy, usage, number, r->value, slot, &taken) == 0)
+			expect(taken < SLUICE_MAX_SLOTS && !(policy->dir[taken].generation & 1));
+		sluice_slot_forget_before(usage, r->value, slot, number);
+		break;
 	default:
 		(void)sluice_memory_charged(policy, usage, number);
 		break;

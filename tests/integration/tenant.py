@@ -3,8 +3,8 @@ it is told.
 
 Run as `python -m tests.integration.tenant GRANT_DIR`; obeys one command per line on stdin and
 answers one JSON line: `register [SLOT+1]`, `claim SLOT`, `set SLOT FIELD VALUE`, `truncate
-BYTES`, `grow BYTES`, `punch OFFSET LENGTH`, `write OFFSET HEX`, `garbage`, `close`, `entry SLOT`,
-`turn DEVICE`.
+BYTES`, `grow BYTES`, `punch OFFSET LENGTH`, `write OFFSET HEX`, `garbage`, `close`, `become`,
+`entry SLOT`, `turn DEVICE`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from nodeagent.adapters import region_layout as c
-from nodeagent.adapters.pidfd import read_process
+from nodeagent.adapters.pidfd import SystemProcesses, read_process
 
 PUNCH_HOLE = 0x03
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
@@ -55,12 +55,14 @@ class TenantProcess:
         if reply.error == 0:
             self._socket = connection
             self.usage.slot[reply.slot].generation_seen = reply.generation
+            self.usage.slot[reply.slot].image = SystemProcesses().image_of(os.getpid())
         return {"error": reply.error, "slot": reply.slot, "generation": reply.generation}
 
     def claim(self, slot: int) -> None:
         process = read_process(os.getpid())
         self.usage.header.claim_high = max(self.usage.header.claim_high, slot + 1)
         self.usage.slot[slot].claim_starttime = process.starttime_ticks
+        self.usage.slot[slot].image = SystemProcesses().image_of(os.getpid())
         self.usage.slot[slot].self_claim = os.getpid() << 32 | 1
 
     def obey(self, words: list[str]) -> object:
@@ -109,6 +111,9 @@ class TenantProcess:
                 return {"pid": child}
             case ["exec"]:
                 os.execv(sys.executable, [sys.executable, "-c", _OTHER_PROGRAM])
+            case ["become"]:  # the same program again, in the same process
+                module = "tests.integration.tenant"
+                os.execv(sys.executable, [sys.executable, "-m", module, str(self.directory)])
             case ["entry", slot]:
                 entry = self.policy().dir[int(slot)]
                 return {name: getattr(entry, name) for name, _ in entry._fields_}

@@ -78,6 +78,39 @@ def test_a_slot_claimed_while_the_daemon_was_away_is_adopted() -> None:
         assert again["generation"] == entry["generation"]
 
 
+def test_a_program_that_became_another_while_the_daemon_was_away_keeps_no_slot() -> None:
+    """Nobody heard it hang up: what it had registered or claimed is not adopted for what it is now."""
+    with daemon() as node:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "job")
+        assert tenant.do("register")["slot"] == 0
+        tenant.do("set", 0, "charged_bytes", 1 << 30)
+        node.kill()
+        tenant.do("claim", 5)
+        tenant.do("set", 5, "charged_bytes", 1 << 30)
+        assert tenant.do("become") == "ready"
+        node.start()
+        until("nothing is charged", lambda: tenant.do("get", 5, "charged_bytes") == 0)
+        assert tenant.do("get", 0, "charged_bytes") == 0
+        assert grant_named(node, "job").processes == 0
+        assert tenant.do("register")["slot"] == 0
+        assert grant_named(node, "job").processes == 1
+
+
+def test_a_program_that_becomes_another_after_a_restart_of_the_daemon_has_one_slot() -> None:
+    """The socket that would tell is the former daemon's: the registration of the next one tells."""
+    with daemon() as node:
+        tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "job")
+        assert tenant.do("register")["slot"] == 0
+        tenant.do("set", 0, "charged_bytes", 1 << 30)
+        node.kill()
+        node.start()
+        assert grant_named(node, "job").processes == 1
+        assert tenant.do("become") == "ready"
+        assert tenant.do("register")["slot"] == 1
+        assert grant_named(node, "job").processes == 1
+        assert tenant.do("get", 0, "charged_bytes") == 0
+
+
 def test_a_claim_in_the_name_of_a_stranger_is_zeroed() -> None:
     with daemon() as node:
         tenant = node.run("--gpumem", "8Gi", "--cores", "30")

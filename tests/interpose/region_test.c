@@ -180,6 +180,55 @@ static void test_slots(void)
 	CHECK_EQUAL(sluice_slot_claim(&policy, &usage, 1, 1, &slot), -ENOSPC);
 }
 
+/* A process that becomes another program: what it held before is charged to nobody, and its claim is used again. */
+static void test_programs_of_one_process(void)
+{
+	const uint64_t process = 77, before = 1000, now = 2000;
+	struct sluice_policy_entry entry = { .host_pid = 10, .ns_pid = 1, .starttime = 5 };
+	uint64_t generation;
+	uint32_t claimed, slot;
+
+	fresh(2);
+	CHECK_EQUAL(sluice_policy_own_slot(&policy, 0, &entry, &generation), 0);
+	CHECK_EQUAL(sluice_slot_claim(&policy, &usage, 1, 5, &claimed), 0);
+	CHECK_EQUAL(claimed, 1);
+	/* 0 and 1: the program before; 2: a copy of us in the one now; 3: another process */
+	for (uint32_t i = 0; i < 4; i++) {
+		usage.slot[i].process = i < 3 ? process : 78;
+		usage.slot[i].image = i < 2 ? before : now;
+		usage.slot[i].self_claim = i ? UINT64_C(1) << 32 | 1 : 0;
+		usage.slot[i].dev[1].charged_bytes = 100;
+		usage.slot[i].dev[1].consumed_ns = 9;
+		usage.slot[i].dev[1].launches = 4;
+	}
+	usage.slot[3].image = before;
+	/* who does not say who it is, or meets one that does not, takes nothing from anybody */
+	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, 0, now, &slot), -ENOENT);
+	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, 0, &slot), -ENOENT);
+	sluice_slot_forget_before(&usage, 0, now, 9);
+	sluice_slot_forget_before(&usage, process, 0, 9);
+	CHECK_EQUAL(usage.slot[1].dev[1].charged_bytes, 100);
+	/* slot 0 is the daemon's to give; slot 1 is ours */
+	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, now, &slot), 0);
+	CHECK_EQUAL(slot, 1);
+	CHECK_EQUAL(usage.slot[1].image, now);
+	CHECK_EQUAL(usage.slot[1].dev[1].charged_bytes, 0);
+	CHECK_EQUAL(usage.slot[1].dev[1].completed_ns, 9);
+	CHECK_EQUAL(usage.slot[1].dev[1].launches, 4);
+	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, now, &slot), -ENOENT);
+	usage.slot[1].dev[1].charged_bytes = 50;
+	sluice_slot_forget_before(&usage, process, now, 1);
+	CHECK_EQUAL(usage.slot[0].dev[1].charged_bytes, 0);
+	CHECK_EQUAL(usage.slot[0].dev[1].completed_ns, 9);
+	CHECK_EQUAL(usage.slot[1].dev[1].charged_bytes, 50);
+	CHECK_EQUAL(usage.slot[2].dev[1].charged_bytes, 100);
+	CHECK_EQUAL(usage.slot[3].dev[1].charged_bytes, 100);
+	/* a claim that the daemon has given to somebody meanwhile */
+	usage.slot[1].image = before;
+	CHECK_EQUAL(sluice_policy_own_slot(&policy, 1, &entry, &generation), 0);
+	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, now, &slot), -ENOENT);
+}
+
 static void test_reserve(void)
 {
 	uint64_t generation;
@@ -305,6 +354,7 @@ int main(void)
 	test_hostile_usage();
 	test_limits();
 	test_slots();
+	test_programs_of_one_process();
 	test_reserve();
 	test_reserve_threads();
 	test_seqlock_threads();
