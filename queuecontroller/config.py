@@ -85,8 +85,30 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """[kubernetes]: callers with a Kubernetes token, which TokenReview vouches for."""
+    """[kubernetes]: the queue in a cluster, and callers with a Kubernetes token, which TokenReview
+    vouches for."""
 
+    mode: str = _choice("standalone", "standalone", "kubernetes", "beside")
+    """Who keeps the queue. standalone: the controller's own database. kubernetes: Kueue's objects
+    in the API server; nothing is kept here. beside: not there yet."""
+    namespace: str = ""
+    """Where the Lease and the webhooks' certificate are. Empty: the pod's own."""
+    kubeconfig: str = _path()
+    """Of an API server outside, for mode kubernetes. Empty: as in a pod."""
+    leader_lease_s: float = _number(15.0, 1.0, 600.0)
+    """Seconds without a word from the leader until another replica decides. 15: what Kubernetes'
+    own controllers take."""
+    webhooks_listen: str = ""
+    """ADDRESS:PORT where the API server asks in mode kubernetes: conversions, validation, new
+    jobs. Empty: nowhere, and only v1beta2 is served."""
+    webhooks_url: str = ""
+    """https://HOST:PORT at which the API server finds that from outside a cluster. Empty: the
+    Service `sluice-queue-webhooks` in the namespace."""
+    webhooks_certificate: str = _path()
+    """PEM of the webhooks' server, with its chain and the authority that signed it. Empty: an
+    authority of our own, in the Secret `sluice-queue-webhooks`."""
+    webhooks_key: str = _path()
+    """Of the certificate."""
     audience: str = ""
     """The audience a token must be for, `sluice-queue` in the chart. Empty: no tokens are taken.
     Others' tokens are of no use here, and ours of none elsewhere."""
@@ -289,7 +311,8 @@ def _check_together(settings: Settings) -> list[str]:
             ' (queue.server = "unix:/run/sluice-queue/queue.sock" in the daemon\'s settings); for'
             " other machines set tls.certificate, tls.key and tls.client_ca"
         )
-    if not server.listen and server.socket == "none":
+    served = tokens.mode != "kubernetes"  # there people ask the API server
+    if served and not server.listen and server.socket == "none":
         problems.append("server.socket: is none and server.listen is empty: nobody could come")
     if bool(tls.certificate) != bool(tls.key):
         lacking = "key" if tls.certificate else "certificate"
@@ -314,11 +337,34 @@ def _check_together(settings: Settings) -> list[str]:
             problems.append(f"{section}.checks: {error}")
     if tokens.audience and not secured:
         problems.append("kubernetes.audience: needs tls.certificate: a token must not be overheard")
+    problems += _check_mode(settings)
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
             f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"
             f" within nodes.lease_s ({settings.nodes.lease_s:g})"
         )
+    return problems
+
+
+def _check_mode(settings: Settings) -> list[str]:
+    given, problems = settings.kubernetes, []
+    if given.mode == "beside":
+        problems.append(
+            "kubernetes.mode: beside is not there yet: leave Kueue alone in that cluster, or take"
+            " kubernetes where it does not run"
+        )
+    if bool(given.webhooks_certificate) != bool(given.webhooks_key):
+        lacking = "key" if given.webhooks_certificate else "certificate"
+        problems.append(
+            f"kubernetes.webhooks_{lacking}: is missing; certificate and key belong together"
+        )
+    if given.webhooks_url and not given.webhooks_url.startswith("https://"):
+        problems.append(f"kubernetes.webhooks_url: {given.webhooks_url!r} is not https://HOST:PORT")
+    try:
+        if given.webhooks_listen:
+            split_address(given.webhooks_listen)
+    except ValueError as error:
+        problems.append(f"kubernetes.webhooks_listen: {error}")
     return problems
 
 

@@ -13,11 +13,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-
-from queuecontroller.service.shell import Shell
 
 REQUEST_DEADLINE_S: Final = 2.0
 LONGEST_REQUEST_BYTES: Final = 8 << 10
@@ -29,12 +27,20 @@ HEALTHY_SILENCE_S: Final = 30.0
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
+class Serving(Protocol):
+    """Who is asked how it is."""
+
+    @property
+    def why_not_ready(self) -> str: ...
+    def silent_loops(self, seconds: float) -> list[str]: ...
+
+
 class HttpServer:
     def __init__(
         self,
         setting: str,
         address: tuple[str, int],
-        shell: Shell,
+        shell: Serving,
         metrics: Callable[[], bytes] | None,
     ) -> None:
         """`setting` names the address for messages; without `metrics` it is for probes alone."""

@@ -68,6 +68,10 @@ def run(options: argparse.Namespace) -> int:
         for problem in problems:
             print(f"sluice-queue: {problem}", file=sys.stderr)
         return root.EXIT_USAGE
+    if settings.kubernetes.mode == "kubernetes":
+        from queuecontroller.serving_kubernetes import serve_kubernetes
+
+        return serve_kubernetes(settings, dict(os.environ))
     return root.serve(settings, dict(os.environ), restored=options.restored)
 
 

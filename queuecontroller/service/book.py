@@ -299,10 +299,14 @@ class Book:
             raise Refused("not_found", f"no {Identity(*map(_shown, identity))}")
         else:
             self._check_unused(identity)
-            self.catalogue.drop(identity, self.engine)
-            self.journal.next_revision()
-            self.journal.drop_object(identity)
-            self._settle(now_ns, [identity])
+            self.forget_object(identity, now_ns)
+
+    def forget_object(self, identity: ObjectId, now_ns: int) -> None:
+        """Without asking who holds it: it is gone already."""
+        self.catalogue.drop(identity, self.engine)
+        self.journal.next_revision()
+        self.journal.drop_object(identity)
+        self._settle(now_ns, [identity])
 
     def _delete_node(self, name: str) -> None:
         if name not in self.nodes.nodes:

@@ -126,6 +126,8 @@ class Shell:
         self.doors: Callable[[], Mapping[str, int]] = dict
         """How many connections there are, and how much was turned away, by what."""
         self.last_ok_ns: dict[str, int] = {}
+        self.told: Callable[[set[ObjectId]], None] = lambda _: None
+        """Hears of every object that changed, once that is written."""
 
     @property
     def why_not_ready(self) -> str:
@@ -169,6 +171,7 @@ class Shell:
         for event in change.events:
             if event.kind in _WORTH_A_LINE:
                 log.warning("%s %s: %s", event.kind, event.subject, event.text)
+        self.told(touched)
         if self._watchers:
             for identity in sorted(touched):
                 for queue in self._watchers:

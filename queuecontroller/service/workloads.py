@@ -8,7 +8,7 @@ given twice. Every change goes through `_save`, which writes it to the journal.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
@@ -94,6 +94,8 @@ class Workloads:
         """Since when, ns; the oldest first."""
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
+        self.runs_elsewhere: Callable[[WorkloadKey], bool] = lambda _: False
+        """Whether somebody who is no node of ours has not stopped it yet: its quota is kept."""
         self._unplaced: dict[WorkloadKey, None] = {}
         """Quota reserved, no placement yet; oldest first."""
         self._timed: set[WorkloadKey] = set()
@@ -115,6 +117,17 @@ class Workloads:
         over = (ADMITTED, EVICTED, FINISHED)
         if workload.admission is not None and not any(workload.is_true(kind) for kind in over):
             self._unplaced[record.key] = None
+
+    def forget(self, key: WorkloadKey, now_ns: int) -> None:
+        """Lets go of it without a word: it is to be restored as somebody else has it."""
+        record = self.records.pop(key)
+        self.finished.pop(key, None)
+        self.by_user[record.user] -= 1
+        self._leave_node(record)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        self._timed.discard(key)
+        self.engine.delete(key, now_ns)
 
     def resume(self, now_ns: int) -> None:
         """To be called when all are restored: goes on where the process ended."""
@@ -147,14 +160,7 @@ class Workloads:
         self._drop(key, now_ns)
 
     def _drop(self, key: WorkloadKey, now_ns: int) -> None:
-        record = self.records.pop(key)
-        self.finished.pop(key, None)
-        self.by_user[record.user] -= 1
-        self._leave_node(record)
-        self.waiting.pop(key, None)
-        self._unplaced.pop(key, None)
-        self._timed.discard(key)
-        self.engine.delete(key, now_ns)
+        self.forget(key, now_ns)
         self._journal.drop_workload(key)
 
     def finish(self, key: WorkloadKey, reason: str, message: str, now_ns: int) -> None:
@@ -401,6 +407,8 @@ class Workloads:
                 self.remove(key, "deleted", now_ns)
             return
         if any(not rests(one) for one in self._nodes.of_workload(key).values()):
+            return
+        if self.runs_elsewhere(key):
             return
         self.engine.release(key, now_ns)
         evicted = record.workload.condition(EVICTED)

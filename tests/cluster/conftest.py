@@ -26,6 +26,7 @@ ORDER = (
     "test_constants",
     "test_control_plane",
     "test_kueue_objects",
+    "test_queueing",
     "test_install",
     "test_pods",
     "test_limits",

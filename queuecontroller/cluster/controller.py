@@ -1,0 +1,257 @@
+"""The queue as a controller of a cluster: hears of everything, and decides while it leads.
+
+Every replica follows the objects, so whoever comes to lead knows them all already; only the leader
+has a book. A leader that lost its lease forgets its book and follows on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from queuecontroller.service.book import BookSettings
+from queuecontroller.service.shell import Clock, Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.decoding import Decoder
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.following import Follower
+from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
+from sluicecommon.kubernetes.resources import Resource
+
+from .kinds import LEASES, OBJECTS, WORKLOADS
+from .lease import Elector, Write
+from .session import Session
+from .tending import KINDS
+from .world import Document, World, pruned
+
+log = logging.getLogger(__name__)
+LEASE: Final = "sluice-queue"
+SERVED_S: Final = 30.0
+"""How often it is asked whether the kinds of more frameworks are served by now."""
+SYNC_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    book: BookSettings
+    identity: str
+    """Of this process alone."""
+    namespace: str
+    """Where the Lease is."""
+    lease_s: float
+    new_uid: Callable[[], str]
+    clock: Clock
+
+
+class Controller:
+    def __init__(self, watching: ApiClient, writing: ApiClient, plan: Plan) -> None:
+        self._watching = watching
+        self._writing = writing
+        self._plan = plan
+        self._world = World()
+        self._elector = Elector(plan.identity, plan.lease_s)
+        self._followers: dict[Resource, Follower[Document]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._session: Session | None = None
+        self._deciding: asyncio.Task[None] | None = None
+        self._last_ok_s = monotonic()
+        self._trouble = "starting"
+        self._found = False
+        """It is known which frameworks' kinds are served."""
+
+    # -- how it is --------------------------------------------------------------------------------
+
+    @property
+    def why_not_ready(self) -> str:
+        """Empty when it decides, or could at once."""
+        unheard = [one.kind for one, each in self._followers.items() if not each.reflector.synced]
+        if unheard:
+            return f"not heard of yet: {', '.join(unheard)}"
+        return self._trouble
+
+    def silent_loops(self, seconds: float) -> list[str]:
+        found = ["election"] if monotonic() - self._last_ok_s > seconds else []
+        shell = self.shell
+        return found + (shell.silent_loops(seconds) if shell is not None else [])
+
+    @property
+    def shell(self) -> Shell | None:
+        """Of the book, while it leads."""
+        return self._session.shell if self._session is not None else None
+
+    @property
+    def session(self) -> Session | None:
+        return self._session
+
+    @property
+    def lists_total(self) -> int:
+        return sum(one.reflector.lists_total for one in self._followers.values())
+
+    # -- the loops --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; raises what is a defect."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for kind in (*OBJECTS, WORKLOADS):
+                    self._follow(kind)
+                group.create_task(self._find_frameworks())
+                group.create_task(self._elect())
+        finally:
+            await self._step_down("stopping")
+            await self._give_back()
+
+    def _follow(self, kind: Resource) -> None:
+        assert self._group is not None
+        reflector: Reflector[Document] = Reflector(
+            Decoder(pruned), jitter=lambda: random.uniform(0.5, 1.5)
+        )
+        follower = Follower(self._watching, kind, reflector, partial(self._changed, kind))
+        self._followers[kind] = follower
+        self._group.create_task(follower.run())
+
+    def _changed(self, kind: Resource, change: Change[Document]) -> None:
+        session = self._session
+        match change:
+            case Changed(item):
+                if self._world.take(kind, item.value) and session is not None:
+                    session.changed(kind, item.key, item.value)
+            case Removed(key):
+                known = self._world.drop(kind, key)
+                if known is not None and session is not None:
+                    session.changed(kind, key, None)
+
+    async def _find_frameworks(self) -> None:
+        """Follows jobs of the kinds that are served, also of those that come later."""
+        while True:
+            for group, version in {(one.group, one.version) for one in KINDS}:
+                path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+                try:
+                    served = await self._watching.get_path(path)
+                except ApiRefused as refused:
+                    if not refused.not_found:
+                        log.warning("%s: %s", path, refused)
+                    continue
+                except ApiAway as error:
+                    log.warning("%s", error)
+                    continue
+                plurals = {one.get("name") for one in served.get("resources") or ()}
+                for kind in KINDS:
+                    of_it = (kind.group, kind.version) == (group, version)
+                    if of_it and kind.plural in plurals and kind not in self._followers:
+                        log.info("following %s.%s", kind.plural, kind.group)
+                        self._follow(kind)
+            self._found = True
+            await asyncio.sleep(SERVED_S)
+
+    def _is_synced(self) -> bool:
+        return self._found and all(one.reflector.synced for one in self._followers.values())
+
+    async def _elect(self) -> None:
+        elector = self._elector
+        while True:
+            self._last_ok_s = monotonic()
+            if not self._is_synced() and self._session is None:
+                await asyncio.sleep(SYNC_S)
+                continue
+            self._trouble = ""
+            try:
+                async with asyncio.timeout(self._plan.lease_s / 3):
+                    await self._try()
+            except (ApiAway, TimeoutError) as error:
+                log.warning("lease %s: %s", LEASE, str(error) or "no answer in time")
+            except ApiRefused as refused:
+                if not refused.conflict:
+                    self._trouble = f"lease {LEASE}: {refused}"
+                    log.warning("%s", self._trouble)
+            if elector.leads(monotonic()):
+                if self._session is None:
+                    self._step_up()
+            else:
+                await self._step_down("the lease is lost")
+            self._end_with_it()
+            await asyncio.sleep(elector.retry_s * random.uniform(0.9, 1.1))
+
+    async def _try(self) -> None:
+        namespace = self._plan.namespace
+        lease: dict[str, Any] | None
+        try:
+            lease = await self._writing.get(LEASES, LEASE, namespace)
+        except ApiRefused as refused:
+            if not refused.not_found:
+                raise
+            lease = None
+        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        asked_s = monotonic()
+        write = self._elector.look(lease, asked_s, stamp)
+        if write is not None:
+            await self._put(write, lease is None)
+            self._elector.written(write, asked_s)
+
+    async def _put(self, write: Write, is_new: bool) -> None:
+        namespace = self._plan.namespace
+        if is_new:
+            head = {"name": LEASE, "namespace": namespace}
+            made = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": head}
+            await self._writing.create(LEASES, {**made, "spec": dict(write.spec)}, namespace)
+            return
+        await self._writing.merge_patch(
+            LEASES,
+            LEASE,
+            {"spec": dict(write.spec)},
+            namespace,
+            resource_version=write.resource_version,
+        )
+
+    def _end_with_it(self) -> None:
+        """A defect of a session is one of ours."""
+        deciding = self._deciding
+        if deciding is not None and deciding.done() and not deciding.cancelled():
+            deciding.result()
+
+    def _step_up(self) -> None:
+        plan, elector = self._plan, self._elector
+        log.info("leading, term %d, as %s", elector.term, plan.identity)
+        self._session = Session(
+            self._world,
+            self._writing,
+            plan.book,
+            elector.term,
+            plan.clock,
+            plan.new_uid,
+            lambda: elector.leads(monotonic()),
+        )
+        self._deciding = asyncio.create_task(self._session.run())
+
+    async def _step_down(self, why: str) -> None:
+        if not self._elector.leads(monotonic()):
+            self._elector.lost()
+        session, deciding = self._session, self._deciding
+        self._session = self._deciding = None
+        if session is None or deciding is None:
+            return
+        log.warning("no longer leading, term %d: %s", session.term, why)
+        deciding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await deciding
+
+    async def _give_back(self) -> None:
+        """The next leader need not wait for the end of the lease."""
+        if not self._elector.leads(monotonic()):
+            return
+        with contextlib.suppress(ApiAway, ApiRefused, TimeoutError):
+            async with asyncio.timeout(2.0):
+                lease = await self._writing.get(LEASES, LEASE, self._plan.namespace)
+                if (lease.get("spec") or {}).get("holderIdentity") == self._plan.identity:
+                    version = str(lease["metadata"]["resourceVersion"])
+                    await self._put(Write(self._elector.released(), version), is_new=False)
+        self._elector.lost()

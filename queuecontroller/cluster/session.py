@@ -1,0 +1,144 @@
+"""One leader's time: a book made of what the API server has, and what carries out its decisions.
+
+It begins with lists that are complete and ends with the lease; the next begins anew from the
+objects, so nothing has to be handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.records import Change, Event, ObjectId, Snapshot
+from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.shell import EXIT_OK, Clock, Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.resources import Resource
+
+from .kinds import CHECKS, OBJECTS, WORKLOADS
+from .mirror import Mirror
+from .queue_writer import QueueWriter
+from .teller import Teller
+from .telling import of_workload
+from .tending import Tending
+from .workload_writer import WorkloadWriter
+from .world import Document, World, key_of
+
+log = logging.getLogger(__name__)
+_KINDS: Final = frozenset(OBJECTS)
+
+
+class Defect(Exception):
+    """Ours: the process ends, and another takes over."""
+
+
+class Nothing:
+    """The store of a book whose rows are objects in the API server: `WorkloadWriter` writes them,
+    each by itself, and what could not be written is undone."""
+
+    def __init__(self, term: int) -> None:
+        self._term = term
+
+    def load(self) -> Snapshot:
+        return Snapshot("", self._term, 0)
+
+    def stage(self, change: Change) -> None:
+        """Nothing is kept."""
+
+    def sync(self) -> None:
+        """As above."""
+
+    def events(self, subject: str, limit: int) -> list[Event]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Session:
+    def __init__(
+        self,
+        world: World,
+        client: ApiClient,
+        settings: BookSettings,
+        term: int,
+        clock: Clock,
+        new_uid: Callable[[], str],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._world = world
+        book = Book(settings, False, new_uid)
+        self.shell = Shell(book, Nothing(term), clock)
+        self.mirror = Mirror(book, world)
+        self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        self.workloads = WorkloadWriter(
+            self.shell, self.mirror, client, may_write, self._workload_stored
+        )
+        self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
+        self.tending = Tending(self.shell, self.mirror, client, may_write, self.teller)
+        self._began = False
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Defect."""
+        self.shell.told = self._told
+        self.shell.start()
+        self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
+        self._began = True
+        self.queues.ask_all()
+        self.tending.ask_all()
+        log.info(
+            "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._decide())
+            for errands in (self.workloads.errands, self.queues.errands, self.tending.errands):
+                group.create_task(errands.run())
+            group.create_task(self.teller.run())
+
+    @property
+    def term(self) -> int:
+        return self.shell.book.journal.term
+
+    async def _decide(self) -> None:
+        status = await self.shell.run()
+        if status != EXIT_OK:
+            raise Defect(self.shell.why_not_ready)
+
+    # -- what is heard ----------------------------------------------------------------------------
+
+    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """None: it is gone. The world knows already."""
+        if not self._began:
+            return
+        if kind == WORKLOADS:
+            self.shell.step(
+                "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
+            )
+            self.tending.workload_changed(key, document)
+        elif kind in _KINDS:
+            self.shell.step(
+                "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
+            )
+            if kind == CHECKS:
+                self.queues.ask_all()
+            else:
+                namespace, _, name = key.rpartition("/")
+                self.queues.ask([(kind.kind, namespace, name)])
+        else:
+            self.tending.job_changed(kind, key)
+
+    def _told(self, touched: set[ObjectId]) -> None:
+        keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]
+        self.workloads.touched(keys)
+        for key in keys:
+            self.queues.ask(self.queues.status.touched(key))
+        if len(keys) < len(touched):  # an object: others may name it
+            self.queues.ask_all()
+
+    def _workload_stored(self, before: Document, after: Document) -> None:
+        for told in of_workload(before, after):
+            self.teller.tell(after, WORKLOADS, told)
+        self.tending.workload_changed(key_of(after), after)

@@ -1,0 +1,157 @@
+"""The composition root of `sluice-queue serve` in mode kubernetes: Kueue's objects in the API
+server are the queue.
+
+Exit status as in `serving`: 0 stopped by a signal, 69 something needed is missing or Kueue runs in
+the cluster, 70 a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from queuecontroller.adapters.http import HttpServer
+from queuecontroller.adapters.metrics import render
+from queuecontroller.cluster.controller import Controller, Plan
+from queuecontroller.cluster.preflight import Unfit, check_cluster
+from queuecontroller.config import KubernetesSettings, Settings, split_address
+from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
+from queuecontroller.serving import (
+    EXIT_UNAVAILABLE,
+    SWITCH_S,
+    SystemClock,
+    Uids,
+    book_settings,
+    start_logging,
+)
+from queuecontroller.version import version
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.credentials import (
+    Access,
+    Credentials,
+    NoAccess,
+    from_kubeconfig,
+    in_cluster,
+)
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+
+log = logging.getLogger("sluice-queue")
+DEFAULT_NAMESPACE: Final = "sluice"
+WATCHES: Final = 64
+"""Connections for them: one for each kind."""
+WRITES: Final = 32
+"""Connections for them: the writers' widths together."""
+ANSWER_S: Final = 10.0
+"""A write that takes longer than a lease's rest might come to pass under the next leader."""
+AGAIN_S: Final = 2.0
+
+
+def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Serves until a signal; the exit status."""
+    start_logging(settings.server.log_level)
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        access = access_of(settings.kubernetes, environment)
+        return asyncio.run(_serve(settings, access))
+    except (NoAccess, Unfit, OSError) as error:
+        log.critical("%s", error)
+        return EXIT_UNAVAILABLE
+
+
+def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:
+    """Raises NoAccess."""
+    if given.kubeconfig:
+        return from_kubeconfig(Path(given.kubeconfig), yaml.safe_load)
+    access = in_cluster(environment)
+    if access is None:
+        raise NoAccess(
+            "kubernetes.mode: this is no pod with a service account's token: set"
+            " kubernetes.kubeconfig to reach a cluster from outside"
+        )
+    return access
+
+
+async def _serve(settings: Settings, access: Access) -> int:
+    given = settings.kubernetes
+    uids = Uids()
+    namespace = given.namespace or access.namespace or DEFAULT_NAMESPACE
+    watching = ApiClient(Credentials(access), "sluice-queue", WATCHES)
+    writing = ApiClient(
+        Credentials(access), "sluice-queue", WRITES, min(ANSWER_S, given.leader_lease_s / 3)
+    )
+    plan = Plan(
+        book=book_settings(settings),
+        identity=f"{socket.gethostname()}_{uids()}",
+        namespace=namespace,
+        lease_s=given.leader_lease_s,
+        new_uid=uids,
+        clock=SystemClock(),
+    )
+    controller = Controller(watching, writing, plan)
+    web = [
+        HttpServer(f"server.{name}", split_address(address), controller, metrics)
+        for name, address, metrics in (
+            ("metrics_listen", settings.server.metrics_listen, lambda: _metrics(controller)),
+            ("probes_listen", settings.server.probes_listen, None),
+        )
+        if address
+    ]
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        for one in web:
+            await one.start()
+        if not await _until_fit(watching, stopped):
+            return EXIT_OK
+        return await _run(controller, stopped)
+    finally:
+        for one in web:
+            await one.close()
+        await watching.close()
+        await writing.close()
+
+
+async def _until_fit(client: ApiClient, stopped: asyncio.Event) -> bool:
+    """Asks the API server until it answers; False: stopped meanwhile. Raises Unfit."""
+    while not stopped.is_set():
+        try:
+            await check_cluster(client)
+            return True
+        except (ApiAway, ApiRefused) as error:
+            log.warning("%s", error)
+        try:
+            await asyncio.wait_for(stopped.wait(), AGAIN_S)
+        except TimeoutError:
+            continue
+    return False
+
+
+async def _run(controller: Controller, stopped: asyncio.Event) -> int:
+    running = asyncio.create_task(controller.run())
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if running.done():
+        log.critical("defect", exc_info=running.exception())
+        return EXIT_DEFECT
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return EXIT_OK
+
+
+def _metrics(controller: Controller) -> bytes:
+    """A replica that does not lead has no figures."""
+    shell = controller.shell
+    return render(shell, version()) if shell is not None else b""
+
+
+__all__ = ["access_of", "serve_kubernetes"]

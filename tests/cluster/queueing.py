@@ -1,0 +1,189 @@
+"""`sluice-queue serve` in mode kubernetes, as a process beside an API server, and small objects for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from queuecontroller.kueue_api import GROUP
+from queuecontroller.kueue_api.crds import Webhook, definitions
+from tests.cluster.api import ApiError
+from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.node import until
+
+KUEUE = f"/apis/{GROUP}/v1beta2"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+WORKLOADS = f"{KUEUE}/namespaces/default/workloads"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/sluice/leases/sluice-queue"
+LEASE_S = 3.0
+
+
+def define(plane: ControlPlane) -> None:
+    """Kueue's kinds without anybody who converts: v1beta2 is all that is used."""
+    items: list[Any] = []
+    for one in definitions(Webhook()):
+        one["spec"]["versions"] = [
+            version for version in one["spec"]["versions"] if version["storage"]
+        ]
+        one["spec"]["conversion"] = {"strategy": "None"}
+        items.append(one)
+    items.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}})
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    plane.kubectl("apply", "--server-side", "-f", "-", given=text)
+    until("Kueue's kinds are served", lambda: is_served(plane), 60)
+
+
+def is_served(plane: ControlPlane) -> bool:
+    try:
+        plane.api.get(WORKLOADS)
+        return len(plane.api.get(KUEUE)["resources"]) >= 11
+    except ApiError:
+        return False
+
+
+class Replica:
+    """One process."""
+
+    def __init__(self, plane: ControlPlane, log: Path, settings: Sequence[str] = ()) -> None:
+        self.plane = plane
+        self.log = log
+        (self.port,) = free_ports(1)
+        every = (
+            "kubernetes.mode=kubernetes",
+            f"kubernetes.kubeconfig={plane.kubeconfig}",
+            "kubernetes.namespace=sluice",
+            f"kubernetes.leader_lease_s={LEASE_S:g}",
+            *settings,
+        )
+        self.command = [
+            *(sys.executable, "-m", "queuecontroller", "serve", "--socket", "none"),
+            *("--metrics-listen", f"127.0.0.1:{self.port}"),
+            *(word for one in every for word in ("--set", one)),
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ}
+            )
+
+    def end(self, with_signal: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(with_signal)
+        status = self.process.wait(timeout=60)
+        self.process = None
+        return status
+
+    def leads(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"it ended: {self.text[-4000:]}")
+        return "deciding" in self.text
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+@contextmanager
+def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]:
+    replica = Replica(plane, place / "queue.log", settings)
+    replica.start()
+    try:
+        yield replica
+        assert "defect" not in replica.text, replica.text[-4000:]
+    finally:
+        if replica.process is not None:
+            replica.end(signal.SIGKILL)
+
+
+def quota(name: str, cpu: int | str, **spec: Any) -> dict[str, Any]:
+    """A ClusterQueue of one flavor for CPU."""
+    flavors = [{"name": "plain", "resources": [{"name": "cpu", "nominalQuota": cpu}]}]
+    made = {
+        "resourceGroups": [{"coveredResources": ["cpu"], "flavors": flavors}],
+        "namespaceSelector": {},
+    }
+    return of_kueue("ClusterQueue", name, {**made, **spec})
+
+
+def of_kueue(kind: str, name: str, spec: Any, **head: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": f"{GROUP}/v1beta2",
+        "kind": kind,
+        "metadata": {"name": name, **head},
+        "spec": spec,
+    }
+
+
+def door(name: str, cluster_queue: str) -> dict[str, Any]:
+    return of_kueue("LocalQueue", name, {"clusterQueue": cluster_queue}, namespace="default")
+
+
+def apply(plane: ControlPlane, *documents: dict[str, Any]) -> str:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
+    return plane.kubectl("apply", "-f", "-", given=text)
+
+
+def job(name: str, queue: str, cpu: str = "1", pods: int = 1, **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {
+            "suspend": True,
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            **spec,
+        },
+    }
+
+
+def finish(plane: ControlPlane, name: str, failed: bool = False) -> None:
+    """What the controller-manager would say of a Job whose pods are done."""
+    at = "2026-11-22T10:00:00Z"
+    kind = "Failed" if failed else "Complete"
+    criteria = {"type": "FailureTarget" if failed else "SuccessCriteriaMet", "status": "True"}
+    done = {"type": kind, "status": "True", "reason": "r", "message": "m"}
+    conditions = [
+        {**one, "lastTransitionTime": at, "lastProbeTime": at} for one in (criteria, done)
+    ]
+    status: dict[str, Any] = {"conditions": conditions, "startTime": at, "active": 0, "ready": 0}
+    if not failed:
+        status |= {
+            "completionTime": at,
+            "succeeded": plane.api.get(f"{JOBS}/{name}")["spec"]["completions"],
+        }
+    plane.api.patch(f"{JOBS}/{name}/status", {"status": status})
+
+
+def workload_of(plane: ControlPlane, name: str) -> dict[str, Any] | None:
+    """Of the Job of that name."""
+    for one in plane.api.get(WORKLOADS)["items"]:
+        if any(owner["name"] == name for owner in one["metadata"].get("ownerReferences", ())):
+            return dict(one)
+    return None
+
+
+def condition(document: dict[str, Any] | None, kind: str) -> dict[str, Any]:
+    status = (document or {}).get("status") or {}
+    return next((one for one in status.get("conditions") or () if one["type"] == kind), {})
+
+
+def is_true(document: dict[str, Any] | None, kind: str) -> bool:
+    return bool(condition(document, kind).get("status") == "True")
+
+
+def suspended(plane: ControlPlane, name: str) -> bool:
+    return bool(plane.api.get(f"{JOBS}/{name}")["spec"].get("suspend"))

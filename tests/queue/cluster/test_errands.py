@@ -1,0 +1,101 @@
+"""Errands: one at a time for each object, none forgotten, failures later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from queuecontroller.cluster.errands import Errands
+from sluicecommon.kubernetes.errors import ApiAway
+
+
+def run(errands: Errands[str], until: Callable[[], bool]) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(errands.run())
+        async with asyncio.timeout(30):
+            while not until() and not task.done():
+                await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_one_object_is_never_done_twice_at_once_and_several_are() -> None:
+    busy: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    done: Counter[str] = Counter()
+    together = 0
+
+    async def do(key: str) -> None:
+        nonlocal together
+        busy[key] += 1
+        most[key] = max(most[key], busy[key])
+        together = max(together, sum(busy.values()))
+        if not done[key]:
+            errands.ask(key)  # asked for while it is being done: once more
+        await asyncio.sleep(0.002)
+        busy[key] -= 1
+        done[key] += 1
+
+    errands: Errands[str] = Errands("t", do, 4)
+    for key in "abcdef":
+        errands.ask(key)
+        errands.ask(key)
+    run(errands, lambda: sum(done.values()) >= 12)
+    assert done == Counter(dict.fromkeys("abcdef", 2))
+    assert set(most.values()) == {1}
+    assert together == 4
+
+
+def failing(times: int, done: list[str]) -> Callable[[str], Awaitable[None]]:
+    left = times
+
+    async def do(key: str) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise ApiAway("away")
+        done.append(key)
+
+    return do
+
+
+def test_what_failed_is_done_later() -> None:
+    done: list[str] = []
+    errands: Errands[str] = Errands("t", failing(3, done), 2)
+    errands.ask("a")
+    run(errands, lambda: bool(done))
+    assert (done, errands.failed_total, errands.done_total) == (["a"], 3, 1)
+    assert len(errands) == 0
+
+
+def test_the_urgent_goes_first() -> None:
+    done: list[str] = []
+    errands: Errands[str] = Errands("t", failing(0, done), 1)
+    errands.ask("later", urgent=False)
+    errands.ask("first")
+    run(errands, lambda: len(done) == 2)
+    assert done == ["first", "later"]
+
+
+def test_asking_cuts_a_rest_short_and_not_the_pause_after_a_failure() -> None:
+    done: list[str] = []
+    errands: Errands[str] = Errands("t", failing(1, done), 1)
+
+    async def main() -> None:
+        task = asyncio.create_task(errands.run())
+        errands.ask_later("rests", 3600)
+        errands.ask("fails")
+        while not errands.failed_total:
+            await asyncio.sleep(0)
+        errands.ask("fails")
+        errands.ask("rests")
+        while not done:
+            await asyncio.sleep(0)
+        assert done == ["rests"], "who failed has to wait"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())

@@ -1,0 +1,118 @@
+"""From what the book decided to a patch and back: it says the same, and nothing twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from queuecontroller.cluster.workload_status import patch_of, pending
+from queuecontroller.engine.model import (
+    Admission,
+    AdmissionCheckStatus,
+    CheckState,
+    Condition,
+    PodSetAssignment,
+    RequeueState,
+    Workload,
+)
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.service import conditions
+
+NOW_NS = 1_700_000_000_123_456_789
+TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]}}
+DOCUMENT: dict[str, Any] = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "Workload",
+    "metadata": {"namespace": "n", "name": "w", "generation": 3},
+    "spec": {"queueName": "q", "podSets": [{"name": "main", "count": 2, "template": TEMPLATE}]},
+}
+GIVEN = Admission(
+    "cq", (PodSetAssignment("main", 2, {"cpu": "f"}, {"cpu": 3000, "memory": 3 << 20}),)
+)
+
+
+def patched(document: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    status = {**document.get("status", {}), **patch}
+    kept = {name: value for name, value in status.items() if value is not None}
+    return {**document, "status": kept}
+
+
+def written(
+    workload: Workload, document: dict[str, Any] = DOCUMENT, waits: Condition | None = None
+) -> dict[str, Any]:
+    return patched(document, patch_of(document, read_workload(document), workload, waits, NOW_NS))
+
+
+def admitted() -> Workload:
+    workload = replace(read_workload(DOCUMENT), admission=GIVEN)
+    return conditions.admitted(conditions.reserved(workload, "cq", NOW_NS), NOW_NS)
+
+
+def test_an_admission_is_one_patch_and_reads_as_it_was_given() -> None:
+    document = written(admitted())
+    read = read_workload(document)
+    assert read.admission == GIVEN
+    assert [(one.type, one.status) for one in read.conditions] == [
+        ("QuotaReserved", True),
+        ("Admitted", True),
+    ]
+    assert document["status"]["conditions"][0]["observedGeneration"] == 3
+    assert patch_of(document, read, admitted(), None, NOW_NS) == {}, "the same again is no patch"
+
+
+def test_what_was_given_is_taken_back() -> None:
+    document = written(admitted())
+    away = conditions.evicting(admitted(), "Preempted", "for another", "InClusterQueue", NOW_NS)
+    back = conditions.back_in_line(away, "Preempted", "for another", NOW_NS)
+    after = written(back, document)
+    assert "admission" not in after["status"]
+    told = {one["type"]: one for one in after["status"]["conditions"]}
+    assert told["Evicted"]["status"] == "True"
+    assert told["Preempted"]["reason"] == "InClusterQueue"
+    assert (told["Admitted"]["status"], told["Admitted"]["reason"]) == ("False", "NoReservation")
+    assert told["QuotaReserved"]["status"] == "False"
+    assert patch_of(after, read_workload(after), back, None, NOW_NS) == {}
+
+
+def test_why_it_waits_keeps_the_time_since_when_it_does() -> None:
+    workload = read_workload(DOCUMENT)
+    first = written(workload, waits=pending("WaitingForQuota", "1 more needed", NOW_NS))
+    later_ns = NOW_NS + 60_000_000_000
+    waits = pending("WaitingForQuota", "2 more needed", later_ns)
+    second = written(workload, first, waits)
+    one, two = (each["status"]["conditions"][0] for each in (first, second))
+    assert two["message"] == "2 more needed"
+    assert one["lastTransitionTime"] == two["lastTransitionTime"] == "2023-11-14T22:13:20Z"
+    assert patch_of(second, read_workload(second), workload, waits, later_ns) == {}
+
+
+def test_others_conditions_stay() -> None:
+    theirs = {"type": "Theirs", "status": "True", "reason": "r", "message": "m"}
+    document = {**DOCUMENT, "status": {"conditions": [theirs]}}
+    assert theirs in written(admitted(), document)["status"]["conditions"]
+
+
+def test_a_back_off_is_written_once_and_taken_away() -> None:
+    late = replace(read_workload(DOCUMENT), requeue_state=RequeueState(2, NOW_NS))
+    document = written(late)
+    assert document["status"]["requeueState"] == {"count": 2, "requeueAt": "2023-11-14T22:13:20Z"}
+    assert patch_of(document, read_workload(document), late, None, NOW_NS) == {}
+    clean = replace(late, requeue_state=RequeueState())
+    assert patch_of(document, read_workload(document), clean, None, NOW_NS) == {
+        "requeueState": None
+    }
+
+
+def test_what_a_check_said_stays_with_it() -> None:
+    said = {"name": "a", "state": "Ready", "message": "m", "podSetUpdates": [{"name": "main"}]}
+    document = {**DOCUMENT, "status": {"admissionChecks": [said]}}
+    wanted = replace(
+        read_workload(document),
+        admission_checks=(
+            AdmissionCheckStatus("a", CheckState.READY, "m"),
+            AdmissionCheckStatus("b", CheckState.PENDING),
+        ),
+    )
+    found = written(wanted, document)["status"]["admissionChecks"]
+    assert found[0] == said
+    assert (found[1]["name"], found[1]["state"]) == ("b", "Pending")
