@@ -139,6 +139,9 @@ class Setting:
     labels_to_copy: Sequence[str] = ()
     longest_name: int = names.LONGEST_NAME
 
+    def priority(self, fw: Framework, document: Document) -> int | None:
+        return self.priority_of(priority_class_of(fw, document, self.runtime))
+
 
 ALONE: Final = Setting()
 
@@ -272,7 +275,7 @@ class _Job:
         return made
 
     def suspend(self, why: str, workload: Document | None = None) -> list[Action]:
-        patch = stop_patch(self.fw, self.document, _pod_sets_of(workload), self.around.runtime)
+        patch = stop_patch(self.fw, self.document, pod_sets_of(workload), self.around.runtime)
         return [Suspend(patch, why)]
 
     def restore(self, workload: Document | None = None) -> list[Action]:
@@ -280,7 +283,7 @@ class _Job:
             return []
         if reset := self.reset_start_time():
             return reset
-        patch = stop_patch(self.fw, self.document, _pod_sets_of(workload), self.around.runtime)
+        patch = stop_patch(self.fw, self.document, pod_sets_of(workload), self.around.runtime)
         return [Restore(patch)] if patch else []
 
     def reset_start_time(self) -> list[Action]:
@@ -296,7 +299,7 @@ class _Job:
             self.fw,
             was,
             queue=effective_queue(self.fw, was, self.around),
-            priority=self.around.priority_of(priority_class_of(self.fw, was, runtime)),
+            priority=self.around.priority(self.fw, was),
             labels_to_copy=self.around.labels_to_copy,
             longest_name=self.around.longest_name,
             runtime=runtime,
@@ -320,7 +323,7 @@ class _Job:
     def in_step(self, workload: Document) -> bool:
         """Whether the Workload still stands for the pods of the job."""
         mine = pod_sets(self.fw, before_start(self.document), self.around.runtime)
-        given = _pod_sets_of(workload)
+        given = pod_sets_of(workload)
         fixed = has_note(self.document) or self.suspended
         return len(mine) == len(given) and all(
             _alike(one, other, fixed) for one, other in zip(mine, given, strict=True)
@@ -368,7 +371,7 @@ class _Job:
     def report(self, workload: Document) -> list[Action]:
         made: list[Action] = []
         free = reclaimable(self.fw, self.document, self.around.runtime)
-        if free != _reclaimable_of(workload):
+        if free != reclaimable_of(workload):
             made.append(UpdateReclaimable(free))
         ready = pods_ready(self.fw, self.document, self.around.runtime)
         if ready != holds(workload, "PodsReady"):
@@ -395,12 +398,12 @@ def _conditions(workload: Document) -> list[Mapping[str, Any]]:
     return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
 
 
-def _pod_sets_of(workload: Document | None) -> list[Mapping[str, Any]]:
+def pod_sets_of(workload: Document | None) -> list[Mapping[str, Any]]:
     found = at(workload, ("spec", "podSets"))
     return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
 
 
-def _reclaimable_of(workload: Document) -> dict[str, int]:
+def reclaimable_of(workload: Document) -> dict[str, int]:
     found = at(workload, ("status", "reclaimablePods"))
     if not _is_list(found):
         return {}

@@ -121,13 +121,19 @@ def _is_gate(one: object) -> bool:
     return isinstance(one, Mapping) and one.get("name") == names.ADMISSION_GATE
 
 
+def _is_ours(one: object) -> bool:
+    """Kueue lets go of its topology gate later than of the other; here a pod that is admitted has
+    its place."""
+    return _is_gate(one) or (isinstance(one, Mapping) and one.get("name") == names.TOPOLOGY_GATE)
+
+
 def _let_run(fw: Framework, change: Change) -> None:
     if fw.holding is Holding.SUSPEND:
         change.put(fw.suspend, False)
         return
     gates = at(change.document, ("spec", "schedulingGates"))
     if isinstance(gates, list):
-        change.put(("spec", "schedulingGates"), [one for one in gates if not _is_gate(one)])
+        change.put(("spec", "schedulingGates"), [one for one in gates if not _is_ours(one)])
 
 
 def _same_pod_sets(fw: Framework, found: Sequence[Slot], infos: Sequence[PodSetInfo]) -> None:
@@ -237,7 +243,7 @@ def _undo_by(
     """What makes the slots what the Workload's pod sets say they were."""
     if not originals:
         return []
-    by_name = {one.get("name", "main"): one for one in originals if isinstance(one, Mapping)}
+    by_name = {str(one.get("name", "main")): one for one in originals}
     undo: list[list[Any]] = []
     for slot in slots(fw, document, runtime):
         original = by_name.get(slot.name)
