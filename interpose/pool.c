@@ -381,7 +381,7 @@ static CUresult alloc_from_pool(CUdeviceptr *dptr, size_t bytes, CUmemoryPool ha
 		r = real(dptr, bytes, handle, stream);
 	} else {
 		p = known_pool(handle, dev);
-		if (p && p->device == POOL_DEVICE_HOST) {
+		if (p && p->device == POOL_DEVICE_NONE) {
 			r = real(dptr, bytes, handle, stream);
 		} else {
 			r = p && p->device >= 0 ? before(p, bytes, &held) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -473,7 +473,7 @@ static int device_of_place(const CUmemLocation *location, CUmemAllocationType ty
 	if (ordinal >= 0)
 		return guest_device_of_ordinal(ordinal);
 	if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
-		return POOL_DEVICE_HOST;
+		return POOL_DEVICE_NONE;
 	device = guest_current_device();
 	return device >= 0 ? device : guest_device_of_ordinal(0);
 }
@@ -521,6 +521,27 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool *handle, CUmemLocation *location, C
 CUresult cuMemGetMemPool(CUmemoryPool *handle, CUmemLocation *location, CUmemAllocationType type)
 {
 	return pool_at(handle, location, type, driver.cuMemGetMemPool);
+}
+
+/* Another process's pool. Nothing is allocated from it, and what is mapped of it its exporter pays for; but its figures are
+ * of that memory, and a call with it that the driver refuses would have us charge them here. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable, CUmemAllocationHandleType type,
+                                            unsigned long long flags)
+{
+	CUresult r;
+
+	if (!driver.cuMemPoolImportFromShareableHandle)
+		return CUDA_ERROR_NOT_FOUND;
+	r = driver.cuMemPoolImportFromShareableHandle(handle, shareable, type, flags);
+	if (r != CUDA_SUCCESS || !handle || !guest_enter())
+		return r;
+	if (!pool_of(*handle, POOL_DEVICE_NONE)) {
+		if (driver.cuMemPoolDestroy)
+			driver.cuMemPoolDestroy(*handle);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guest_leave();
+	return r;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle)

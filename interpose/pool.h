@@ -11,7 +11,7 @@
 
 /* Pools one process may have at once. Frameworks have one per GPU; past it cuMemPoolCreate says out of memory. */
 #define POOL_MAX 256
-#define POOL_DEVICE_HOST (-2) /* not device memory: nothing to charge */
+#define POOL_DEVICE_NONE (-2) /* nothing to charge: the memory is the host's, or another process pays for it */
 
 struct pool {
 	CUmemoryPool handle;

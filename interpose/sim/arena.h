@@ -101,6 +101,8 @@ bool sim_pool_free(uint64_t address);
 /* Takes the lock. After a synchronisation of the context: pools return what exceeds their release threshold. */
 void sim_pools_trim(struct CUctx_st *context);
 bool sim_vmm_block(const struct sim_range *reserved, uint64_t address, struct sim_block *ret);
+/* vmm.c: the ordinal here of the GPU that a shared file of this kind (the first part of its name) belongs to. */
+CUresult sim_memfd_device(int fd, const char *kind, int *ret_device);
 void sim_arrays_context_gone(struct CUctx_st *context);
 void sim_imports_context_gone(struct CUctx_st *context);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "interpose/sim/graph.h"
+#include "interpose/sim/hold.h"
 
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static __thread int thread_captures; /* begun by this thread in other than relaxed mode */
@@ -65,6 +66,36 @@ static bool tips_add(struct CUstream_st *s, struct CUgraphNode_st *const *tips, 
 	return true;
 }
 
+/* What a stream waits for that is held, or that waits for the event of one that is. */
+struct awaited {
+	const struct CUstream_st *on; /* where the event is still to be recorded, NULL = it is */
+	uint64_t ticket;
+	struct CUctx_st *context; /* of an event of another context: order of submission is no help there */
+	uint64_t sequence;
+};
+
+static bool come(struct CUstream_st *stream, const void *argument)
+{
+	const struct awaited *a = argument;
+
+	(void)stream;
+	return (!a->on || sim_hold_past(a->on, a->ticket)) && (!a->context || sim_done(a->context, a->sequence));
+}
+
+static CUresult wait_held(struct CUstream_st *s, const struct CUevent_st *event)
+{
+	struct awaited a = { 0 };
+
+	if (event->held_on && sim_hold_pending(event->held_on, event->held_ticket)) {
+		a.on = event->held_on; /* of another context: that its work was submitted will have to do */
+		a.ticket = event->held_ticket;
+	} else if (event->sequence && event->context != s->context) {
+		a.context = event->context;
+		a.sequence = event->sequence;
+	}
+	return sim_hold(s, come, NULL, &a, sizeof(a), NULL);
+}
+
 SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
 	SIM_STREAM(s, stream);
@@ -95,6 +126,8 @@ SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flag
 		}
 		return CUDA_SUCCESS;
 	}
+	if (sim_held(s) || (event->held_on && sim_hold_pending(event->held_on, event->held_ticket)))
+		return wait_held(s, event);
 	/* One context: order of submission already waits. Two contexts: wait here, on the host. */
 	if (event->sequence && event->context != s->context)
 		return sim_wait(event->context, event->sequence);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 #define STACK 32
 
@@ -114,6 +114,7 @@ static void context_end(struct CUctx_st *c)
 {
 	struct sim_device *d = sim_device_get(c->device);
 
+	sim_hold_drop(c);
 	sim_wait(c, c->gpu->ring[c->index].head);
 	sim_lock(c->gpu);
 	sim_advance(sim_process()->state, c->gpu);
@@ -399,6 +400,10 @@ SIM_API CUresult cuCtxSynchronize(void)
 	SIM_CALL_CONTEXT(context);
 	if (sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	CUresult held = sim_hold_wait(context, NULL);
+
+	if (held != CUDA_SUCCESS)
+		return held;
 	return sim_synchronise(context, __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE));
 }
 

@@ -6,11 +6,12 @@
  * Device time is taken on the timeline; the bytes move at the call, or, of a copy the caller waits for, at its end. All
  * work of a process is queued in the order of its calls and kernels write nothing, so nobody can tell the difference.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "interpose/sim/arena.h"
 #include "interpose/sim/graph.h"
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 #define LINK_BYTES_PER_NS 25 /* 25 GB/s: what a PCIe 4.0 x16 slot gives, to the host and between GPUs */
 
@@ -53,6 +54,7 @@ struct side {
 	uint8_t *at;
 	size_t pitch, slice;
 	enum place place;
+	bool pageable;             /* host memory that the driver knows nothing of */
 	const struct sim_gpu *gpu; /* of device memory */
 };
 
@@ -150,11 +152,13 @@ static CUresult resolve(const struct request *r, const struct end *e, struct sid
 		if (!sim_block_at(address, &block) || !sim_range_covers(address, span))
 			return CUDA_ERROR_INVALID_VALUE;
 		ret->place = e->type == CU_MEMORYTYPE_HOST ? HOST : DEVICE;
+		ret->pageable = false;
 		ret->gpu = sim_device_get(block.device)->gpu;
 		return CUDA_SUCCESS;
 	}
 	ret->place = HOST;
-	if (e->type == CU_MEMORYTYPE_DEVICE && !sim_host_covers(address, span))
+	ret->pageable = !sim_host_covers(address, span);
+	if (e->type == CU_MEMORYTYPE_DEVICE && ret->pageable)
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }
@@ -186,6 +190,7 @@ struct plan {
 	struct sim_node_params node; /* its argument is the transfer */
 	uint64_t bytes;
 	bool host; /* an end of it is host memory */
+	bool from_pageable, to_pageable;
 };
 
 static CUresult plan(const struct CUctx_st *context, const struct request *r, struct plan *ret)
@@ -208,6 +213,8 @@ static CUresult plan(const struct CUctx_st *context, const struct request *r, st
 		return result;
 	ret->bytes = r->width * r->height * r->depth;
 	ret->host = to.place == HOST || (!r->element && from.place == HOST);
+	ret->from_pageable = from.pageable;
+	ret->to_pageable = to.pageable;
 	ret->transfer = (struct transfer){ .to = to.at,
 		                           .to_pitch = to.pitch,
 		                           .to_slice = to.slice,
@@ -228,6 +235,46 @@ static CUresult plan(const struct CUctx_st *context, const struct request *r, st
 	return CUDA_SUCCESS;
 }
 
+/* --- on a held stream (hold.h) --------------------------------------------------------------------------------------- */
+
+struct kept {
+	struct transfer transfer;
+	uint64_t duration_ns;
+	void *staged; /* the source's bytes, taken at the call; NULL = they are where they were */
+};
+
+static void run_kept(struct CUstream_st *stream, void *argument)
+{
+	struct kept *k = argument;
+
+	stream->last = sim_submit(stream->context, SIM_OP_WORK, k->duration_ns, 0);
+	move(&k->transfer);
+	free(k->staged);
+}
+
+/* What comes from pageable memory is read at the call, as drivers do, for the caller may use that memory again. */
+static CUresult keep(struct CUstream_st *stream, const struct plan *p)
+{
+	struct kept k = { .transfer = p->transfer, .duration_ns = p->node.duration_ns };
+
+	if (p->from_pageable) {
+		struct transfer in = p->transfer;
+
+		in.to = k.staged = malloc(p->bytes);
+		if (!in.to)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		in.to_pitch = k.transfer.from_pitch = in.width;
+		in.to_slice = k.transfer.from_slice = in.width * in.height;
+		k.transfer.from = in.to;
+		move(&in);
+	}
+	CUresult r = sim_hold(stream, NULL, run_kept, &k, sizeof(k), NULL);
+
+	if (r != CUDA_SUCCESS)
+		free(k.staged);
+	return r;
+}
+
 /* Do it on a stream. `wait`: it is a call that returns when a host buffer may be used again. */
 static CUresult run(struct CUctx_st *context, const struct request *r, CUstream handle, bool wait)
 {
@@ -246,6 +293,15 @@ static CUresult run(struct CUctx_st *context, const struct request *r, CUstream 
 		return result;
 	if (wait && sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (sim_held(stream)) {
+		/* what ends in pageable memory has to be there when the call returns */
+		if (!p.to_pageable && !(wait && p.host))
+			return keep(stream, &p);
+		result = sim_hold_wait(stream->context, stream);
+		if (result != CUDA_SUCCESS)
+			return result;
+		wait = true;
+	}
 	stream->last = sim_submit(stream->context, SIM_OP_WORK, p.node.duration_ns, 0);
 	/* Within the device a caller is not made to wait, synchronous or not. */
 	if (wait && p.host)
@@ -345,6 +401,69 @@ static struct request fill(CUdeviceptr to, size_t pitch, uint32_t element, uint3
 	return r;
 }
 
+/* One of a batch. Between pointers lengths are bytes; where an array takes part they are in its elements. */
+static size_t element_of(const CUmemcpy3DOperand *o, size_t element, CUresult *ret_error)
+{
+	struct sim_array_view v;
+
+	if (o->type != CU_MEMCPY_OPERAND_TYPE_ARRAY)
+		return element;
+	sim_memory_lock();
+	bool found = sim_array_view(o->op.array.array, &v);
+
+	sim_memory_unlock();
+	if (!found)
+		*ret_error = CUDA_ERROR_INVALID_HANDLE;
+	else if (element && element != v.element_bytes)
+		*ret_error = CUDA_ERROR_INVALID_VALUE;
+	return found ? v.element_bytes : element;
+}
+
+static struct end operand(const CUmemcpy3DOperand *o, const CUextent3D *extent, size_t element, CUresult *ret_error)
+{
+	struct end e = { 0 };
+
+	switch (o->type) {
+	case CU_MEMCPY_OPERAND_TYPE_ARRAY:
+		e.type = CU_MEMORYTYPE_ARRAY;
+		e.array = o->op.array.array;
+		e.y = o->op.array.offset.y;
+		e.z = o->op.array.offset.z;
+		if (__builtin_mul_overflow(o->op.array.offset.x, element, &e.x))
+			*ret_error = CUDA_ERROR_INVALID_VALUE;
+		return e;
+	case CU_MEMCPY_OPERAND_TYPE_POINTER:
+		e = at_either(o->op.ptr.ptr);
+		e.height = o->op.ptr.layerHeight;
+		if ((o->op.ptr.rowLength && o->op.ptr.rowLength < extent->width) ||
+		    (e.height && e.height < extent->height) ||
+		    __builtin_mul_overflow(o->op.ptr.rowLength, element, &e.pitch))
+			*ret_error = CUDA_ERROR_INVALID_VALUE;
+		return e;
+	default:
+		*ret_error = CUDA_ERROR_INVALID_VALUE;
+		return e;
+	}
+}
+
+static struct request boxed(const CUDA_MEMCPY3D_BATCH_OP *op)
+{
+	struct request r = { .height = op->extent.height, .depth = op->extent.depth };
+	size_t element = element_of(&op->src, 0, &r.error);
+
+	element = element_of(&op->dst, element, &r.error);
+	element = element ? element : 1;
+	if (!op->extent.width || !op->extent.height || !op->extent.depth ||
+	    __builtin_mul_overflow(op->extent.width, element, &r.width) ||
+	    op->srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
+	    op->srcAccessOrder > CU_MEMCPY_SRC_ACCESS_ORDER_ANY ||
+	    op->flags > CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)
+		r.error = CUDA_ERROR_INVALID_VALUE;
+	r.from = operand(&op->src, &op->extent, element, &r.error);
+	r.to = operand(&op->dst, &op->extent, element, &r.error);
+	return r;
+}
+
 /* --- doors -------------------------------------------------------------------------------------------------------- */
 
 /* One line per door: it reads as the table it is. */
@@ -391,6 +510,62 @@ BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, fill(to, pitch, 4, value, w, h), CUde
 SYNC(cuMemcpyHtoD, linear(at_device(to), at_host(from), n), CUdeviceptr_v1 to, const void *from, unsigned n)
 SYNC(cuMemcpyDtoH, linear(at_host(to), at_device(from), n), void *to, CUdeviceptr_v1 from, unsigned n)
 /* clang-format on */
+
+/* Not on the legacy stream: it could be meant to wait for others in between. */
+static bool batch_stream(CUstream stream)
+{
+	return stream && stream != CU_STREAM_LEGACY;
+}
+
+SIM_API CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *ret_failed,
+                                      unsigned long long flags, CUstream stream)
+{
+	SIM_CALL_CONTEXT(context);
+	CUresult result = CUDA_SUCCESS;
+
+	if (ret_failed)
+		*ret_failed = SIZE_MAX;
+	if (!count || !list || flags || !batch_stream(stream))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		struct request r = boxed(&list[i]);
+
+		result = run(context, &r, stream, false);
+		if (result != CUDA_SUCCESS && ret_failed)
+			*ret_failed = i;
+	}
+	return result;
+}
+
+SIM_API CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags,
+                                         CUstream stream)
+{
+	return cuMemcpy3DBatchAsync(count, list, NULL, flags, stream);
+}
+
+/* One copy with the attributes of a batch's; the legacy stream is as good as any for it. */
+SIM_API CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream)
+{
+	SIM_CALL_CONTEXT(context);
+	if (!op || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct request r = boxed(op);
+
+	return run(context, &r, stream, false);
+}
+
+SIM_API CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                             CUmemcpyAttributes *attributes, CUstream stream)
+{
+	SIM_CALL_CONTEXT(context);
+	if (!attributes || attributes->srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
+	    attributes->srcAccessOrder > CU_MEMCPY_SRC_ACCESS_ORDER_ANY ||
+	    attributes->flags > CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct request r = linear(at_either(to), at_either(from), bytes);
+
+	return run(context, &r, stream, false);
+}
 
 SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                       const CUDA_MEMCPY3D *copy, CUcontext context)
@@ -458,6 +633,8 @@ static CUresult prefetch(struct CUctx_st *context, CUdeviceptr address, size_t b
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->session)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (sim_held(stream))
+		return sim_hold_work(stream, bytes / LINK_BYTES_PER_NS);
 	stream->last = sim_submit(stream->context, SIM_OP_WORK, bytes / LINK_BYTES_PER_NS, 0);
 	return CUDA_SUCCESS;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 static pthread_mutex_t cell_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t free_cells[SIM_CELLS], free_cell_count, next_cell;
@@ -39,11 +39,33 @@ SIM_API CUresult cuEventCreate(CUevent *event, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
+/* Is its last record still to come, on a stream that is held? */
+static bool pending(const struct CUevent_st *e)
+{
+	return e->held_on && sim_hold_pending(e->held_on, e->held_ticket);
+}
+
+static void forget_pending(struct CUevent_st *e)
+{
+	if (e->held_on)
+		sim_hold_cancel(e->held_on, e->held_ticket);
+	e->held_on = NULL;
+}
+
+static void record(struct CUstream_st *stream, void *argument)
+{
+	struct CUevent_st *e;
+
+	memcpy(&e, argument, sizeof(CUevent));
+	e->sequence = stream->last = sim_submit(stream->context, SIM_OP_STAMP, 0, e->cell);
+}
+
 SIM_API CUresult cuEventDestroy_v2(CUevent event)
 {
 	SIM_CALL();
 	if (!SIM_HANDLE(event, SIM_TAG_EVENT))
 		return CUDA_ERROR_INVALID_HANDLE;
+	forget_pending(event);
 	event->tag = 0;
 	if (event->sequence && event->context->tag == SIM_TAG_CONTEXT)
 		sim_wait(event->context, event->sequence); /* its cell must not be written once it is somebody else's */
@@ -73,7 +95,14 @@ SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned
 		return CUDA_SUCCESS;
 	}
 	event->captured_id = 0;
-	event->sequence = s->last = sim_submit(s->context, SIM_OP_STAMP, 0, event->cell);
+	forget_pending(event);
+	if (sim_held(s)) {
+		CUresult r = sim_hold(s, NULL, record, &event, sizeof(CUevent), &event->held_ticket);
+
+		event->held_on = r == CUDA_SUCCESS ? s : NULL;
+		return r;
+	}
+	record(s, &event);
 	return CUDA_SUCCESS;
 }
 
@@ -91,6 +120,8 @@ SIM_API CUresult cuEventQuery(CUevent event)
 		return CUDA_ERROR_CAPTURED_EVENT;
 	if (sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (pending(event))
+		return CUDA_ERROR_NOT_READY;
 	return !event->sequence || sim_done(event->context, event->sequence) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -101,6 +132,8 @@ SIM_API CUresult cuEventSynchronize(CUevent event)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (event->captured_id)
 		return CUDA_ERROR_CAPTURED_EVENT;
+	if (event->held_on)
+		sim_hold_wait_for(event->held_on, event->held_ticket);
 	return event->sequence ? sim_synchronise(event->context, event->sequence) : CUDA_SUCCESS;
 }
 
@@ -109,9 +142,12 @@ SIM_API CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 	SIM_CALL();
 	if (!ms)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!SIM_HANDLE(start, SIM_TAG_EVENT) || !SIM_HANDLE(end, SIM_TAG_EVENT) || !start->sequence ||
-	    !end->sequence || (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
-	    start->context->gpu != end->context->gpu)
+	if (!SIM_HANDLE(start, SIM_TAG_EVENT) || !SIM_HANDLE(end, SIM_TAG_EVENT) ||
+	    (start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->context->gpu != end->context->gpu)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (pending(start) || pending(end))
+		return CUDA_ERROR_NOT_READY;
+	if (!start->sequence || !end->sequence)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!sim_done(start->context, start->sequence) || !sim_done(end->context, end->sequence))
 		return CUDA_ERROR_NOT_READY;

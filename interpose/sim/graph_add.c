@@ -7,6 +7,8 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t
 CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *);
 CUresult cuGraphAddChildGraphNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph);
 
 static CUresult add_kernel(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -60,6 +62,13 @@ SIM_API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 		return add_memory(node, graph, dependencies, count, &params->alloc);
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		return cuGraphAddMemFreeNode(node, graph, dependencies, count, params->free.dptr);
+	case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+		return cuGraphAddBatchMemOpNode(
+			node, graph, dependencies, count,
+			&(CUDA_BATCH_MEM_OP_NODE_PARAMS){ .ctx = params->memOp.ctx,
+		                                          .count = params->memOp.count,
+		                                          .paramArray = params->memOp.paramArray,
+		                                          .flags = params->memOp.flags });
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED; /* the other kinds have their own calls here */
 	}

@@ -5,6 +5,7 @@
 
 #include "interpose/sim/graph.h"
 #include "interpose/sim/graph_memory.h"
+#include "interpose/sim/hold.h"
 
 struct CUgraphExec_st {
 	uint32_t tag;
@@ -142,6 +143,58 @@ static void effects(const struct CUgraph_st *graph)
 	}
 }
 
+static bool has_memops(const struct CUgraph_st *graph)
+{
+	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next)
+		if (n->params.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP || (n->child && has_memops(n->child)))
+			return true;
+	return false;
+}
+
+/* A node kept for a held stream; its argument follows it, for the executable may be gone by then. */
+struct kept {
+	uint64_t duration_ns;
+	void (*effect)(void *argument);
+	_Alignas(16) unsigned char argument[256];
+};
+
+static void run_kept(struct CUstream_st *stream, void *argument)
+{
+	struct kept *k = argument;
+
+	if (k->duration_ns)
+		stream->last = sim_submit(stream->context, SIM_OP_WORK, k->duration_ns, 0);
+	if (k->effect)
+		k->effect(k->argument);
+}
+
+/* Node by node, in their order: some wait for values in memory, or all of them for somebody else's wait. */
+static CUresult put_nodes(struct CUstream_st *s, const struct CUgraph_st *graph)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (const struct CUgraphNode_st *n = graph->first; n && r == CUDA_SUCCESS; n = n->next) {
+		const struct sim_node_params *p = &n->params;
+		struct kept k = { .duration_ns = n->child ? 0 : p->duration_ns, .effect = p->effect };
+
+		if (n->child)
+			r = put_nodes(s, n->child);
+		if (p->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+			r = sim_memops_put(s, p->argument,
+			                   (unsigned)(p->argument_bytes / sizeof(CUstreamBatchMemOpParams)));
+			continue;
+		}
+		if (p->argument_bytes > sizeof(k.argument))
+			return CUDA_ERROR_NOT_SUPPORTED;
+		if (p->argument_bytes)
+			memcpy(k.argument, p->argument, p->argument_bytes);
+		if (r == CUDA_SUCCESS && (k.duration_ns || k.effect))
+			r = sim_hold(s, p->type == CU_GRAPH_NODE_TYPE_HOST ? sim_ready_idle : NULL, run_kept, &k,
+			             sizeof(k), NULL);
+	}
+	return r;
+}
+
 SIM_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
 	SIM_CALL_CONTEXT(context);
@@ -155,6 +208,8 @@ SIM_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (sim_held(s) || has_memops(exec->graph))
+		return put_nodes(s, exec->graph);
 	effects(exec->graph);
 	s->last = sim_submit(s->context, SIM_OP_WORK, duration(exec->graph), 0);
 	return CUDA_SUCCESS;

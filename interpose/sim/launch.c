@@ -2,7 +2,7 @@
 /* The doors through which kernels are launched. */
 #include <string.h>
 
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned gx, unsigned gy, unsigned gz,
                               unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
@@ -38,6 +38,8 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 		if (captured != SIM_RUN)
 			return captured == SIM_CAPTURED ? CUDA_SUCCESS : error;
 	}
+	if (sim_held(s))
+		return sim_hold_work(s, ns);
 	s->last = sim_submit(context, SIM_OP_WORK, ns, 0);
 	return CUDA_SUCCESS;
 }

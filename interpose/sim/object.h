@@ -55,6 +55,11 @@ struct CUstream_st {
 	CUgreenCtx green;
 	struct CUstream_st *next; /* of the context */
 	pid_t thread;             /* a per-thread default stream: whose; 0 = an ordinary one */
+	/* hold.c, under its lock */
+	struct sim_held *held; /* what it is to do when it can go on */
+	uint64_t doing;        /* the number of the entry that is being done, 0 = none */
+	bool orphan;           /* destroyed: to be freed when that is all done */
+	struct CUstream_st *next_held;
 };
 
 struct CUctx_st {
@@ -81,6 +86,9 @@ struct CUevent_st {
 	unsigned flags;
 	uint32_t cell;
 	uint64_t sequence; /* of its stamp; 0 = never recorded */
+	/* last recorded on a held stream: there, as that entry, if it has not come to it yet */
+	struct CUstream_st *held_on;
+	uint64_t held_ticket;
 	/* last recorded in a capture: cannot be queried, and a stream that waits for it joins that capture */
 	unsigned long long captured_id;
 	struct CUgraphNode_st *tip[SIM_TIPS];

@@ -54,6 +54,17 @@ FLAVOUR(cuMemcpy3DPeerAsync_ptsz, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER
         (pCopy, OWN(hStream)))
 FLAVOUR(cuMemcpy3DPeer_ptds, cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *pCopy), (pCopy))
 FLAVOUR(cuMemcpy3D_v2_ptds, cuMemcpy3D_v2, (const CUDA_MEMCPY3D *pCopy), (pCopy))
+FLAVOUR(cuMemcpy3DBatchAsync_ptsz, cuMemcpy3DBatchAsync,
+        (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed, unsigned long long flags, CUstream hStream),
+        (count, list, failed, flags, OWN(hStream)))
+FLAVOUR(cuMemcpy3DBatchAsync_v2_ptsz, cuMemcpy3DBatchAsync_v2,
+        (size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags, CUstream hStream),
+        (count, list, flags, OWN(hStream)))
+FLAVOUR(cuMemcpy3DWithAttributesAsync_ptsz, cuMemcpy3DWithAttributesAsync,
+        (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream), (op, flags, OWN(hStream)))
+FLAVOUR(cuMemcpyWithAttributesAsync_ptsz, cuMemcpyWithAttributesAsync,
+        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes, CUstream hStream),
+        (to, from, bytes, attributes, OWN(hStream)))
 FLAVOUR(cuMemcpyAsync_ptsz, cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),
         (dst, src, ByteCount, OWN(hStream)))
 FLAVOUR(cuMemcpyAtoA_v2_ptds, cuMemcpyAtoA_v2,

@@ -7,53 +7,25 @@
  * call that frees it: a process's work is queued in the order of its calls. A chunk goes back only when the device is
  * past its last free. Blocks, chunks, pools and what is asked of them are one structure, hence one long file.
  */
+#include "interpose/sim/pool.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/sim/arena.h"
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 #define CHUNK_BYTES (UINT64_C(32) << 20)
 #define BLOCK_STEP 512
-
-/* In the order of addresses, free neighbours joined. */
-struct block {
-	uint64_t base, bytes;
-	struct CUctx_st *context; /* NULL = free */
-	struct block *next;
-};
-
-struct chunk {
-	struct CUmemPoolHandle_st *pool;
-	struct sim_range *range;
-	struct block *first;
-	uint64_t used_bytes;
-	struct CUctx_st *last_context; /* of the last free */
-	uint64_t last_sequence;
-	struct chunk *next;
-};
-
-struct CUmemPoolHandle_st {
-	uint32_t tag;
-	int device;
-	bool host;      /* of the host's memory: no device is charged */
-	bool destroyed; /* by its owner, while blocks are still out */
-	int reuse[3];   /* the three policies: remembered, no more */
-	uint64_t threshold_bytes, max_bytes;
-	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
-	CUmemAccess_flags access[SIM_DEVICES];
-	struct chunk *chunks;
-	struct CUmemPoolHandle_st *next;
-};
 
 static struct CUmemPoolHandle_st default_pool[SIM_DEVICES];
 static struct CUmemPoolHandle_st *current_pool[SIM_DEVICES]; /* NULL = the default one */
 static struct CUmemPoolHandle_st *pools;                     /* created ones. All under memory's lock */
 
-static void pool_begin(struct CUmemPoolHandle_st *pool, int device)
+void sim_pool_begin(struct CUmemPoolHandle_st *pool, int device)
 {
 	pool->tag = SIM_TAG_POOL;
 	pool->device = device;
+	pool->fd = -1;
 	for (int i = 0; i < 3; i++)
 		pool->reuse[i] = 1;
 	pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -62,11 +34,11 @@ static void pool_begin(struct CUmemPoolHandle_st *pool, int device)
 static struct CUmemPoolHandle_st *default_of(int device)
 {
 	if (!default_pool[device].tag)
-		pool_begin(&default_pool[device], device);
+		sim_pool_begin(&default_pool[device], device);
 	return &default_pool[device];
 }
 
-static bool alive(const struct CUmemPoolHandle_st *pool)
+bool sim_pool_alive(const struct CUmemPoolHandle_st *pool)
 {
 	if (pool >= default_pool && pool < default_pool + SIM_DEVICES)
 		return pool->tag != 0;
@@ -90,6 +62,7 @@ static void chunk_drop(struct chunk *chunk)
 		}
 	}
 	pool->reserved_bytes -= chunk->range->bytes;
+	sim_pool_file_remove(chunk);
 	sim_range_drop(chunk->range);
 	free(chunk->first); /* idle: one free block */
 	free(chunk);
@@ -102,6 +75,8 @@ static bool chunk_idle(const struct chunk *chunk)
 
 static void pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep_bytes)
 {
+	if (pool->fd >= 0 && !pool->destroyed)
+		return; /* as drivers have it: what others may have mapped is not given back */
 	for (struct chunk *c = pool->chunks, *next; c && pool->reserved_bytes > keep_bytes; c = next) {
 		next = c->next;
 		if (chunk_idle(c))
@@ -117,14 +92,26 @@ static void trim_device(int device, bool all)
 	for (struct CUmemPoolHandle_st **at = &pools, *p; (p = *at);) {
 		if (p->device == device)
 			pool_trim(p, all || p->destroyed ? 0 : p->threshold_bytes);
-		if (p->destroyed && !p->chunks) {
+		if (p->destroyed && !p->chunks && !p->imports) {
 			*at = p->next;
 			p->tag = 0;
+			sim_pool_file_close(p);
 			free(p);
 		} else {
 			at = &p->next;
 		}
 	}
+}
+
+void sim_pools_settle(int device)
+{
+	trim_device(device, false);
+}
+
+void sim_pool_list(struct CUmemPoolHandle_st *pool)
+{
+	pool->next = pools;
+	__atomic_store_n(&pools, pool, __ATOMIC_RELAXED);
 }
 
 void sim_pools_give_back(struct sim_device *device)
@@ -152,14 +139,20 @@ static struct chunk *chunk_make(struct CUmemPoolHandle_st *pool, uint64_t bytes)
 
 	if (c && b && (!pool->max_bytes || reserved <= pool->max_bytes - pool->reserved_bytes))
 		c->range = sim_range_charged(pool->device, NULL, SIM_RANGE_POOL, reserved, pool->host ? 0 : reserved);
+	if (c && c->range) {
+		c->pool = pool;
+		c->range->owner = c;
+		if (!sim_pool_file_add(c)) {
+			sim_range_drop(c->range);
+			c->range = NULL;
+		}
+	}
 	if (!c || !c->range) {
 		free(c);
 		free(b);
 		return NULL;
 	}
 	*b = (struct block){ .base = c->range->base, .bytes = reserved };
-	c->range->owner = c;
-	c->pool = pool;
 	c->first = b;
 	c->next = pool->chunks;
 	pool->chunks = c;
@@ -286,7 +279,7 @@ bool sim_pool_free(uint64_t address)
 	bool ours = r && (r->kind == SIM_RANGE_POOL || r->kind == SIM_RANGE_GRAPH);
 	bool graph = ours && r->kind == SIM_RANGE_GRAPH;
 	struct block *b = ours && !graph ? block_of(r->owner, address) : NULL;
-	bool freed = b && release(address, b->context, queued(b->context));
+	bool freed = b ? release(address, b->context, queued(b->context)) : sim_pool_import_free(address);
 
 	sim_memory_unlock();
 	return graph ? sim_graph_memory_free(address) == CUDA_SUCCESS : freed;
@@ -363,7 +356,7 @@ static CUresult alloc_async(struct CUctx_st *context, CUdeviceptr *address, size
 
 		pool = current_pool[d] ? current_pool[d] : default_of(d);
 	}
-	if (!pool || !alive(pool)) {
+	if (!pool || !sim_pool_alive(pool) || pool->imported) {
 		result = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		uint64_t at = pool_take(pool, bytes, stream->context);
@@ -389,6 +382,22 @@ SIM_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUm
 	return alloc_async(context, address, bytes, pool, false, stream);
 }
 
+static bool free_now(struct CUctx_st *context, CUdeviceptr address)
+{
+	return release(address, context, queued(context)) || sim_pool_import_free(address);
+}
+
+/* Until a held stream gets there the memory is in use. */
+static void free_held(struct CUstream_st *stream, void *argument)
+{
+	CUdeviceptr address;
+
+	memcpy(&address, argument, sizeof(address));
+	sim_memory_lock();
+	free_now(stream->context, address);
+	sim_memory_unlock();
+}
+
 SIM_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 {
 	SIM_CALL_CONTEXT(context);
@@ -399,13 +408,22 @@ SIM_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 	sim_memory_lock();
 	const struct sim_range *r = sim_range_at(address);
 	bool graph = r && r->kind == SIM_RANGE_GRAPH;
-	bool freed = !graph && !stream->session && release(address, stream->context, queued(stream->context));
+	bool held = sim_held(stream), ours = false, freed = false;
+	uint64_t base, bytes;
+
+	if (!graph && !stream->session && !held)
+		freed = free_now(stream->context, address);
+	else if (held && r)
+		ours = (r->kind == SIM_RANGE_POOL && sim_pool_block(r, address, &base, &bytes) && base == address) ||
+		       (r->kind == SIM_RANGE_IMPORT && r->owner && address == r->base + r->skip);
 
 	sim_memory_unlock();
 	if (graph && stream->session)
 		return capture(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, graph_free_effect, address);
 	if (graph)
 		return sim_graph_memory_free(address);
+	if (ours && !stream->session)
+		return sim_hold(stream, NULL, free_held, &address, sizeof(address), NULL);
 	return freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -445,7 +463,7 @@ SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	if (!sim_device_get(device))
 		return CUDA_ERROR_INVALID_DEVICE;
 	sim_memory_lock();
-	if (pool && alive(pool) && pool->device == device) {
+	if (pool && sim_pool_alive(pool) && pool->device == device && !pool->imported) {
 		current_pool[device] = pool;
 		result = CUDA_SUCCESS;
 	}
@@ -481,18 +499,22 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
 
 	if (!pool || !props || !place(&props->location, props->allocType, &device, &host))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-		return CUDA_ERROR_NOT_SUPPORTED; /* as MEMPOOL_SUPPORTED_HANDLE_TYPES says */
+	/* as MEMPOOL_SUPPORTED_HANDLE_TYPES says; only memory of a device is shared */
+	if (props->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (props->handleTypes && host))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	struct CUmemPoolHandle_st *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pool_begin(p, device);
+	sim_pool_begin(p, device);
 	p->host = host;
 	p->max_bytes = (props->maxSize + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+	if (props->handleTypes && !sim_pool_file_open(p)) {
+		free(p);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
 	sim_memory_lock();
-	p->next = pools;
-	__atomic_store_n(&pools, p, __ATOMIC_RELAXED);
+	sim_pool_list(p);
 	sim_memory_unlock();
 	*pool = p;
 	return CUDA_SUCCESS;
@@ -504,7 +526,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	sim_memory_lock();
-	if (pool && alive(pool) && !(pool >= default_pool && pool < default_pool + SIM_DEVICES)) {
+	if (pool && sim_pool_alive(pool) && !(pool >= default_pool && pool < default_pool + SIM_DEVICES)) {
 		int device = pool->device;
 
 		if (current_pool[device] == pool)
@@ -521,7 +543,7 @@ SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
 	SIM_CALL();
 	sim_memory_lock();
-	bool valid = pool && alive(pool);
+	bool valid = pool && sim_pool_alive(pool);
 
 	if (valid)
 		pool_trim(pool, keep_bytes);
@@ -595,7 +617,7 @@ SIM_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
-	CUresult r = pool && alive(pool) ? attribute_set(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = pool && sim_pool_alive(pool) ? attribute_set(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
 
 	sim_memory_unlock();
 	return r;
@@ -607,7 +629,7 @@ SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
 	if (!value)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
-	CUresult r = pool && alive(pool) ? attribute_get(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = pool && sim_pool_alive(pool) ? attribute_get(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
 
 	sim_memory_unlock();
 	return r;
@@ -621,7 +643,7 @@ SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *li
 	if (!list || count == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
-	if (!pool || !alive(pool))
+	if (!pool || !sim_pool_alive(pool))
 		result = CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
 		const CUmemAccessDesc *a = &list[i];
@@ -645,7 +667,7 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool,
 	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !sim_device_get(location->id))
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
-	if (pool && alive(pool)) {
+	if (pool && sim_pool_alive(pool)) {
 		*flags = pool->access[location->id];
 		result = CUDA_SUCCESS;
 	}

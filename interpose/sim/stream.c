@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -130,7 +130,8 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream stream)
 	}
 	pthread_mutex_unlock(&list_mutex);
 	stream->tag = 0;
-	free(stream);
+	if (!sim_hold_orphan(stream))
+		free(stream);
 	return CUDA_SUCCESS;
 }
 
@@ -189,7 +190,9 @@ SIM_API CUresult cuStreamSynchronize(CUstream stream)
 		return spoilt(s);
 	if (sim_capture_forbids() && s == &s->context->legacy)
 		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	return sim_synchronise(s->context, s->last);
+	CUresult held = sim_hold_wait(s->context, s);
+
+	return held == CUDA_SUCCESS ? sim_synchronise(s->context, s->last) : held;
 }
 
 SIM_API CUresult cuStreamQuery(CUstream stream)
@@ -197,7 +200,7 @@ SIM_API CUresult cuStreamQuery(CUstream stream)
 	SIM_STREAM(s, stream);
 	if (s->session)
 		return spoilt(s);
-	return sim_done(s->context, s->last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	return !sim_held(s) && sim_done(s->context, s->last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 struct host_call {
@@ -210,6 +213,12 @@ static void host_effect(void *argument)
 	struct host_call *call = argument;
 
 	call->function(call->data);
+}
+
+static void call_held(struct CUstream_st *stream, void *argument)
+{
+	(void)stream;
+	host_effect(argument);
 }
 
 SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
@@ -232,7 +241,9 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 	default:
 		break;
 	}
-	/* No helper thread: the calling thread waits and calls. */
+	if (sim_held(s))
+		return sim_hold(s, sim_ready_idle, call_held, &call, sizeof(call), NULL);
+	/* Nothing else to do for the calling thread, so it waits and calls. */
 	CUresult r = sim_wait(s->context, s->last);
 
 	if (r == CUDA_SUCCESS)
@@ -240,11 +251,28 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 	return r;
 }
 
+struct callback {
+	CUstream stream; /* as the caller named it */
+	CUstreamCallback function;
+	void *data;
+};
+
+static void callback_held(struct CUstream_st *stream, void *argument)
+{
+	const struct callback *call = argument;
+
+	call->function(call->stream, stream->context->gpu->lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS,
+	               call->data);
+}
+
 SIM_API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data, unsigned flags)
 {
 	SIM_STREAM(s, stream);
 	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (sim_held(s))
+		return sim_hold(s, sim_ready_idle, callback_held, &(struct callback){ stream, callback, data },
+		                sizeof(struct callback), NULL);
 	CUresult r = sim_wait(s->context, s->last);
 
 	callback(stream, r, data);

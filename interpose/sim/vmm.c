@@ -7,6 +7,7 @@
  * the same bytes, in this process or in two. It is charged from its creation until the last handle and the last mapping
  * are gone; imported memory is charged to its exporter alone, and no longer once that is through with it.
  */
+#include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,23 +241,25 @@ SIM_API CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
 	return result;
 }
 
-/* The ordinal of a descriptor's GPU here, or an error (negative). */
-static int ordinal_behind(int fd)
+CUresult sim_memfd_device(int fd, const char *kind, int *ret_device)
 {
-	char link[64], target[96], number[4];
+	char link[64], target[96], wanted[64];
 	unsigned gpu;
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	ssize_t n = readlink(link, target, sizeof(target) - 1);
 
 	target[n > 0 ? n : 0] = 0;
-	if (sscanf(target, "/memfd:" MEMFD "%3[0-9]", number) != 1)
-		return -(int)CUDA_ERROR_INVALID_VALUE;
-	gpu = (unsigned)strtoul(number, NULL, 10);
+	snprintf(wanted, sizeof(wanted), "/memfd:%s", kind);
+	if (strncmp(target, wanted, strlen(wanted)) != 0 || !isdigit((unsigned char)target[strlen(wanted)]))
+		return CUDA_ERROR_INVALID_VALUE;
+	gpu = (unsigned)strtoul(target + strlen(wanted), NULL, 10);
 	for (int d = 0; sim_device_get(d); d++)
-		if (sim_device_get(d)->gpu_index == gpu)
-			return d;
-	return -(int)CUDA_ERROR_INVALID_DEVICE;
+		if (sim_device_get(d)->gpu_index == gpu) {
+			*ret_device = d;
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_DEVICE;
 }
 
 SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
@@ -268,12 +271,12 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 
 	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &info))
 		return CUDA_ERROR_INVALID_VALUE;
-	int device = ordinal_behind(fd);
-
-	if (device < 0)
-		return (CUresult)-device;
-	CUresult result = CUDA_SUCCESS;
+	int device = 0;
+	CUresult result = sim_memfd_device(fd, MEMFD, &device);
 	struct physical *p = NULL;
+
+	if (result != CUDA_SUCCESS)
+		return result;
 
 	sim_memory_lock();
 	for (uint32_t i = 0; i < slot_count && !p; i++) /* ours, or imported before: one more name for it */

@@ -11,6 +11,7 @@ import pytest
 
 from tests.abi import images
 from tests.abi.clients import Card, Cuda, card
+from tests.abi.test_sim_memory import UINT8, UINT32, array3d
 
 INVALID_VALUE, NOT_SUPPORTED, INVALID_PTX = 1, 801, 218
 PRIORITY, SYNC_POLICY, CLUSTER = 8, 3, 4
@@ -314,3 +315,112 @@ def test_launches_as_before_cuda_4(gpu: Card) -> None:
     refused, took = gpu.client().call(stateful)
     assert refused == [1, 1, 1, 1, 1, 400, 1]
     assert 4.9 < took < 50, "the parameter was there"
+
+
+class Operand(c.Structure):
+    """CUmemcpy3DOperand: a pointer with its row and layer, or an array with an offset."""
+
+    _fields_ = [("type", c.c_int), ("at", c.c_uint64 * 4)]
+
+
+class Boxed(c.Structure):
+    """CUDA_MEMCPY3D_BATCH_OP."""
+
+    _fields_ = [
+        ("src", Operand),
+        ("dst", Operand),
+        ("extent", c.c_size_t * 3),
+        ("order", c.c_int),
+        ("flags", c.c_uint),
+    ]
+
+
+def pointed(address: int, row: int = 0, height: int = 0) -> Operand:
+    return Operand(1, (c.c_uint64 * 4)(address, row, height, 0))
+
+
+def in_array(array: c.c_void_p, *offset: int) -> Operand:
+    return Operand(2, (c.c_uint64 * 4)(array.value or 0, *offset))
+
+
+def boxes_in_batches(cuda: Cuda) -> dict[str, Any]:
+    """Boxes of 3 x 2 x 2 elements out of larger ones, between host, device and arrays, in one batch."""
+    cuda.context()
+    stream, count = cuda.stream(), 8 * 4 * 4 * 4
+    data = bytes(range(256)) * 2
+    source, back = c.create_string_buffer(data, count), c.create_string_buffer(count)
+    here, there = c.addressof(source), c.addressof(back)
+    device = cuda.alloc(count)
+    words = array3d(cuda, 8, 4, 4, UINT32)  # 4 bytes an element
+    doubled = array3d(cuda, 8, 4, 4, UINT8)
+
+    def run(*boxes: Boxed, symbol: str = "cuMemcpy3DBatchAsync_v2", on: Any = stream) -> int:
+        list_ = (Boxed * len(boxes))(*boxes)
+        return cuda.try_(symbol, c.c_size_t(len(boxes)), list_, c.c_ulonglong(0), on)
+
+    def box(src: Operand, dst: Operand, width: int = 3, order: int = 1) -> Boxed:
+        return Boxed(src, dst, (c.c_size_t * 3)(width, 2, 2), order, 0)
+
+    cuda.cuMemsetD8_v2(c.c_uint64(device), c.c_ubyte(0), c.c_size_t(count))
+    first = run(
+        box(pointed(here + 1, 8, 4), pointed(device, 3, 2)),  # gathered
+        box(pointed(here, 8, 4), in_array(words, 1, 0, 2)),  # 3 words are 12 bytes of an 8-word row
+    )
+    second = run(
+        box(pointed(device), pointed(there)),
+        box(in_array(words, 1, 0, 2), pointed(there + 64)),
+    )
+    cuda.cuStreamSynchronize(stream)
+    failed = c.c_size_t()
+    pair = (Boxed * 2)(
+        box(pointed(device), pointed(there)), box(pointed(device), pointed(there), order=0)
+    )
+    third = cuda.try_(
+        "cuMemcpy3DBatchAsync", c.c_size_t(2), pair, c.byref(failed), c.c_ulonglong(0), stream
+    )
+    one = c.create_string_buffer(12)
+    single = box(pointed(here + 2, 8, 4), pointed(c.addressof(one)))
+    cuda.cuMemcpy3DWithAttributesAsync(c.byref(single), c.c_ulonglong(0), None)
+    attributes, plain = (c.c_uint32 * 8)(2), c.create_string_buffer(8)
+    cuda.cuMemcpyWithAttributesAsync(
+        c.c_uint64(c.addressof(plain)), c.c_uint64(here + 8), c.c_size_t(8), attributes, stream
+    )
+    cuda.cuCtxSynchronize()
+    return {
+        "ends": (first, second),
+        "gathered": back.raw[:12],
+        "through an array": back.raw[64:112],
+        "second failed": (third, failed.value),
+        "one": one.raw,
+        "plain": plain.raw[:8],
+        "wrong": {
+            run(box(pointed(device), pointed(there)), on=None),
+            run(box(pointed(device, 2), pointed(there))),  # rows shorter than the box
+            run(box(in_array(words, 0, 0, 0), in_array(doubled, 0, 0, 0))),  # elements of two sizes
+            run(box(pointed(device), pointed(there), width=0)),
+            run(box(in_array(words, 6, 0, 0), pointed(there))),  # beyond the array's row
+            run(),
+        },
+    }
+
+
+def test_boxes_are_copied_in_batches(gpu: Card) -> None:
+    told = gpu.client().call(boxes_in_batches)
+
+    def gather(start: int, row: int, width: int) -> bytes:
+        rows = [start + z * 4 * row + y * row for z in range(2) for y in range(2)]
+        return b"".join(bytes(range(at, at + width)) for at in rows)
+
+    assert told == {
+        "ends": (0, 0),
+        "gathered": gather(1, 8, 3),
+        "through an array": told["through an array"],
+        "second failed": (INVALID_VALUE, 1),
+        "one": gather(2, 8, 3),
+        "plain": bytes(range(8, 16)),
+        "wrong": {INVALID_VALUE},
+    }
+    # two rows of 32 bytes of two layers of four such rows
+    assert told["through an array"] == b"".join(
+        (bytes(range(256)) * 2)[at : at + 12] for at in (0, 32, 128, 160)
+    )

@@ -15,7 +15,7 @@ import pytest
 from tests.demo.__main__ import workplace
 from tests.measure import ahead, shares
 from tests.node import soon_ns, until
-from tests.places import REPO, TENANT
+from tests.places import AT_REST, REPO, TENANT
 from tests.pods import PodNode, pod_node
 
 pytestmark = [
@@ -292,3 +292,76 @@ def test_a_mig_instance_is_a_containers_own() -> None:
             return [result(job)["share_ratio"]]
 
         shares(measure, [1.0], SHARE_TOLERANCE)  # the instance is its own
+
+
+PROCESSES = "[(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(gpu)]"
+
+
+def users(place: PodNode, uuid: str, *before: str) -> list[tuple[int, int]]:
+    """Who uses the GPU, and how much of it, as NVML tells the asker."""
+    script = (
+        "import json, pynvml as n\nn.nvmlInit()\n"
+        f"gpu = n.nvmlDeviceGetHandleByUUID({uuid!r})\nprint(json.dumps({PROCESSES}))"
+    )
+    done = subprocess.run(
+        [*before, sys.executable, "-c", script],
+        env=place.node.on_the_driver(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return [(pid, used) for pid, used in json.loads(done.stdout)]
+
+
+def test_a_container_is_its_grants_by_whatever_pid_it_goes() -> None:
+    """Its own namespace calls the process 1 and the daemon's does not: NVML tells each its own number. The daemon finds
+    it in its grant, its context is charged, and nobody accuses it, while a program without a grant is found by the same looks.
+    """
+    policy = '[detection]\nbare_metal = "contain"\n'
+    with workplace() as directory, pod_node(directory, settings=policy) as place:
+        devices = place.kubelet.cdi_devices(place.kubelet.admit("boxed", gpumem=4096, gpucores=50))
+        (device,) = (place.node.grant("default/boxed/main") or {})["devices"]
+        job = container(
+            place, devices, str(TENANT), "--launches", "5", "--hold", str(GIB), "--idle", "3600"
+        )
+        ((pid, used),) = until(
+            "it holds its memory",
+            lambda: [one for one in users(place, device["gpu"]) if one[1] > GIB],
+        )
+        numbers = _numbers_of(pid)
+        assert numbers[0] == pid
+        assert numbers[-1] == 1
+        assert users(place, device["gpu"], "nsenter", "--target", str(pid), "--pid") == [(1, used)]
+        grant = until(
+            "the daemon has it", lambda: _with_a_process(place.node.grant("default/boxed/main"))
+        )
+        (held,) = grant["devices"]
+        assert grant["processes"] == 1
+        assert held["memory_used_bytes"] == used, "to the byte: the context is in it"
+        intruder = place.node.run_bare("bare", *AT_REST).process
+        until(
+            "who has no grant is stopped",
+            lambda: _state(intruder.pid) == "T",
+        )
+        assert [e["pid"] for e in place.node.cli_json("events") if e["pid"] != intruder.pid] == []
+        assert _state(pid) not in "Tt"
+        assert [one for one in users(place, device["gpu"]) if one[0] == pid] == [(pid, used)]
+        intruder.kill()
+        job.kill()
+        job.communicate(timeout=60)
+
+
+def _with_a_process(grant: dict[str, Any] | None) -> dict[str, Any] | None:
+    return grant if grant and grant["processes"] else None
+
+
+def _numbers_of(pid: int) -> list[int]:
+    """From this namespace down to its own."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+        return [int(n) for line in status if line.startswith("NSpid:") for n in line.split()[1:]]
+
+
+def _state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+        return stat.read().rpartition(") ")[2][0]

@@ -109,6 +109,19 @@ def test_launches_are_all_counted_and_none_stays_in_flight(
         assert 0.95 * busy_ns <= consumed <= 2 * busy_ns + CHUNK_NS
 
 
+@pytest.mark.parametrize("threads", [1, 4], ids=lambda n: f"{n} threads")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_book_of_who_is_ahead_survives_siblings_that_lie_and_die(
+    tmp_path: Path, variant: str, threads: int
+) -> None:
+    """Each thread of ours asks and launches; five others play the grant's other processes."""
+    region = Region(tmp_path / "grant", limits=(GIB,), flags=ENFORCE_BOTH)
+    out = run("siblings_test", variant, str(threads), "1500", env=region.environment())
+    result = json.loads(out.strip().splitlines()[-1])
+    assert result["deaths"] > 0
+    assert result["moves"] > 0, "we were ahead at times, and at others not"
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_clock_that_is_behind_follows_the_daemons(variant: str) -> None:
     run("clock_test", variant)

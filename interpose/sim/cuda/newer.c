@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Newer forms of calls whose older form is modelled: one argument more, which is looked at here. */
-#include "interpose/sim/object.h"
+#include "interpose/sim/hold.h"
 
 CUresult cuCtxSynchronize(void);
 SIM_API CUresult cuCtxSynchronize_v2(CUcontext context)
@@ -10,6 +10,10 @@ SIM_API CUresult cuCtxSynchronize_v2(CUcontext context)
 		return cuCtxSynchronize();
 	if (!SIM_HANDLE(context, SIM_TAG_CONTEXT))
 		return CUDA_ERROR_INVALID_CONTEXT;
+	CUresult held = sim_hold_wait(context, NULL);
+
+	if (held != CUDA_SUCCESS)
+		return held;
 	return sim_synchronise(context, __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE));
 }
 
