@@ -20,6 +20,7 @@ from nodeagent.adapters.cgroups import (
     container_path,
     freezer_path,
     freezer_root,
+    text_of,
     unified_path,
     unified_root,
 )
@@ -81,7 +82,7 @@ class ContainerCgroup:
             handle = os.pidfd_open(pid)
             try:
                 # The pid may be another process by now, outside of it.
-                text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+                text = text_of(pid)
                 path = unified_path(text) if self.unified else freezer_path(text)
                 if path == self.path or path.startswith(f"{self.path}/"):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from nodeagent.adapters import mounts
 from nodeagent.kubelet_ports import PodUid
 
 _NAME: Final = re.compile(
@@ -29,10 +30,15 @@ _DEPTH: Final = 4
 def pod_of(pid: int) -> PodUid | None:
     """The pod a process belongs to; None when it is in none, or gone."""
     try:
-        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii", errors="replace")
+        return pod_in(text_of(pid))
     except OSError:
         return None
-    return pod_in(text)
+
+
+def text_of(pid: int) -> str:
+    """/proc/PID/cgroup. Raises OSError. As bytes, because Python's text files take a carriage
+    return for the end of a line, and whoever makes cgroups may put one into a name."""
+    return Path(f"/proc/{pid}/cgroup").read_bytes().decode("utf-8", "replace")
 
 
 def container_path(path: str) -> str:
@@ -56,7 +62,7 @@ def freezer_path(text: str) -> str:
 
 
 def _path_in(text: str, mark: str) -> str:
-    for line in text.splitlines():
+    for line in text.split("\n"):
         before, found, path = line.partition(mark)
         if found and (before.isdecimal() if before else mark == "0::"):
             return path.removesuffix(" (deleted)")
@@ -75,18 +81,13 @@ def freezer_root() -> Path | None:
 
 
 def _mounted(is_it: Callable[[str, Sequence[str]], bool]) -> Path | None:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            fields, _, rest = line.partition(" - ")
-            kind, _source, *options = rest.split()
-            if is_it(kind, options[-1].split(",") if options else ()):
-                return Path(fields.split()[4].encode().decode("unicode_escape"))
-    return None
+    return next((one.path for one in mounts.table() if is_it(one.kind, one.options)), None)
 
 
 def pod_in(text: str) -> PodUid | None:
-    """The first pod named in a /proc/PID/cgroup, or in a path."""
-    for line in text.splitlines():
+    """The first pod named in a /proc/PID/cgroup, or in a path. Only a newline ends a line: the
+    kernel refuses it in a cgroup's name, and nothing else that splitlines() would split at."""
+    for line in text.split("\n"):
         found = _named(line)
         if found is not None:
             return PodUid(found[1].replace("_", "-"))

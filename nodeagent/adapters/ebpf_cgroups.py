@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from nodeagent.adapters import cgroups, mounts
 from nodeagent.adapters.ebpf_kernel import Kernel
 from nodeagent.adapters.ebpf_pins import ASIDE, PIN, own, pinned
 
@@ -25,7 +26,7 @@ FILEID_KERNFS: Final = 0xFE
 def cgroup_text(pid: int) -> str:
     """/proc/PID/cgroup; empty when the process is gone."""
     try:
-        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+        return cgroups.text_of(pid)
     except OSError:
         return ""
 
@@ -143,9 +144,4 @@ def _ready(pins: Path) -> str:
 
 
 def _is_bpffs(path: Path) -> bool:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            fields, _, rest = line.partition(" - ")
-            if rest.startswith("bpf ") and fields.split()[4] == str(path):
-                return True
-    return False
+    return any(one.kind == "bpf" and one.path == path for one in mounts.table())

@@ -37,7 +37,7 @@ class Host:
     kubelet: Path = Path("/var/lib/kubelet")
     cdi: Path = Path("/var/run/cdi")
     directories: Sequence[Path] = DIRECTORIES
-    mount_table: Path = Path("/proc/self/mounts")
+    mount_table: Path = Path("/proc/self/mountinfo")
 
 
 def enter_host() -> None:
@@ -77,10 +77,9 @@ def remove(host: Host) -> list[str]:
 def _mounts_below(host: Host) -> Iterator[Path]:
     """The deepest first."""
     found = set()
-    for line in host.mount_table.read_text(encoding="utf-8", errors="replace").splitlines():
-        target = Path(line.split(" ")[1])
-        if any(directory in target.parents for directory in host.directories):
-            found.add(target)
+    for one in mounts.read_table(host.mount_table.read_bytes()):
+        if any(directory in one.path.parents for directory in host.directories):
+            found.add(one.path)
     yield from sorted(found, reverse=True)
 
 

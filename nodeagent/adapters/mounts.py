@@ -7,6 +7,9 @@ import ctypes
 import errno
 import os
 import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +21,7 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_PRIVATE = 2, 4, 8, 1 << 18
 MNT_DETACH: Final = 2
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
 """The libc has no function for it."""
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [
@@ -100,3 +104,35 @@ def detach(target: Path) -> None:
 def _error(what: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    path: Path
+    kind: str
+    """`cgroup2`, `fuse.sshfs`."""
+    options: tuple[str, ...]
+    """Of the file system, not of the mount."""
+
+
+def table() -> Iterator[Mount]:
+    """What is mounted where, as this process sees it. Raises OSError."""
+    return read_table(Path("/proc/self/mountinfo").read_bytes())
+
+
+def read_table(text: bytes) -> Iterator[Mount]:
+    """Of a mountinfo. Any user mounts FUSE, and names its directory and source: the kernel escapes
+    blanks, newlines and backslashes in them and nothing else, so these alone are looked at."""
+    for line in text.split(b"\n"):
+        fields, dash, rest = line.partition(b" - ")
+        before, after = fields.split(b" "), rest.split(b" ")
+        if dash and len(before) > 5 and len(after) > 2:
+            yield Mount(
+                Path(os.fsdecode(_plain(before[4]))),
+                after[0].decode(errors="replace"),
+                tuple(after[-1].decode(errors="replace").split(",")),
+            )
+
+
+def _plain(field: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 0xFF]), field)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Final
 
-from nodeagent.adapters.cgroups import container_path, freezer_path, pod_in, unified_path
+from nodeagent.adapters.cgroups import (
+    container_path,
+    freezer_path,
+    pod_in,
+    text_of,
+    unified_path,
+)
 from nodeagent.adapters.library_identity import library_identity
 from nodeagent.adapters.pidfd import LARGEST_PID, read_process
 from nodeagent.ports import LibraryIdentity
@@ -23,7 +28,7 @@ class ProcInspector:
             return None
         try:
             process = read_process(pid)
-            cgroup_text = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+            cgroup_text = text_of(pid)
             ancestors = _ancestors(pid)
         except OSError:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,10 @@ from nodeagent.adapters.cgroups import (
     container_path,
     freezer_path,
     pod_in,
+    pod_of,
+    text_of,
     unified_path,
+    unified_root,
 )
 
 UID = "d8aa9a47-ad0f-4bbe-bc12-ab31605d3211"
@@ -37,6 +42,45 @@ STATIC = "0123456789abcdef0123456789abcdef"
 )  # fmt: skip
 def test_the_pod_of_a_cgroup(text: str, pod: str | None) -> None:
     assert pod_in(text) == pod
+
+
+NO_NEWLINES = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+"""What str.splitlines() or a text file of Python's would end a line at; the kernel allows all in a cgroup's name."""
+
+
+@pytest.mark.parametrize("mark", NO_NEWLINES, ids=ascii)
+def test_a_user_names_no_pod_behind_what_looks_like_a_newline(mark: str) -> None:
+    own = "0::/user.slice/user-1000.slice/user@1000.service"
+    assert pod_in(f"{own}/a{mark}kubepods-pod{SYSTEMD}.slice\n") is None
+    path = unified_path(f"{own}/a{mark}0::\n")
+    assert path.endswith(f"a{mark}0::")
+    assert freezer_path(f"{own}/a{mark}6:freezer:/kubepods/pod{UID}/ab\n") == ""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a cgroup: needs root")
+@pytest.mark.parametrize("mark", ["\r", "\x0c"], ids=ascii)
+def test_a_process_in_such_a_cgroup_is_in_no_pod(mark: str) -> None:
+    root = unified_root()
+    if root is None:
+        pytest.skip("no cgroup2 here")
+    ours = root / f"sluice-test-{os.getpid()}"
+    made = ours / "user.slice" / f"a{mark}kubepods-pod{SYSTEMD}.slice"
+    try:
+        made.mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    try:
+        with subprocess.Popen(["sleep", "60"]) as process:
+            try:
+                (made / "cgroup.procs").write_text(str(process.pid))
+                assert unified_path(text_of(process.pid)).endswith(made.name)
+                assert pod_of(process.pid) is None
+            finally:
+                process.kill()
+    finally:
+        for one in (made, made.parent, ours):
+            one.rmdir()
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,8 @@ def test_mounts_of_ours_are_taken_away_and_nothing_is_removed_across_one(tmp_pat
     (foreign / "data").touch()
     try:
         place = host(tmp_path)
-        place.mount_table.write_text(f"sluice {region} tmpfs rw 0 0\n")  # the other is not known of
+        # The other is not known of.
+        place.mount_table.write_text(f"36 35 0:45 / {region} rw - tmpfs sluice rw\n")
         told = left_on_node.remove(place)
         assert told == [f"{foreign}: something is mounted there"]
         assert not region.exists()
