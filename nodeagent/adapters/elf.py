@@ -4,11 +4,15 @@ a copy.
 So small that a parser from a package would bring more to install than it saves, and the taking
 out (a symbol without a value, which loaders skip) is what no package does. Layout: System V ABI,
 chapters 4 and 5.
+
+Files are a tenant's, who may cut them short meanwhile: nothing is mapped (that would be a SIGBUS),
+only the tables are read, and none beyond what real libraries have.
 """
 
 from __future__ import annotations
 
-import mmap
+import contextlib
+import os
 import platform
 import struct
 from collections.abc import Callable, Collection, Iterator
@@ -28,6 +32,14 @@ _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _NOTE: Final = struct.Struct("<III")
 _PROBE: Final = struct.Struct("<QQQ")
 _STAPSDT: Final = 3
+LARGEST_SYMBOLS: Final = 16 << 20
+LARGEST_TABLE: Final = 64 << 20
+"""Bytes of names, or of notes; PyTorch's largest library has 20 MiB of names."""
+LONGEST_NAME: Final = 4096
+"""Characters that are looked at; a longer name is none of those that matter here."""
+
+Read = Callable[[int, int], bytes]
+"""(where, how many): fewer bytes at the end of the file."""
 
 
 class NotElf(ValueError):
@@ -50,8 +62,8 @@ def loadable(path: Path) -> bool:
 
 def exports(path: Path) -> frozenset[str]:
     """Names the library defines for others. Raises NotElf, OSError."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return frozenset(name for _, name, value in _symbols(data) if value)
+    with _opened(path) as read:
+        return frozenset(name for _, name, value in _symbols(read) if value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +79,22 @@ class Probe:
 
 def probes(path: Path) -> list[Probe]:
     """The USDT probes of a library, from its notes of SystemTap's kind. Raises NotElf, OSError."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        sections = _sections(data)
-        try:
-            return [
-                probe
-                for section in sections
-                if section[1] == _SHT_NOTE
-                for probe in _probes_in(data, section[4], section[4] + section[5])
-            ]
-        except (struct.error, IndexError, ValueError) as error:
-            raise NotElf(f"damaged notes: {error}") from None
+    with _opened(path) as read:
+        return [
+            probe
+            for section in _sections(read)
+            if section[1] == _SHT_NOTE
+            for probe in _probes_in(read, _table(read, section, LARGEST_TABLE))
+        ]
 
 
 def functions(path: Path, wanted: Collection[str]) -> dict[str, int]:
     """Where in the file the code of these exported functions starts; those it lacks are absent.
     Raises NotElf, OSError."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with _opened(path) as read:
         return {
-            name: _file_offset(data, value)
-            for _, name, value in _symbols(data)
+            name: _file_offset(read, value)
+            for _, name, value in _symbols(read)
             if value and name in wanted
         }
 
@@ -94,20 +102,20 @@ def functions(path: Path, wanted: Collection[str]) -> dict[str, int]:
 def names_symbol(path: Path, name: str) -> bool:
     """Whether the name is in the library's dynamic string table at all: a quick look, at the speed
     of memory, before symbols are read one by one. Raises NotElf, OSError."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        sections = _sections(data)
-        needle = b"\0" + name.encode() + b"\0"
-        try:
-            tables = [sections[section[6]] for section in sections if section[1] == _SHT_DYNSYM]
-        except IndexError:
-            raise NotElf("a damaged ELF file") from None
-        return any(data.find(needle, s[4], s[4] + s[5]) >= 0 for s in tables)
+    needle = b"\0" + name.encode() + b"\0"
+    with _opened(path) as read:
+        sections = _sections(read)
+        return any(
+            needle in _table(read, _linked(sections, section), LARGEST_TABLE)
+            for section in sections
+            if section[1] == _SHT_DYNSYM
+        )
 
 
 def without(library: bytes, gone: Callable[[str], bool]) -> bytes:
     """A copy in which the exported symbols that `gone` names cannot be found. Raises NotElf."""
     copy = bytearray(library)
-    for offset, name, value in _symbols(library):
+    for offset, name, value in _symbols(lambda at, size: library[at : at + size]):
         if value and gone(name):
             index, info, other, _, _, size = _SYMBOL.unpack_from(copy, offset)
             weak = 2 << 4 | info & 15
@@ -115,60 +123,105 @@ def without(library: bytes, gone: Callable[[str], bool]) -> bytes:
     return bytes(copy)
 
 
-def _symbols(data: bytes | mmap.mmap) -> Iterator[tuple[int, str, int]]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Read]:
+    """Raises OSError; what is read may be NotElf."""
+    with path.open("rb") as file:
+
+        def read(at: int, size: int) -> bytes:
+            try:
+                return os.pread(file.fileno(), size, at)
+            except OverflowError:  # a place that no file has
+                raise NotElf("a damaged ELF file: tables beyond its end") from None
+
+        yield read
+
+
+def _symbols(read: Read) -> Iterator[tuple[int, str, int]]:
     """(where in the file, name, value; 0: not defined here)."""
-    sections = _sections(data)
+    sections = _sections(read)
+    for section in sections:
+        if section[1] != _SHT_DYNSYM:
+            continue
+        symbols = _table(read, section, LARGEST_SYMBOLS)
+        names = _table(read, _linked(sections, section), LARGEST_TABLE)
+        whole = len(symbols) - len(symbols) % _SYMBOL.size
+        for number, entry in enumerate(_SYMBOL.iter_unpack(symbols[:whole])):
+            index, _, _, where, value, _ = entry
+            end = names.find(b"\0", index, index + LONGEST_NAME)
+            name = names[index : end if end >= 0 else index + LONGEST_NAME]
+            offset = section[4] + number * _SYMBOL.size
+            yield offset, name.decode("ascii", "replace"), value if where else 0
+
+
+def _linked(sections: list[tuple[int, ...]], section: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        for section in sections:
-            if section[1] != _SHT_DYNSYM:
-                continue
-            names = sections[section[6]][4]
-            for offset in range(section[4], section[4] + section[5], _SYMBOL.size):
-                index, _, _, where, value, _ = _SYMBOL.unpack_from(data, offset)
-                start = names + index
-                end = data.find(b"\0", start)
-                name = bytes(data[start:end]).decode("ascii", "replace")
-                yield offset, name, value if where else 0
-    except (struct.error, IndexError) as error:
-        raise NotElf(f"a damaged ELF file: {error}") from None
+        return sections[section[6]]
+    except IndexError:
+        raise NotElf("a damaged ELF file: a section without its names") from None
 
 
-def _sections(data: bytes | mmap.mmap) -> list[tuple[int, ...]]:
-    if len(data) < _HEADER_BYTES or data[: len(_IDENT)] != _IDENT:
+def _table(read: Read, section: tuple[int, ...], most: int) -> bytes:
+    """All of a section. Raises NotElf."""
+    at, size = section[4], section[5]
+    if size > most:
+        raise NotElf(f"a section of {size} bytes: more than {most}")
+    data = read(at, size)
+    if len(data) < size:
+        raise NotElf("a damaged ELF file: a section beyond its end")
+    return data
+
+
+def _sections(read: Read) -> list[tuple[int, ...]]:
+    header = _header(read)
+    (table,) = struct.unpack_from("<Q", header, 0x28)
+    entry, count = struct.unpack_from("<HH", header, 0x3A)
+    return _entries(read, table, entry, count, _SECTION)
+
+
+def _header(read: Read) -> bytes:
+    header = read(0, _HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or not header.startswith(_IDENT):
         raise NotElf("not a 64-bit little-endian ELF file")
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    entry, count = struct.unpack_from("<HH", data, 0x3A)
-    if entry != _SECTION.size:
-        raise NotElf("sections of an unknown size")
-    try:
-        return [_SECTION.unpack_from(data, table + i * entry) for i in range(count)]
-    except struct.error as error:
-        raise NotElf(f"a damaged ELF file: {error}") from None
+    return header
 
 
-def _file_offset(data: bytes | mmap.mmap, address: int) -> int:
+def _entries(
+    read: Read, at: int, entry: int, count: int, form: struct.Struct
+) -> list[tuple[int, ...]]:
+    if entry != form.size:
+        raise NotElf("tables of an unknown size")
+    data = read(at, count * entry)
+    if len(data) < count * entry:
+        raise NotElf("a damaged ELF file: tables beyond its end")
+    return list(form.iter_unpack(data))
+
+
+def _file_offset(read: Read, address: int) -> int:
     """Of an address as the linker gave it."""
-    (table,) = struct.unpack_from("<Q", data, 0x20)
-    entry, count = struct.unpack_from("<HH", data, 0x36)
-    try:
-        for i in range(count):
-            kind, _, offset, start, _, bytes_, *_ = _SEGMENT.unpack_from(data, table + i * entry)
-            if kind == _PT_LOAD and start <= address < start + bytes_:
-                return int(address - start + offset)
-    except struct.error as error:
-        raise NotElf(f"a damaged ELF file: {error}") from None
+    header = _header(read)
+    (table,) = struct.unpack_from("<Q", header, 0x20)
+    entry, count = struct.unpack_from("<HH", header, 0x36)
+    for kind, _, offset, start, _, bytes_, *_ in _entries(read, table, entry, count, _SEGMENT):
+        if kind == _PT_LOAD and start <= address < start + bytes_:
+            return int(address - start + offset)
     raise NotElf(f"address {address:#x} is in no segment")
 
 
-def _probes_in(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[Probe]:
-    while at + _NOTE.size <= end:
-        name_bytes, bytes_, kind = _NOTE.unpack_from(data, at)
+def _probes_in(read: Read, notes: bytes) -> Iterator[Probe]:
+    """Of the bytes of a section."""
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        name_bytes, bytes_, kind = _NOTE.unpack_from(notes, at)
         name_at = at + _NOTE.size
         what = name_at + (name_bytes + 3 & ~3)
         at = what + (bytes_ + 3 & ~3)
-        if kind != _STAPSDT or bytes(data[name_at : name_at + 8]) != b"stapsdt\0":
+        if kind != _STAPSDT or notes[name_at : name_at + 8] != b"stapsdt\0":
             continue
-        address, _base, _semaphore = _PROBE.unpack_from(data, what)
-        texts = bytes(data[what + _PROBE.size : what + bytes_]).split(b"\0")
+        inside = notes[what : what + bytes_]
+        texts = inside[_PROBE.size :].split(b"\0")
+        if len(inside) < _PROBE.size or len(texts) < 3:
+            raise NotElf("damaged notes")
+        address, _base, _semaphore = _PROBE.unpack_from(inside)
         provider, name, arguments = (text.decode("ascii", "replace") for text in texts[:3])
-        yield Probe(provider, name, _file_offset(data, address), arguments)
+        yield Probe(provider, name, _file_offset(read, address), arguments)
