@@ -199,9 +199,9 @@ def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Ac
         return None, "kubelet.pod_sources does not name api"
     try:
         if config.kubeconfig:
-            import yaml
+            from nodeagent.adapters.config_files import parse_yaml
 
-            return from_kubeconfig(Path(config.kubeconfig), yaml.safe_load), ""
+            return from_kubeconfig(Path(config.kubeconfig), parse_yaml), ""
     except NoAccess as error:
         return None, f"kubelet.kubeconfig: {error}"
     found = in_cluster(environment)

@@ -115,7 +115,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, object
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError([f"{path}: {error.strerror}"]) from None
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError([f"{path}: not TOML: {error}"]) from None
         except UnicodeDecodeError as error:
             what = f"not UTF-8: {error.reason} at byte {error.start}"

@@ -97,9 +97,7 @@ def load_health(settings: HealthSettings) -> HealthPolicy:
 
 def _read_policy(path: Path, base: HealthPolicy) -> HealthPolicy:
     try:
-        return parse_policy(tomllib.loads(_text(path)), base)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+        return parse_policy(_toml(path), base)
     except ConfigError as error:
         named = [p if p.startswith(str(path)) else f"{path}: {p}" for p in error.problems]
         raise ConfigError(named) from error
@@ -109,11 +107,9 @@ def load_settings(path: Path | None) -> Settings:
     """The file of ours alone. Raises ConfigError."""
     if path is None:
         return Settings()
-    text = _text(path)
+    document = _toml(path)
     try:
-        return parse(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{path}: not TOML: {error}"]) from error
+        return parse(document)
     except ConfigError as error:
         raise ConfigError([f"{path}: {problem}" for problem in error.problems]) from error
 
@@ -122,24 +118,33 @@ def read_hami(path: Path) -> list[HamiPart]:
     """Raises ConfigError."""
     try:
         documents = list(yaml.safe_load_all(_text(path)))
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError([f"{path}: not YAML or JSON: {_one_line(error)}"]) from error
     parts = [
         part
         for document in documents
         if document is not None
-        for part in hami_config.split(str(path), document, _parse)
+        for part in hami_config.split(str(path), document, parse_yaml)
     ]
     if not parts:
         raise ConfigError([f"{path}: is empty"])
     return parts
 
 
-def _parse(text: str) -> object:
+def parse_yaml(text: str) -> object:
+    """One document. Raises ValueError."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not YAML or JSON: {_one_line(error)}") from error
+
+
+def _toml(path: Path) -> dict[str, object]:
+    """Raises ConfigError."""
+    try:
+        return tomllib.loads(_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError([f"{path}: not TOML: {error}"]) from error
 
 
 def _text(path: Path) -> str:

@@ -81,7 +81,7 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
 
 
 def from_kubeconfig(path: Path, load: Callable[[str], Any], context: str = "") -> Access:
-    """`load` reads YAML. Raises NoAccess, with the file's name."""
+    """`load` reads YAML and raises ValueError. Raises NoAccess, with the file's name."""
     try:
         document = load(path.read_text(encoding="utf-8"))
         return read_kubeconfig(document, path.parent, context)

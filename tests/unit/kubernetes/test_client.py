@@ -16,6 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from nodeagent.adapters.config_files import parse_yaml
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
     AGAIN_S,
@@ -318,6 +319,8 @@ def test_a_kubeconfig_with_a_client_certificate_over_tls(tmp_path: Path) -> None
             " users: [{name: u, user: {exec: {command: aws}}}]}",
             "logs in by exec",
         ),
+        ("{current-context: [", "not a kubeconfig: not YAML"),
+        ("[" * 3000, "not a kubeconfig: not YAML"),
         (
             "{current-context: a, contexts: [{name: a, context: {cluster: k}}],"
             " clusters: [{name: k, cluster: {}}]}",
@@ -329,7 +332,7 @@ def test_a_kubeconfig_that_cannot_serve_says_why(tmp_path: Path, text: str, says
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(NoAccess, match=says):
-        from_kubeconfig(path, yaml.safe_load)
+        from_kubeconfig(path, parse_yaml)
 
 
 def test_in_a_pod_the_service_account_is_taken(tmp_path: Path) -> None:

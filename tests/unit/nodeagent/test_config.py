@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters import config_files
 from nodeagent.config import ConfigError, Settings, parse, split_address
+from queuecontroller import serving
+from queuecontroller.config import ConfigError as QueueConfigError
 
 
 def problems(text: str) -> list[str]:
@@ -113,3 +117,16 @@ def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
         "kubelet.nodes.n1.slots_per_gpu: must be between 0 and 256, not 300",
         "kubelet.nodes.n2.slot_per_gpu: no such key (did you mean 'slots_per_gpu'?)",
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "[daemon]\nlog_level = " + "[" * 3000, "a = 1\na = 2", "\x00"]
+)
+def test_what_is_no_toml_is_refused_with_the_files_name(tmp_path: Path, text: str) -> None:
+    """Nested without end it was a traceback, also when settings were read again while serving."""
+    path = tmp_path / "sluice.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"{path}: not TOML"):
+        config_files.load_settings(path)
+    with pytest.raises(QueueConfigError, match=f"{path}: not TOML"):
+        serving.load_settings(path, {})
