@@ -87,14 +87,17 @@ class RoleLists:
         runs on. Groups are listed as `group:NAME`."""
         every = [one for one in (name, *(f"group:{group}" for group in groups)) if _usable(one)]
         admin = any(one in self.admins for one in every)
-        is_node = bool(node) and name in self.nodes
+        speaks_for_nodes = name in self.nodes
+        is_node = bool(node) and speaks_for_nodes
         user = name if not is_node and (admin or any(one in self.users for one in every)) else ""
         return Caller(
             user=user,
             admin=admin,
             nodes=frozenset({node}) if is_node else frozenset(),
             checks=frozenset(self._checks_of(every)),
-            shown=name or "no name",
+            shown=f"{name}, whose token is bound to no pod on a node,"
+            if speaks_for_nodes and not node
+            else name or "no name",
         )
 
     def _checks_of(self, names: Iterable[str]) -> set[str]:

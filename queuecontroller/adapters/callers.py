@@ -4,6 +4,7 @@ token."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -12,6 +13,8 @@ from queuecontroller.access import Caller, Denied, RoleLists
 
 from .doors import Connection, Doors
 
+log = logging.getLogger(__name__)
+
 BEARER: Final = "bearer "
 MOST_WRONG_TOKENS: Final = 3
 """On one connection; each is a question to Kubernetes."""
@@ -19,6 +22,10 @@ MOST_WRONG_TOKENS: Final = 3
 
 class Unauthenticated(Exception):
     """It says who it is, and nobody vouches for that."""
+
+
+class NotVouched(Unauthenticated):
+    """Kubernetes says that a token is not good, or not for us; the text says why."""
 
 
 class ReviewUnavailable(Exception):
@@ -36,8 +43,8 @@ class Reviewed:
 
 
 class TokenReviewer(Protocol):
-    async def review(self, token: str) -> Reviewed | None:
-        """None: the token is not good, or for another audience. Raises ReviewUnavailable."""
+    async def review(self, token: str) -> Reviewed:
+        """Raises NotVouched, ReviewUnavailable. Neither text holds anything of the token."""
 
 
 class Doorkeeper:
@@ -89,12 +96,12 @@ class Doorkeeper:
             raise Unauthenticated("this server takes neither certificates nor tokens")
         if header[: len(BEARER)].lower() != BEARER:
             raise Unauthenticated("a token is needed, in the header authorization: Bearer TOKEN")
-        reviewed = await self._reviewer.review(header[len(BEARER) :].strip())
-        if reviewed is None:
+        try:
+            reviewed = await self._reviewer.review(header[len(BEARER) :].strip())
+        except NotVouched as error:
             connection.wrong_tokens += 1
             if connection.wrong_tokens >= MOST_WRONG_TOKENS:
                 asyncio.get_running_loop().call_later(0.5, connection.abort)
-            raise Unauthenticated(
-                "Kubernetes does not vouch for the token, or not for this service"
-            )
+            log.warning("%s: %s", connection.address, error)
+            raise
         return self._tokens.of_token(reviewed.user, reviewed.groups, reviewed.node)

@@ -18,7 +18,7 @@ from sluicecommon.kubernetes.credentials import Credentials, NoAccess, in_cluste
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reviews import NODE_NAME, review
 
-from .callers import Reviewed, ReviewUnavailable
+from .callers import NotVouched, Reviewed, ReviewUnavailable
 
 GOOD_S: Final = 60.0
 BAD_S: Final = 10.0
@@ -26,12 +26,25 @@ MOST_KEPT: Final = 10_000
 LONGEST_TOKEN: Final = 8192
 MOST_ASKED: Final = 8
 """Questions under way at once."""
+DEADLINE_S: Final = 4.0
+"""For a question. A node waits 5 s for its report to be answered: it should hear why it is not."""
+LONGEST_WHY: Final = 300
+SHORTEST_PART: Final = 8
+"""Characters of a token that would say something of it in a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     reviewed: Reviewed | None
     until_s: float
+    why: str = ""
+    """Where it is None."""
+
+    def given(self) -> Reviewed:
+        """Raises NotVouched."""
+        if self.reviewed is None:
+            raise NotVouched(f"Kubernetes does not vouch for the token: {self.why}")
+        return self.reviewed
 
 
 class KubernetesReviewer:
@@ -42,51 +55,60 @@ class KubernetesReviewer:
         self._audience = audience
         self._clock = clock
         self._answers: dict[bytes, _Answer] = {}
-        self._asking: dict[bytes, asyncio.Task[Reviewed | None]] = {}
+        self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
         self._at_once = asyncio.Semaphore(MOST_ASKED)
 
-    async def review(self, token: str) -> Reviewed | None:
-        """Raises ReviewUnavailable."""
+    async def review(self, token: str) -> Reviewed:
+        """Raises NotVouched, ReviewUnavailable."""
         if not 0 < len(token) <= LONGEST_TOKEN:
-            return None
+            raise NotVouched(f"a token has 1 to {LONGEST_TOKEN} characters; this has {len(token)}")
         digest = hashlib.sha256(token.encode(errors="replace")).digest()  # tokens are not kept
         known = self._answers.get(digest)
         if known is not None and self._clock() < known.until_s:
-            return known.reviewed
+            return known.given()
         asking = self._asking.get(digest)
         if asking is None:
             asking = asyncio.get_running_loop().create_task(self._ask(digest, token))
             self._asking[digest] = asking
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
         # Shielded: one caller that hangs up must not take the answer from the others.
-        return await asyncio.shield(asking)
+        return (await asyncio.shield(asking)).given()
 
-    async def _ask(self, digest: bytes, token: str) -> Reviewed | None:
+    async def _ask(self, digest: bytes, token: str) -> _Answer:
         try:
             async with self._at_once:
                 found = await review(self._client, token, [self._audience])
         except ApiAway as error:
             raise ReviewUnavailable(
-                f"Kubernetes cannot be asked about the token: {error}"
+                f"Kubernetes cannot be asked about the token: {_without(token, str(error))}"
             ) from None
         except ApiRefused as error:
-            raise ReviewUnavailable(f"Kubernetes refuses to review tokens: {error}") from None
-        reviewed = (
-            Reviewed(found.username, found.groups, found.claim(NODE_NAME))
-            if found.authenticated
-            else None
-        )
+            raise ReviewUnavailable(
+                f"Kubernetes refuses to review tokens: {_without(token, str(error))}"
+            ) from None
+        if found.authenticated:
+            reviewed = Reviewed(found.username, found.groups, found.claim(NODE_NAME))
+            answer = _Answer(reviewed, self._clock() + GOOD_S)
+        else:
+            answer = _Answer(None, self._clock() + BAD_S, _without(token, found.error))
         if len(self._answers) >= MOST_KEPT:
             self._answers.clear()
-        self._answers[digest] = _Answer(
-            reviewed, self._clock() + (GOOD_S if reviewed is not None else BAD_S)
-        )
-        return reviewed
+        self._answers[digest] = answer
+        return answer
 
     async def close(self) -> None:
         for task in list(self._asking.values()):
             task.cancel()
         await self._client.close()
+
+
+def _without(token: str, text: str) -> str:
+    """What somebody else says of a token goes to its bearer and into the log: never a part of the
+    token itself."""
+    for part in sorted({token, *token.split(".")}, key=len, reverse=True):
+        if len(part) >= SHORTEST_PART:
+            text = text.replace(part, "…")
+    return text[:LONGEST_WHY]
 
 
 def open_reviewer(
@@ -102,6 +124,7 @@ def open_reviewer(
     if api_server:
         access = replace(access, server=api_server.rstrip("/"))
     try:
-        return KubernetesReviewer(ApiClient(Credentials(access), "sluice-queue"), audience)
+        client = ApiClient(Credentials(access), "sluice-queue", deadline_s=DEADLINE_S)
+        return KubernetesReviewer(client, audience)
     except NoAccess as error:
         raise OSError(f"kubernetes.audience: {error}") from error

@@ -27,6 +27,7 @@ ORDER = (
     "test_control_plane",
     "test_kueue_objects",
     "test_queueing",
+    "test_tokens",
     "test_install",
     "test_pods",
     "test_limits",

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller, Denied, Names, RoleLists
+from queuecontroller.access import Act, Caller, Denied, Names, RoleLists, check
 from queuecontroller.access.lists import parse_checks
 from queuecontroller.adapters import tokens
 from queuecontroller.adapters.callers import (
     Doorkeeper,
+    NotVouched,
     Reviewed,
     ReviewUnavailable,
     Unauthenticated,
@@ -42,8 +43,10 @@ KNOWN = {
 
 
 class Reviewer:
-    async def review(self, token: str) -> Reviewed | None:
-        return KNOWN.get(token)
+    async def review(self, token: str) -> Reviewed:
+        if token not in KNOWN:
+            raise NotVouched("it is not known")
+        return KNOWN[token]
 
 
 class Doors:
@@ -121,6 +124,17 @@ def test_wrong_tokens_end_the_connection() -> None:
     assert ended == [True]
 
 
+async def refused(reviewer: tokens.KubernetesReviewer, token: str) -> str:
+    with pytest.raises(NotVouched) as raised:
+        await reviewer.review(token)
+    return str(raised.value)
+
+
+def test_an_agent_without_a_node_is_told_what_is_missing() -> None:
+    with pytest.raises(Denied, match="bound to no pod on a node, has no role"):
+        check(RoleLists(nodes=Names.parse(AGENT)).of_token(AGENT, [], ""), Act.SEE_SERVER)
+
+
 def test_reviews_are_kept_for_a_moment_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, list[str]]] = []
 
@@ -130,7 +144,8 @@ def test_reviews_are_kept_for_a_moment_and_asked_once(monkeypatch: pytest.Monkey
         if token == "away":
             raise ApiAway("no route")
         good = token == "good"
-        return Review(good, AGENT if good else "", extra={NODE_NAME: ("gpu-1",)})
+        why = f"invalid bearer token {token}"
+        return Review(good, AGENT if good else "", extra={NODE_NAME: ("gpu-1",)}, error=why)
 
     monkeypatch.setattr(tokens, "review", review)
     now = [0.0]
@@ -140,21 +155,25 @@ def test_reviews_are_kept_for_a_moment_and_asked_once(monkeypatch: pytest.Monkey
         found = await asyncio.gather(*(reviewer.review("good") for _ in range(50)))
         assert set(found) == {Reviewed(AGENT, (), "gpu-1")}
         assert asked == [("good", ["sluice-queue"])]
-        assert await reviewer.review("bad") is None
-        assert await reviewer.review("bad") is None
+        await refused(reviewer, "bad")
+        await refused(reviewer, "bad")
         assert len(asked) == 2
         now[0] = 11.0
-        assert await reviewer.review("bad") is None
+        await refused(reviewer, "bad")
         assert await reviewer.review("good")
         assert len(asked) == 3
         now[0] = 61.0
         assert await reviewer.review("good")
         assert len(asked) == 4
-        assert await reviewer.review("x" * 10_000) is None
+        assert "8192" in await refused(reviewer, "x" * 10_000)
+        assert "1 to 8192" in await refused(reviewer, "")
+        said = await refused(reviewer, "header01.payload1.signed01")
+        assert said.endswith("invalid bearer token …")
+        assert len(asked) == 5
         for _ in range(2):
             with pytest.raises(ReviewUnavailable):
                 await reviewer.review("away")
-        assert len(asked) == 6, "that nobody answered is not kept"
+        assert len(asked) == 7, "that nobody answered is not kept"
 
     asyncio.run(play())
 
