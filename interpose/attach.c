@@ -190,6 +190,7 @@ static char *field_after(char *at, int ahead)
 int attach_identify(struct attach_identity *ret_identity)
 {
 	char text[1024]; /* the name is at most 64 bytes, the numbers up to the stack's begin 25 * 20 */
+	unsigned long long starttime;
 	char *at, *rest;
 	ssize_t n;
 	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -206,9 +207,10 @@ int attach_identify(struct attach_identity *ret_identity)
 	if (!at)
 		return -EPROTO;
 	errno = 0;
-	ret_identity->starttime = strtoull(at + 1, &rest, 10);
+	starttime = strtoull(at + 1, &rest, 10);
 	if (errno || rest == at + 1)
 		return -EPROTO;
+	ret_identity->starttime = starttime;
 	at = field_after(at, 28 - 22);
 	ret_identity->image = at ? strtoull(at + 1, NULL, 10) : 0;
 	ret_identity->ns_pid = (uint32_t)getpid();
@@ -259,7 +261,7 @@ static int connect_daemon(const char *dir, uint64_t deadline_ms)
 		n = 0;
 	while (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
 		n = -errno;
-		if (n == -EINTR || (n == -EAGAIN && now_ms() < deadline_ms)) {
+		if ((n == -EINTR || n == -EAGAIN) && now_ms() < deadline_ms) {
 			poll(NULL, 0, 2);
 			n = 0;
 			continue;

@@ -1,35 +1,49 @@
-"""`make fuzz`: every target under libFuzzer for its part of the time, corpora merged back into the tree; then the
-readers in Python (readers.py) for theirs.
+"""`make fuzz`: every target in C under libFuzzer for its part of the time, corpora merged back into the tree; then the
+readers in Python (readers.py, queue_readers.py) for theirs.
 
-Exits non-zero at the first finding and leaves the input that shows it in build/fuzz/.
+Exits non-zero at the first finding and leaves the input that shows it in build/fuzz/. How much was tried is in build/fuzz.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.fuzz import readers
+from tests.fuzz import mutation, queue_readers, readers
 from tests.places import BUILD, REPO
 
 HERE = REPO / "tests" / "fuzz"
+
+
+@dataclass(frozen=True)
+class Native:
+    longest: int
+    """Bytes of an input."""
+    sources: tuple[str, ...] = ()
+    """Linked with it, beside what it includes."""
+
+
 TARGETS = {
-    "region": ["interpose/region.c"],
-    "policy": ["interpose/region.c"],
-    "settings": [],
+    "hook": Native(2048),
+    "policy": Native(8 + 12_288 + 64, ("interpose/region.c",)),
+    "region": Native(13 * 64, ("interpose/region.c",)),
+    "registration": Native(1200, ("interpose/region.c",)),
+    "settings": Native(600),
+    "siblings": Native(2 + 40 * (8 + 8 * 24), ("interpose/fair.c",)),
 }
-LONGEST = {"region": 13 * 64, "policy": 8 + 12_288 + 64, "settings": 600}
 FLAGS = ["-std=gnu11", "-g", "-O1", "-D_GNU_SOURCE", "-I", str(REPO)]
 
 
 def build(target: str, compiler: str, directory: Path) -> Path:
     program = directory / f"fuzz_{target}"
-    sources = [HERE / f"fuzz_{target}.c", *(REPO / source for source in TARGETS[target])]
+    sources = [HERE / f"fuzz_{target}.c", *(REPO / source for source in TARGETS[target].sources)]
     subprocess.run(
         [
             compiler,
@@ -45,8 +59,15 @@ def build(target: str, compiler: str, directory: Path) -> Path:
     return program
 
 
-def fuzz(target: str, program: Path, seconds: int, directory: Path) -> int:
-    """Inputs tried. Raises SystemExit on a finding."""
+@dataclass(frozen=True)
+class Result:
+    inputs: int
+    coverage: int
+    """Edges of the C code by libFuzzer's count, lines of ours in Python; see mutation.py."""
+
+
+def fuzz(target: str, program: Path, seconds: int, directory: Path) -> Result:
+    """Raises SystemExit on a finding."""
     found = directory / f"corpus-{target}"
     found.mkdir(exist_ok=True)
     corpus = HERE / "corpus" / target
@@ -54,7 +75,7 @@ def fuzz(target: str, program: Path, seconds: int, directory: Path) -> int:
         [
             program,
             f"-max_total_time={seconds}",
-            f"-max_len={LONGEST[target]}",
+            f"-max_len={TARGETS[target].longest}",
             f"-artifact_prefix={directory}/finding-{target}-",
             "-print_final_stats=1",
             found,
@@ -65,18 +86,21 @@ def fuzz(target: str, program: Path, seconds: int, directory: Path) -> int:
     )
     if done.returncode:
         sys.exit(f"{target}: a finding, see {directory}/finding-{target}-*\n{done.stderr[-4000:]}")
-    tried = int(re.findall(r"number_of_executed_units:\s*(\d+)", done.stderr)[-1])
+    result = Result(
+        int(re.findall(r"number_of_executed_units:\s*(\d+)", done.stderr)[-1]),
+        int(re.findall(r"\bcov: (\d+)", done.stderr)[-1]),
+    )
     merged = directory / f"merged-{target}"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     subprocess.run(
-        [program, "-merge=1", f"-max_len={LONGEST[target]}", merged, corpus, found],
+        [program, "-merge=1", f"-max_len={TARGETS[target].longest}", merged, corpus, found],
         check=True,
         capture_output=True,
     )
     shutil.rmtree(corpus)
     shutil.copytree(merged, corpus)
-    return tried
+    return result
 
 
 def main() -> int:
@@ -89,27 +113,37 @@ def main() -> int:
         return 1
     directory = BUILD / "fuzz"
     directory.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Result] = {}
     each = max(1, options.seconds // (2 * len(TARGETS)))
     for target in TARGETS:
         program = build(target, compiler, directory)
-        tried = fuzz(target, program, each, directory)
+        name = f"{target} (C)"
+        results[name] = fuzz(target, program, each, directory)
         kept = len(list((HERE / "corpus" / target).iterdir()))
-        print(f"{target}: {tried:,} inputs, no finding, {kept} kept in the corpus", flush=True)
-    return in_python(options.seconds / 2, directory)
-
-
-def in_python(seconds: float, directory: Path) -> int:
+        say(name, results[name], "edges", f"{kept} kept in the corpus")
     seed = int(time.time())
-    targets = readers.targets(directory / "kubelet")
-    for one in targets:
+    every = [*readers.targets(directory / "node"), *queue_readers.targets()]
+    for one in every:
         try:
-            tried = readers.fuzz(one, seed, seconds / len(targets))
-        except readers.Finding as finding:
+            tried = mutation.fuzz(one, seed, options.seconds / 2 / len(every))
+        except mutation.Finding as finding:
             (directory / f"finding-{one.name.replace(' ', '-')}").write_text(str(finding))
             print(f"{one.name}: a finding with seed {seed}\n{finding}", file=sys.stderr)
             return 1
-        print(f"{one.name}: {tried:,} inputs, no finding", flush=True)
+        results[one.name] = Result(tried.inputs, tried.lines)
+        say(one.name, results[one.name], "lines", f"written by {one.whose}")
+    plain = {name: asdict(one) | {"crashes": 0} for name, one in results.items()}
+    (BUILD / "fuzz.json").write_text(json.dumps(plain, indent=1) + "\n")
+    print(
+        f"{len(results)} targets, {sum(one.inputs for one in results.values()):,} inputs, 0 crashes"
+    )
     return 0
+
+
+def say(name: str, result: Result, unit: str, more: str) -> None:
+    print(
+        f"{name}: {result.inputs:,} inputs, {result.coverage} {unit}, 0 crashes; {more}", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -1,67 +1,49 @@
-"""Every reader in Python of what somebody else wrote, and what it may raise; bytes are bent until one raises more.
+"""Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
 
-C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/test_reading_fuzz.py.
-There is no coverage to steer by here: the readers are small, and good inputs to begin with lead into all of them.
+C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/test_reading_fuzz.py too.
+docs/security.md lists who reads what.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import os
+import socket
 import struct
-import tempfile
-import time
-import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
-from nodeagent import config, native
+from nodeagent import hami_pods, native
 from nodeagent.adapters import (
     cdi_installed,
     cgroups,
+    config_files,
     container_toolkit,
     ebpf_records,
     elf,
     kubelet_records,
+    metrics_http,
+    mounts,
     nvml_wire,
+    region,
     region_layout,
+    registration,
     uevents,
 )
 from nodeagent.adapters.kubelet_wire import KubeletWire
 from nodeagent.core import quantities
 from nodeagent.core.events import read_plain
+from nodeagent.core.pod_documents import read_pod
 from nodeagent.kubelet_ports import KubeletAway
-from nodeagent.ports import GrantRecord, NodeReading
+from nodeagent.ports import GrantRecord, NodeReading, ProcessHandle, RegisterAnswer
 from nodeagent.settings_fields import ConfigError
 from nodeagent.testing.nvidia_cdi import installed_spec
 from nodeagent.testing.nvml import gpu_reading
-from tests.places import SIM
-
-Reader = Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Target:
-    name: str
-    read: Reader
-    may_raise: tuple[type[BaseException], ...]
-    seeds: tuple[bytes, ...]
-    whose: str
-    """Who writes what it reads."""
-
-
-def through_a_file(read: Callable[[Path], object], suffix: str = "") -> Reader:
-    """For readers of paths: one file, written over."""
-    directory = tempfile.TemporaryDirectory(prefix="fuzz-")
-    path = Path(directory.name) / f"input{suffix}"
-
-    def run(data: bytes) -> object:
-        path.write_bytes(data)
-        return read(path)
-
-    run.kept = directory  # type: ignore[attr-defined]  # until the reader is gone
-    return run
+from nodeagent.units import GrantId, SlotIndex
+from sluicecommon.kubernetes import credentials, decoding, reviews
+from sluicecommon.kubernetes.errors import ApiAway
+from tests.fuzz import seeds
+from tests.fuzz.mutation import Reader, Target, through_a_file
 
 
 def checkpoint(directory: Path) -> Reader:
@@ -77,12 +59,34 @@ def checkpoint(directory: Path) -> Reader:
     return run
 
 
-def registration(data: bytes) -> object:
-    size = len(bytes(region_layout.RegisterRequest()))
-    if len(data) != size:
-        return None
-    request = region_layout.RegisterRequest.from_buffer_copy(data)
-    return [getattr(request, name) for name, *_ in request._fields_]
+def registrations() -> Reader:
+    """As the daemon takes them, from a peer that the kernel vouches for: a process of ours stands in for it."""
+    wanted: list[SlotIndex | None] = []
+
+    class Registrar:
+        def register(
+            self, grant: GrantId, handle: ProcessHandle, claimed: SlotIndex | None
+        ) -> RegisterAnswer:
+            wanted.append(claimed)
+            return RegisterAnswer(0, SlotIndex(3), 5)
+
+    doorman = registration.SeqpacketDoorman(cast(Any, Registrar()), cast(Any, None))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door = registration._Door(GrantId("g"), os.geteuid(), "", ours)
+
+    def run(data: bytes) -> object:
+        wanted.clear()
+        answer, handle = doorman._decide(door, ours, data)
+        if handle is not None:
+            handle.close()
+        head = struct.pack("=IHH", region_layout.REGISTER_MAGIC, 1, region_layout.REGION_MAJOR)
+        good = len(data) == 24 and data.startswith(head)
+        assert (answer.error == 0) == good == bool(wanted)
+        assert all(slot is None or 0 <= slot < 256 for slot in wanted)
+        return answer
+
+    run.kept = theirs  # type: ignore[attr-defined]  # a peer that is gone is another matter
+    return run
 
 
 def pod_cgroup(data: bytes) -> object:
@@ -93,19 +97,126 @@ def pod_cgroup(data: bytes) -> object:
     return cgroups.pod_in(text), held
 
 
-def settings(data: bytes) -> object:
-    return config.parse(tomllib.loads(data.decode("utf-8", "replace")))
+def names_of_users(data: bytes) -> object:
+    """What a user may name a cgroup of his own: everything but a slash, a newline and NUL."""
+    name = data.decode("utf-8", "replace").translate({ord(c): None for c in "/\n\0"})
+    own = f"0::/user.slice/user-1000.slice/user@1000.service/{name}\n"
+    assert cgroups.pod_in(own) is None, "a user's cgroup is taken for a pod's"
+    assert cgroups.container_path(cgroups.unified_path(own)) == "", "or for a container's"
+    return name
+
+
+def mount_table(data: bytes) -> object:
+    """Behind what users mounted stands the one that we look for."""
+    good = b"31 23 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    found = list(mounts.read_table(data + b"\n" + good))
+    assert found[-1] == mounts.Mount(Path("/sys/fs/cgroup"), "cgroup2", ("rw",))
+    return found
+
+
+def usage_page(directory: Path) -> Reader:
+    """As the daemon reads it: a page that a tenant has scribbled over is damage or numbers, never an exception. Bytes
+    are the page from its beginning; the rest is as it was made."""
+    library = region.RegionLibrary(native.locate().region_library)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / region_layout.POLICY_FILE).write_bytes(bytes(seeds.page()))
+    fresh = library.usage_header.ljust(region_layout.USAGE_BYTES, b"\0")
+    path = directory / region_layout.USAGE_FILE
+    path.write_bytes(fresh)
+    ours = region.TmpfsRegion(library, directory, 2)
+    slots = [SlotIndex(0), SlotIndex(3)]
+
+    def run(data: bytes) -> object:
+        with path.open("r+b") as file:
+            file.write(data[: len(fresh)])
+            file.truncate(len(fresh) if len(data) % 5 else len(data))
+            image = ours.read_usage(slots)
+            claims = ours.self_claims()
+            assert image.damage is not None or set(image.slots) == set(slots)
+            assert all(0 <= slot < 256 for slot in claims)
+            ours.repair_usage()
+            assert ours.read_usage(slots).damage is None
+        return image, claims
+
+    return run
+
+
+def http_head(data: bytes) -> object:
+    """Of the metrics' port: whatever is asked, who has no token gets no figures."""
+    access = metrics_http.Access(bearer_token="s3cret")
+    server = metrics_http.MetricsServer(
+        "", 0, cast(Any, None), lambda openmetrics: b"figures", lambda: 0.0, access
+    )
+    head = data.replace(b"/healthz", b"/").replace(b"/readyz", b"/")  # these need a node
+    reply = server._reply(head)
+    assert reply.startswith(b"HTTP/1.1 ")
+    assert b"figures" not in reply or b"s3cret" in data
+    return reply
+
+
+def watch(data: bytes) -> object:
+    """Lines of a watch, in pieces, and pages of a list."""
+    decoder, found = decoding.Decoder(read_pod), []
+    lines = decoding.Lines()
+    for at in range(0, len(data), 64):
+        for line in lines.feed(data[at : at + 64]):
+            try:
+                found.append(decoder.line(line))
+            except decoding.BadAnswer:
+                continue
+    return found, decoder.page(data)
+
+
+def kubeconfig(path: Path) -> object:
+    access = credentials.from_kubeconfig(path, config_files.parse_yaml)
+    assert access.server.startswith(("https://", "http://"))
+    return access
+
+
+def token_review(data: bytes) -> object:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):  # the client has seen to that
+        return None
+    if not isinstance(document, dict):
+        return None
+    found = reviews.read_review(document, ["sluice-queue"])
+    assert not found.authenticated or found.audiences == ("sluice-queue",)
+    return found.claim(reviews.NODE_NAME)
+
+
+def hami_files(path: Path) -> object:
+    return hami_pods.review(config_files.read_hami(path), {"nvidia.com/gpu"})
 
 
 def quantity(data: bytes) -> object:
     text = data.decode("utf-8", "replace")
-    found = []
+    found: list[object] = []
     for read in (quantities.parse_memory, quantities.parse_cores):
         try:
             found.append(read(text))
         except quantities.QuantityError:
             found.append(None)
     return found
+
+
+def small_library() -> bytes:
+    """All that is read of an ELF file, in a kilobyte: a segment, symbols with names, and a note with a probe."""
+    names = b"\0cuInit\0sluice_interposer_major\0"
+    symbols = b"".join(struct.pack("<IBBHQQ", at, 0x12, 0, 1, 0x1000, 16) for at in (0, 1, 8))
+    texts = b"sluice\0launch\08@%rdi\0\0"
+    note = struct.pack("<III", 8, 24 + len(texts), 3) + b"stapsdt\0"
+    note += struct.pack("<QQQ", 0x1008, 0, 0) + texts
+    parts, at, headers = b"", 64 + 56 + 3 * 64, b""
+    for kind, link, data in ((11, 1, symbols), (3, 0, names), (7, 0, note)):
+        headers += struct.pack(
+            "<IIQQQQIIQQ", 0, kind, 0, 0, at + len(parts), len(data), link, 0, 8, 0
+        )
+        parts += data
+    ident = b"\x7fELF\x02\x01"
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 64, 120, 0, 64, 56, 1, 64, 3, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 0x1000, 0x1000, 8)
+    return header + segment + headers + parts
 
 
 READING = NodeReading((gpu_reading(0), gpu_reading(1)), "580.95.05", "12.999")
@@ -130,12 +241,66 @@ CGROUP = (
 )
 
 
+POD = {
+    "metadata": {
+        "uid": "u",
+        "name": "p",
+        "namespace": "n",
+        "resourceVersion": "7",
+        "annotations": {"a": "b"},
+        "ownerReferences": [
+            {"controller": True, "apiVersion": "v1", "kind": "Job", "name": "j", "uid": "o"}
+        ],
+    },
+    "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    "status": {"phase": "Running"},
+}
+HAMI = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "annotations": {"nvidia.com/use-gputype": "A100"}},
+    "spec": {
+        "schedulerName": "hami-scheduler",
+        "containers": [
+            {
+                "name": "c",
+                "env": [{"name": "CUDA_TASK_PRIORITY", "value": "1"}],
+                "resources": {"limits": {"nvidia.com/gpumem": 3000}},
+            }
+        ],
+    },
+}
+REVIEW = {
+    "status": {
+        "authenticated": True,
+        "audiences": ["sluice-queue"],
+        "user": {
+            "username": "system:serviceaccount:sluice:sluice-agent",
+            "uid": "u",
+            "groups": ["system:authenticated"],
+            "extra": {reviews.NODE_NAME: ["gpu-1"]},
+        },
+    }
+}
+KUBECONFIG = {
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    "clusters": [
+        {"name": "k", "cluster": {"server": "https://[::1]:6443", "insecure-skip-tls-verify": True}}
+    ],
+    "users": [{"name": "u", "user": {"token": "t", "client-key-data": "aGk="}}],
+}
+
+
 def targets(directory: Path) -> list[Target]:
     spec = json.dumps(installed_spec(["GPU-0"], {"/usr/lib64/libcuda.so.1": "/usr/lib64/x"}))
-    library = (SIM / "libcuda.so.1").read_bytes()
+    library = small_library()
     record = bytes(range(256))[: ebpf_records.RECORD.size].ljust(ebpf_records.RECORD.size, b"x")
     row = bytes(ebpf_records.LAUNCH_ROW.size)
     tar = through_a_file
+    pod = json.dumps(POD)
+    event = f'{{"type":"ADDED","object":{pod}}}\n'.encode()
+    page = f'{{"metadata":{{"resourceVersion":"9"}},"items":[{pod}]}}'.encode()
     return [
         Target(
             "cdi json",
@@ -166,17 +331,23 @@ def targets(directory: Path) -> list[Target]:
             "a child with somebody's driver in it",
         ),
         Target("proc cgroup", pod_cgroup, (), (CGROUP.encode(),), "whoever names cgroups"),
-        Target(
-            "elf symbols", tar(elf.exports), (elf.NotElf,), (library[:65_536], library), "a tenant"
-        ),
-        Target(
-            "elf probes", tar(elf.probes), (elf.NotElf,), (library[:65_536], library), "a tenant"
-        ),
+        Target("elf symbols", tar(elf.exports), (elf.NotElf,), (library,), "a tenant"),
+        Target("elf probes", tar(elf.probes), (elf.NotElf,), (library,), "a tenant"),
         Target(
             "registration",
-            registration,
+            registrations(),
             (),
-            (bytes(region_layout.RegisterRequest(magic=region_layout.REGISTER_MAGIC)),),
+            tuple(
+                bytes(
+                    region_layout.RegisterRequest(
+                        magic=region_layout.REGISTER_MAGIC,
+                        version=region_layout.REGISTER_VERSION,
+                        region_major=region_layout.REGION_MAJOR,
+                        claimed_slot=claimed,
+                    )
+                )
+                for claimed in (0, 4, 257)
+            ),
             "a tenant",
         ),
         Target(
@@ -203,8 +374,8 @@ def targets(directory: Path) -> list[Target]:
         ),
         Target(
             "settings",
-            settings,
-            (ValueError, ConfigError),
+            tar(config_files.load_settings, ".toml"),
+            (ConfigError,),
             (b"[daemon]\nlog_level = 'info'\n[grants]\nslots_per_gpu = 10\n",),
             "an operator",
         ),
@@ -216,70 +387,65 @@ def targets(directory: Path) -> list[Target]:
             (b'{"grant": "0", "devices": []}',),
             "an earlier version",
         ),
+        Target(
+            "cgroup of a user",
+            names_of_users,
+            (),
+            (b"app.slice", b"x/kubepods-pod1b4e28ba_2fa1_11d2_883f_0000000000b1.slice"),
+            "any user with cgroups of his own",
+        ),
+        Target(
+            "mount table",
+            mount_table,
+            (),
+            (b"36 23 0:45 / /home/eve/a\\040b rw shared:1 - fuse.sshfs eve:/ rw,user_id=1000\n",),
+            "any user that mounts FUSE",
+        ),
+        Target(
+            "usage page",
+            usage_page(directory / "region"),
+            (),
+            (
+                bytes(region.RegionLibrary(native.locate().region_library).usage_header)
+                + bytes(4096),
+            ),
+            "a tenant",
+        ),
+        Target(
+            "http request",
+            http_head,
+            (),
+            (
+                b"GET /metrics?x=1 HTTP/1.1\r\nAuthorization: Bearer s3cret\r\nAccept: text/plain;q=0.5\r\n\r\n",
+                b"GET /metrics HTTP/1.1\r\nAuthorization: Basic czNjcmV0\r\n\r\n",
+            ),
+            "whoever reaches the metrics' port",
+        ),
+        Target(
+            "watch of pods", watch, (decoding.BadAnswer,), (event + event, page), "an API server"
+        ),
+        Target(
+            "hami files",
+            tar(hami_files, ".yaml"),
+            (ConfigError,),
+            (
+                json.dumps(HAMI).encode(),
+                b'kind: ConfigMap\ndata: {device-config.yaml: "nvidia: {}"}\n',
+            ),
+            "users whose pods are looked at",
+        ),
+        Target(
+            "kubeconfig",
+            tar(kubeconfig),
+            (credentials.NoAccess,),
+            (json.dumps(KUBECONFIG).encode(),),
+            "an operator",
+        ),
+        Target(
+            "token review",
+            token_review,
+            (ApiAway,),
+            (json.dumps(REVIEW).encode(),),
+            "an API server",
+        ),
     ]
-
-
-ODD = (
-    b"\0",
-    b"\xff" * 8,
-    b"-1",
-    b"1e999",
-    b"NaN",
-    b'"',
-    b"{",
-    b"[" * 3000,
-    b"}",
-    b"\n",
-    b"../",
-    b"\\u0000",
-)
-"""What readers stumble over."""
-
-
-def bent(seeds: Sequence[bytes], chance: random.Random) -> bytes:
-    data = bytearray(chance.choice(seeds))
-    for _ in range(chance.choice((1, 1, 2, 4, 16))):
-        at = chance.randrange(len(data) + 1)
-        match chance.randrange(7):
-            case 0 if data:
-                data[at % len(data)] ^= 1 << chance.randrange(8)
-            case 1:
-                data[at : at + chance.choice((1, 4, 64))] = b""
-            case 2:
-                data[at:at] = chance.choice(ODD)
-            case 3:
-                other = chance.choice(seeds)
-                begin = chance.randrange(len(other) + 1)
-                data[at:at] = other[begin : begin + chance.randrange(64)]
-            case 4:
-                data[at : at + 8] = struct.pack(
-                    "<Q", chance.choice((0, 1, 2**31, 2**63, 2**64 - 1))
-                )
-            case 5:
-                del data[at:]
-            case _:
-                data[at : at + 4] = chance.randbytes(4)
-    return bytes(data)
-
-
-class Finding(AssertionError):
-    """A reader raised what it does not say it raises."""
-
-
-def fuzz(target: Target, seed: int, seconds: float = 0.0, inputs: int = 0) -> int:
-    """Inputs tried, by time or by number. Raises Finding with the input that shows it."""
-    chance = random.Random(seed)
-    end_s = time.monotonic() + seconds
-    tried = 0
-    while tried < inputs or time.monotonic() < end_s:
-        data = bent(target.seeds, chance)
-        tried += 1
-        try:
-            target.read(data)
-        except target.may_raise:
-            continue
-        except Exception as error:
-            raise Finding(
-                f"{target.name}: {type(error).__name__}: {error}\n{data[:2000]!r}"
-            ) from error
-    return tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeagent.adapters import region_layout as c
@@ -82,15 +83,93 @@ def settings() -> dict[str, bytes]:
     }
 
 
+def registrations() -> dict[str, bytes]:
+    """The first byte: 0 /proc/self/stat, 1 the boot's id, 2 the handshake."""
+
+    def packet(data: bytes) -> bytes:
+        return bytes([len(data)]) + data
+
+    def reply(**fields: int) -> bytes:
+        good = {"magic": c.REGISTER_MAGIC, "version": 1, "slot": 3, "generation": 5}
+        return packet(bytes(c.RegisterReply(**(good | fields))))
+
+    stat = b"7 (a) b) c) R 1 " + b" ".join(b"%d" % i for i in range(5, 23)) + b" 0 0\n"
+    return {
+        "stat": b"\0" + stat,
+        "stat without an end": b"\0" + stat[:30],
+        "boot id": b"\1" + b"6a5a9f26-1e0e-4c2b-9d0e-0123456789ab\n",
+        "boot id, too short": b"\1" + b"6a5a9f26-1e0e",
+        "welcome": b"\2\0" + reply(),
+        "welcome, late": b"\2\xff\xff\0" + b"\xff\xfe" * 3 + reply(),
+        "never": b"\2\0" + b"\xff" * 100,
+        "refused": b"\2\0" + reply(error=1),
+        "a slot beyond the end": b"\2\0" + reply(slot=256),
+        "an even generation": b"\2\0" + reply(generation=4),
+        "half an answer": b"\2\0" + packet(bytes(11)),
+        "more than an answer": b"\2\0" + packet(reply()[1:] + b"more"),
+        "another version": b"\2\0" + reply(version=2),
+        "hung up": b"\2\0\0",
+        "nobody there": b"\2\xfd",
+    }
+
+
+def hooks() -> dict[str, bytes]:
+    """The first byte: even JSON, odd a list of libraries."""
+    state = b'{"ociVersion":"1.2.0","id":"c","pid":7,"bundle":"/run/c\\u0031"}'
+    config = (
+        b'{"process":{"args":["a\\"}"]},"root" : {"readonly":true, "path":"root\\u00e9\\ud83d\\ude00"},'
+        b'"linux":{"mountLabel":"system_u:object_r:container_file_t:s0:c1,c2"}}'
+    )
+    ours = b"/run/sluice/lib/libsluice.so"
+    return {
+        "state": b"\0" + state,
+        "config": b"\0" + config,
+        "text": b'\0"\\b\\f\\n\\/\\\\"',
+        "half a pair": b'\0{"bundle":"\\ud83d"}',
+        "not closed": b'\0{"bundle":"\\',
+        "deep": b"\0" + b'{"a":[' * 50 + b'],"bundle":"/x"}' * 50,
+        "list": b"\1/a/b.so /c.so\n/d.so:/e.so",
+        "ours": b"\1" + ours + b"\n" + ours + b"x:" + ours,
+        "comments": b"\1# all\n/a.so#" + ours + b"\n/b.so # c\n#",
+        "empty": b"\1",
+        "inner nul": b"\1/a.so\0/b.so",
+    }
+
+
+def siblings() -> dict[str, bytes]:
+    def look(step_ns: int, *readings: tuple[int, int, int]) -> bytes:
+        return struct.pack("<Q", step_ns) + b"".join(struct.pack("<3Q", *one) for one in readings)
+
+    ms = 1_000_000
+    even = [look(ms, (i * ms, i * ms, 0), (i * ms, i * ms, i * ms)) for i in range(20)]
+    ahead = [look(ms, (9 * i * ms, i * ms, 0), (i * ms, i * ms, i * ms)) for i in range(20)]
+    most = 2**64 - 1
+    wild = [look(ms, (most, 0, most), (0, most, 0)), look(ms, (0, most, 0), (most, 0, most))]
+    return {
+        "even": b"\1\0" + b"".join(even),
+        "ahead": b"\1\0" + b"".join(ahead),
+        "wild": b"\1\1" + b"".join(wild) * 8,
+        "alone": b"\0\0" + b"".join(look(ms, (i, i, i)) for i in range(8)),
+        "eight": b"\7\3" + b"".join(look(300 * ms, *[(i * ms, 0, i)] * 8) for i in range(8)),
+    }
+
+
+MADE: Mapping[str, Callable[[], dict[str, bytes]]] = {
+    "hook": hooks,
+    "policy": policies,
+    "region": region_programs,
+    "registration": registrations,
+    "settings": settings,
+    "siblings": siblings,
+}
+"""By target: first inputs by name."""
+
+
 def main() -> None:
-    for target, made in (
-        ("policy", policies()),
-        ("region", region_programs()),
-        ("settings", settings()),
-    ):
+    for target, make in MADE.items():
         directory = HERE / target
         directory.mkdir(parents=True, exist_ok=True)
-        for name, data in made.items():
+        for name, data in make().items():
             (directory / name.replace(" ", "-")).write_bytes(data)
 
 

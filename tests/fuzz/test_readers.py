@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz import readers
+from nodeagent.adapters import elf
+from tests.fuzz import mutation, queue_readers, readers
+from tests.fuzz.__main__ import TARGETS
+from tests.places import REPO
 
 NAMES = (
     *("cdi json", "cdi yaml", "kubelet checkpoint", "nvml child", "proc cgroup", "elf symbols"),
     *("elf probes", "registration", "kernel record", "launch row", "uevent", "container toolkit"),
-    *("settings", "quantities", "record of a region"),
+    *(
+        "settings",
+        "quantities",
+        "record of a region",
+        "cgroup of a user",
+        "mount table",
+        "usage page",
+    ),
+    *("http request", "watch of pods", "hami files", "kubeconfig", "token review"),
+    *("certificate", "seal", "http request of the queue", "applied object", "place in a list"),
+    *("node object", "conversion review", "admission review"),
 )
+SLOW = ("hami files", "usage page", "cdi yaml")
 
 
 @pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, readers.Target]:
-    made = readers.targets(tmp_path_factory.mktemp("kubelet"))
+def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mutation.Target]:
+    made = [*readers.targets(tmp_path_factory.mktemp("node")), *queue_readers.targets()]
     return {target.name: target for target in made}
 
 
-def test_the_list_is_this_one(targets: dict[str, readers.Target]) -> None:
+def test_the_list_is_this_one(targets: dict[str, mutation.Target]) -> None:
     assert tuple(targets) == NAMES
+
+
+def test_the_page_on_security_lists_every_target() -> None:
+    page = (REPO / "docs" / "security.md").read_text()
+    table = page.partition("## Who writes what we read")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|")[3] for line in table.splitlines() if line.startswith("|")]
+    listed = {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
+    assert listed == {*NAMES, *TARGETS}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bent_input_is_read_or_refused_as_the_reader_says(
-    targets: dict[str, readers.Target], name: str
+    targets: dict[str, mutation.Target], name: str
 ) -> None:
     target = targets[name]
     good = 0
@@ -38,13 +61,21 @@ def test_bent_input_is_read_or_refused_as_the_reader_says(
         except target.may_raise:
             continue
     assert good or name == "record of a region", "no seed leads into the reader"
-    assert readers.fuzz(target, seed=1, inputs=300 if name.startswith("elf") else 1500) > 0
+    tried = mutation.fuzz(target, seed=1, inputs=300 if name in SLOW else 1500)
+    assert tried.lines > 0, "none of our lines was reached"
+
+
+def test_the_small_library_has_all_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(readers.small_library())
+    assert elf.exports(path) == {"", "cuInit", "sluice_interposer_major"}
+    assert elf.probes(path) == [elf.Probe("sluice", "launch", 8, "8@%rdi")]
 
 
 def test_what_a_reader_does_not_say_is_a_finding(tmp_path: Path) -> None:
     def stumbles(data: bytes) -> object:
         return data[10]
 
-    target = readers.Target("stumbles", stumbles, (), (b"eleven bytes",), "a test")
-    with pytest.raises(readers.Finding, match="IndexError"):
-        readers.fuzz(target, seed=1, inputs=1000)
+    target = mutation.Target("stumbles", stumbles, (), (b"eleven bytes",), "a test")
+    with pytest.raises(mutation.Finding, match="IndexError"):
+        mutation.fuzz(target, seed=1, inputs=1000)

@@ -1,0 +1,161 @@
+"""Bends good input until a reader raises what it does not say it raises, or answers what cannot be.
+
+Every eighth input is traced, line by line of our own code: what leads to a line that none before it led to is bent
+further, too. So there is some steering, and a count of lines to say how far it got, without another dependency.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from tests.places import REPO
+
+Reader = Callable[[bytes], object]
+OURS = tuple(f"{REPO}/{package}/" for package in ("nodeagent", "queuecontroller", "sluicecommon"))
+TRACED = 8
+"""One of so many: a traced input takes ten times as long."""
+MOST_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    read: Reader
+    may_raise: tuple[type[BaseException], ...]
+    seeds: tuple[bytes, ...]
+    whose: str
+    """Who writes what it reads."""
+
+
+class Finding(AssertionError):
+    """A reader raised what it does not say it raises."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    inputs: int
+    lines: int
+    """Of our own code, that any traced input led to."""
+
+
+def through_a_file(read: Callable[[Path], object], suffix: str = "") -> Reader:
+    """For readers of paths: one file, written over."""
+    directory = tempfile.TemporaryDirectory(prefix="fuzz-")
+    path = Path(directory.name) / f"input{suffix}"
+
+    def run(data: bytes) -> object:
+        path.write_bytes(data)
+        return read(path)
+
+    run.kept = directory  # type: ignore[attr-defined]  # until the reader is gone
+    return run
+
+
+def fuzz(target: Target, seed: int, seconds: float = 0.0, inputs: int = 0) -> Tried:
+    """By time or by number. Raises Finding with the input that shows it."""
+    chance = random.Random(seed)
+    end_s = time.monotonic() + seconds
+    lines = Lines()
+    pool = list(target.seeds)
+    for good in pool:
+        with lines.looking():
+            _read(target, good)
+    tried = 0
+    while tried < inputs or time.monotonic() < end_s:
+        data = bent(pool, chance)
+        tried += 1
+        if tried % TRACED:
+            _read(target, data)
+            continue
+        before = len(lines.seen)
+        with lines.looking():
+            _read(target, data)
+        if len(lines.seen) > before and len(pool) < MOST_KEPT:
+            pool.append(data)
+    return Tried(tried, len(lines.seen))
+
+
+def _read(target: Target, data: bytes) -> None:
+    try:
+        target.read(data)
+    except target.may_raise:
+        return
+    except Exception as error:
+        raise Finding(f"{target.name}: {type(error).__name__}: {error}\n{data[:2000]!r}") from error
+
+
+class Lines:
+    """Which lines of our own code were reached."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[CodeType, int]] = set()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(OURS) else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.seen.add((frame.f_code, frame.f_lineno))
+        return self._line
+
+
+ODD = (
+    b"\0",
+    b"\xff" * 8,
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b'"',
+    b"{",
+    b"[" * 3000,
+    b"}",
+    b"\n",
+    b"../",
+    b"\\u0000",
+)
+"""What readers stumble over."""
+
+
+def bent(seeds: Sequence[bytes], chance: random.Random) -> bytes:
+    data = bytearray(chance.choice(seeds))
+    for _ in range(chance.choice((1, 1, 2, 4, 16))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(7):
+            case 0 if data:
+                data[at % len(data)] ^= 1 << chance.randrange(8)
+            case 1:
+                data[at : at + chance.choice((1, 4, 64))] = b""
+            case 2:
+                data[at:at] = chance.choice(ODD)
+            case 3:
+                other = chance.choice(seeds)
+                begin = chance.randrange(len(other) + 1)
+                data[at:at] = other[begin : begin + chance.randrange(64)]
+            case 4:
+                data[at : at + 8] = struct.pack(
+                    "<Q", chance.choice((0, 1, 2**31, 2**63, 2**64 - 1))
+                )
+            case 5:
+                del data[at:]
+            case _:
+                data[at : at + 4] = chance.randbytes(4)
+    return bytes(data)

@@ -1,0 +1,180 @@
+"""Every reader of the queue's of what somebody else wrote, and what it may raise. See readers.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from queuecontroller.access import Names, RoleLists
+from queuecontroller.access.lists import parse_checks
+from queuecontroller.adapters import kubernetes_reviews, users_api
+from queuecontroller.adapters.http import HttpServer
+from queuecontroller.manifests.nodes import read_node
+from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.service.seals import Fence, Seals
+from queuecontroller.service.submission import Refused
+from tests.fuzz.mutation import Target
+
+LISTS = RoleLists(
+    users=Names.parse("ann, team-*"),
+    nodes=Names.parse("gpu-1"),
+    admins=Names.parse("carol"),
+    checks=parse_checks("budget=budget-bot"),
+)
+SEALS = Seals(b"k" * 32)
+FENCE = Fence("c1", "gpu-1", 3, 70)
+SEALED = (SEALS.fence(FENCE), SEALS.row(FENCE, {"workload": "a/b", "pod": "main"}))
+
+
+def certificate(data: bytes) -> object:
+    """The names in a certificate, split at NUL: what is listed or of our scheme gives a role, nothing that only looks
+    like it."""
+    common, *others = [part.decode("utf-8", "replace") for part in data.split(b"\0")]
+    uris = [one for one in others if ":" in one]
+    names = [one for one in others if ":" not in one]
+    found = LISTS.of_certificate(common, names, uris)
+    every = {common, *names}
+    assert not found.admin or "carol" in every or any(u.startswith("sluice:admin:") for u in uris)
+    assert all(node in every or f"sluice:node:{node}" in uris for node in found.nodes)
+    assert "*" not in found.nodes, "a certificate is one node"
+    return found.roles, found.key
+
+
+def seal(data: bytes) -> object:
+    """What a node brings back: ours to the letter, or nothing."""
+    text = data.decode("utf-8", "replace")
+    fence, row = SEALS.open_fence(text), SEALS.open_row(text)
+    assert (fence is not None) == (text == SEALED[0])
+    assert (row is not None) == (text == SEALED[1])
+    return fence, row
+
+
+def http_head(data: bytes) -> object:
+    class Shell:
+        why_not_ready = ""
+
+        def silent_loops(self, silence_s: float) -> list[str]:
+            return []
+
+    server = HttpServer("", ("", 0), cast(Any, Shell()), None)
+    status, _kind, body = server.answer(data)
+    assert status[:3] in ("200", "404", "405")
+    return body
+
+
+def objects(data: bytes) -> object:
+    """Of one Apply: a text may come as any that protobuf takes."""
+    reading = users_api._documents([data.decode("utf-8", "replace")])
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return json.dumps(end.value).encode()
+
+
+def node(data: bytes) -> object:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):  # whoever read the file has seen to that
+        return None
+    return read_node(document) if isinstance(document, dict) else None
+
+
+OLD_QUEUE = {
+    "apiVersion": "kueue.x-k8s.io/v1beta1",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "q", "annotations": {"sluice.dev/v1beta2": '{"spec":{"x":1}}'}},
+    "spec": {"cohort": "all", "flavorFungibility": {"whenCanBorrow": "Borrow"}},
+}
+CONVERSION = {
+    "kind": "ConversionReview",
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "request": {
+        "uid": "u",
+        "desiredAPIVersion": "kueue.x-k8s.io/v1beta2",
+        "objects": [OLD_QUEUE],
+    },
+}
+ADMISSION = {
+    "kind": "AdmissionReview",
+    "apiVersion": "admission.k8s.io/v1",
+    "request": {
+        "uid": "u",
+        "object": {
+            **OLD_QUEUE,
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "spec": {"cohortName": "all"},
+        },
+        "oldObject": None,
+    },
+}
+NODE = {
+    "kind": "Node",
+    "metadata": {
+        "name": "gpu-1",
+        "labels": {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "81559"},
+        "annotations": {"sluice.dev/gpus": '[{"memory":"80Gi","count":2,"mig":["1g.10gb"]}]'},
+    },
+    "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+    "status": {"capacity": {"cpu": "8"}, "allocatable": {"memory": "64Gi"}},
+}
+
+
+def targets() -> list[Target]:
+    bare = json.dumps({**NODE, "metadata": {**NODE["metadata"], "annotations": {}}})  # type: ignore[dict-item]  # it is a mapping
+    return [
+        Target(
+            "certificate",
+            certificate,
+            (),
+            (
+                b"ann\0sluice:node:gpu-1",
+                b"x\0sluice:admin:carol\0spiffe://a/b",
+                b"budget-bot\0team-a",
+            ),
+            "whoever asks the authority for a certificate",
+        ),
+        Target("seal", seal, (), tuple(one.encode() for one in SEALED), "a node"),
+        Target(
+            "http request of the queue",
+            http_head,
+            (),
+            (b"GET /readyz HTTP/1.1\r\n\r\n", b"GET /healthz?x HTTP/1.0\r\nHost: a\r\n\r\n"),
+            "whoever reaches the port",
+        ),
+        Target(
+            "applied object",
+            objects,
+            (ManifestError,),
+            (json.dumps(NODE).encode(), b'{"a":[1,2.5,"x",null,true,{"b":{}}]}'),
+            "a user",
+        ),
+        Target(
+            "place in a list",
+            lambda data: users_api._after(data.decode("utf-8", "replace")),
+            (Refused,),
+            (b'["Workload","team-a","w"]',),
+            "a user",
+        ),
+        Target(
+            "node object",
+            node,
+            (ManifestError,),
+            (json.dumps(NODE).encode(), bare.encode()),
+            "a user with a copy of a cluster",
+        ),
+        Target(
+            "conversion review",
+            kubernetes_reviews.converted,
+            (kubernetes_reviews.BadReview,),
+            (json.dumps(CONVERSION).encode(),),
+            "users, by way of an API server",
+        ),
+        Target(
+            "admission review",
+            kubernetes_reviews.judged,
+            (kubernetes_reviews.BadReview,),
+            (json.dumps(ADMISSION).encode(),),
+            "users, by way of an API server",
+        ),
+    ]
