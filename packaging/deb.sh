@@ -8,7 +8,7 @@ packaging/tools.sh dpkg-buildpackage=dpkg-dev gcc=gcc dh=debhelper dh_python3=dh
 	/usr/bin/meson=meson ninja=ninja-build protoc=protobuf-compiler \
 	clang=clang /usr/include/bpf/bpf_helpers.h=libbpf-dev /usr/include/linux/bpf.h=linux-libc-dev
 version=${VERSION:-$(cat VERSION)}
-work=$(realpath -m "build/packages/work/${WORK:-$version}")
+work=$(realpath -m "build/work/${WORK:-$version}")
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
 export SOURCE_DATE_EPOCH
 packaging/source.sh "$work/sluice-$version"

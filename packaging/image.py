@@ -45,6 +45,8 @@ REGISTRY: Final = "localhost"
 """Nobody can publish under it: an image that was not imported is missed, not a stranger's."""
 EMPTIED: Final = (
     "var/cache/apt",
+    "var/cache/debconf",
+    "var/cache/ldconfig",
     "var/lib/apt/lists",
     "var/log",
     "tmp",
@@ -53,6 +55,8 @@ EMPTIED: Final = (
     "proc",
     "sys",
 )
+LEFT_OUT: Final = ("etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/lib/dbus/machine-id")
+"""Of the machine that packed the root; a container gets its own from its runtime."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -120,6 +124,7 @@ def install(root: Path, debs: list[Path]) -> None:
             "-i",
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL=C.UTF-8",
+            "PYTHONHASHSEED=0",  # packages compile their Python as they are installed
             "DEBIAN_FRONTEND=noninteractive",
             "dpkg",
             "-i",
@@ -132,6 +137,8 @@ def install(root: Path, debs: list[Path]) -> None:
     for directory in EMPTIED:
         shutil.rmtree(root / directory, ignore_errors=True)
         (root / directory).mkdir(parents=True)
+    for name in LEFT_OUT:
+        (root / name).unlink(missing_ok=True)
     (root / "tmp").chmod(0o1777)
     state = root / "var/lib/sluice-queue"
     state.mkdir(mode=0o700, exist_ok=True)
@@ -302,6 +309,7 @@ def main(arguments: list[str]) -> int:
     if os.geteuid() != 0:
         print("image.py: must be root, for chroot and the owners of files", file=sys.stderr)
         return 1
+    os.umask(0o022)  # whatever the caller's: it would be in the modes of directories
     archive, directory, out = (Path(one).absolute() for one in arguments)
     wanted = (*INSTALLED, CARRIED)
     debs = [path for name in wanted for path in sorted(directory.glob(f"{name}_*.deb"))]

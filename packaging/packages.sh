@@ -11,8 +11,8 @@ python3 packaging/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
 packaging/rpm.sh "$dest/rpm"
 python3 packaging/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
 if [ "$(id -u)" = 0 ]; then # chroot and the owners of files
-	packaging/root.sh image "$dest/image-root.tar"
-	python3 packaging/image.py "$dest/image-root.tar" "$dest/deb" "$dest/image"
+	packaging/root.sh image build/debian/image-root.tar
+	python3 packaging/image.py build/debian/image-root.tar "$dest/deb" "$dest/image"
 else
 	echo "packages: no container image: that needs root" >&2
 fi

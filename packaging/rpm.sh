@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 packaging/tools.sh rpmbuild=rpm gcc=gcc /usr/bin/meson=meson ninja=ninja-build protoc=protobuf-compiler \
 	clang=clang /usr/include/bpf/bpf_helpers.h=libbpf-dev /usr/include/linux/bpf.h=linux-libc-dev
 version=${VERSION:-$(cat VERSION)}
-work=$(realpath -m "build/packages/work/rpm-${WORK:-$version}")
+work=$(realpath -m "build/work/rpm-${WORK:-$version}")
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
 export SOURCE_DATE_EPOCH
 rm -rf "$work"

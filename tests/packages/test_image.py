@@ -31,19 +31,25 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="packs and runs a root: needs root"),
 ]
 PACKAGES = BUILD / "packages"
+ARCHIVE = BUILD / "debian" / "image-root.tar"
 
 
 @pytest.fixture(scope="module")
 def layout() -> Path:
-    archive, out = PACKAGES / "image-root.tar", PACKAGES / "image-test"
-    subprocess.run([REPO / "packaging" / "root.sh", "image", archive], check=True, timeout=1200)
+    out = PACKAGES / "image-test"
+    subprocess.run([REPO / "packaging" / "root.sh", "image", ARCHIVE], check=True, timeout=1200)
+    pack(out)
+    return out
+
+
+def pack(out: Path, **options: Any) -> None:
     debs = next(iter(built().values())).parent
     subprocess.run(
-        [sys.executable, REPO / "packaging" / "image.py", archive, debs, out],
+        [sys.executable, REPO / "packaging" / "image.py", ARCHIVE, debs, out],
         check=True,
         timeout=1200,
+        **options,
     )
-    return out
 
 
 def blob(layout: Path, descriptor: dict[str, Any]) -> Path:
@@ -124,7 +130,30 @@ def test_the_layer_holds_no_leftovers(layout: Path) -> None:
         "usr/bin/sluice-queue",
         f"usr/lib/sluice/{VERSION}/shim/libcuda.so.1",
     } <= names
-    assert "usr/sbin/policy-rc.d" not in names
+    assert not names & {"usr/sbin/policy-rc.d", "etc/hostname", "etc/resolv.conf", "etc/machine-id"}
+
+
+def test_a_second_image_is_the_same_to_the_byte(layout: Path, tmp_path: Path) -> None:
+    """Another directory, another umask, another time zone, some time later."""
+    out = tmp_path / "again" / "image"
+    out.parent.mkdir()
+    epoch = subprocess.run(
+        [REPO / "packaging" / "epoch.sh"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    first = tmp_path / "first" / "image"
+    first.parent.mkdir()
+    pack(first, env=os.environ | {"SOURCE_DATE_EPOCH": epoch})
+    environment = {"TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+    pack(out, umask=0o077, env=os.environ | environment | {"SOURCE_DATE_EPOCH": epoch})
+    one, two = (
+        {
+            path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in place.rglob("*")
+            if path.is_file()
+        }
+        for place in (first.parent, out.parent)
+    )
+    assert one == two, sorted(set(one.items()) ^ set(two.items()))
 
 
 def test_containerd_gets_whole_names_and_the_chart_asks_for_them(layout: Path) -> None:
