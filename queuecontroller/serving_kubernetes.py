@@ -8,6 +8,7 @@ the cluster, 70 a defect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -128,10 +129,9 @@ async def _until_fit(client: ApiClient, stopped: asyncio.Event) -> bool:
             return True
         except (ApiAway, ApiRefused) as error:
             log.warning("%s", error)
-        try:
-            await asyncio.wait_for(stopped.wait(), AGAIN_S)
-        except TimeoutError:
-            continue
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await stopped.wait()
     return False
 
 
