@@ -444,8 +444,6 @@ class _Pods:
             else:
                 (made[one.role],) = pod_sets(POD, one.document)
                 made[one.role]["name"] = one.role
-                spec = made[one.role]["template"].get("spec", {})
-                spec.pop("schedulingGates", None)
         for one in self.succeeded:
             if one.role in made:
                 made[one.role]["count"] += 1

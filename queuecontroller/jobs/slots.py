@@ -91,7 +91,7 @@ class Slot:
     name: str
     count: int
     template: Mapping[str, Any]
-    """As the Workload has it: what its pods will be."""
+    """As the Workload has it. Shared with the document, so not to be changed."""
     places: Places
     min_count: int | None = None
     counted: tuple[Path, ...] = ()
@@ -110,10 +110,16 @@ Runtime: TypeAlias = Document | None
 def slots(fw: Framework, document: Document, runtime: Runtime = None) -> list[Slot]:
     """Raises ManifestError. `runtime` is the object that a TrainJob refers to."""
     reader = Reader(document)
-    found = _slots(fw, reader, (), runtime, 0)
-    _check(found, fw, reader)
+    found = slots_in(fw, reader, runtime)
     if reader.problems:
         raise ManifestError(reader.problems)
+    return found
+
+
+def slots_in(fw: Framework, reader: Reader, runtime: Runtime = None) -> list[Slot]:
+    """The same of a reader that stands at the document; what is wrong is among its problems."""
+    found = _slots(fw, reader, (), runtime, 0)
+    _check(found, fw, reader)
     return found
 
 
@@ -164,10 +170,10 @@ def _to(reader: Reader, path: Path) -> Reader:
 
 
 def _mapping(reader: Reader, key: str) -> dict[str, Any]:
-    """A copy of what is there; a mistake there is told."""
+    """What is there, to add to, but not to change what is in it; a mistake there is told."""
     reader.child(key)
     found = reader.raw(key)
-    return deepcopy(dict(found)) if isinstance(found, Mapping) else {}
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def _slot(
@@ -189,9 +195,9 @@ def _slot(
     spec.labels("nodeSelector")
     spec.entries("tolerations")
     labels = template.get("metadata", {}).get("labels")
-    if isinstance(labels, dict):
-        for one in _JOB_LABELS:
-            labels.pop(one, None)
+    if isinstance(labels, Mapping) and any(one in labels for one in _JOB_LABELS):
+        kept = {name: value for name, value in labels.items() if name not in _JOB_LABELS}
+        template["metadata"]["labels"] = kept
     return Slot(
         name,
         count,
@@ -377,8 +383,7 @@ def _spark(reader: Reader, at: Path) -> list[Slot]:
 def _spark_template(role: Reader, container: str) -> dict[str, Any]:
     """What the operator makes of a role's fields, as far as it decides where pods may run."""
     base = role.child("template")
-    spec = _mapping(base, "spec")
-    head = _mapping(base, "metadata")
+    spec, head = deepcopy(_mapping(base, "spec")), _mapping(base, "metadata")
     _update(head, "labels", role.labels("labels"))
     _update(head, "annotations", role.labels("annotations"))
     _update(spec, "nodeSelector", role.labels("nodeSelector"))

@@ -131,9 +131,11 @@ def _let_run(fw: Framework, change: Change) -> None:
     if fw.holding is Holding.SUSPEND:
         change.put(fw.suspend, False)
         return
-    gates = at(change.document, ("spec", "schedulingGates"))
+    path: Path = ("spec", "schedulingGates")
+    gates = at(change.document, path)
     if isinstance(gates, list):
-        change.put(("spec", "schedulingGates"), [one for one in gates if not _is_ours(one)])
+        rest = [one for one in gates if not _is_ours(one)]
+        change.take_back([[list(path), rest] if rest else [list(path)]])
 
 
 def _same_pod_sets(fw: Framework, found: Sequence[Slot], infos: Sequence[PodSetInfo]) -> None:

@@ -373,6 +373,10 @@ _BY_TYPE: Final = MappingProxyType(
 )
 
 
+BY_KIND: Final = MappingProxyType({one.kind: one for one in FRAMEWORKS})
+"""For what says no more than its kind, as files for the service alone may."""
+
+
 def frameworks() -> Sequence[Framework]:
     return FRAMEWORKS
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.reader import ManifestError, Reader, shown
 
 from . import names
-from .patches import Document
+from .patches import Document, Path, at
 from .slots import Runtime, Slot, slots
 from .table import Framework
 
@@ -81,23 +81,23 @@ def priority_class_of(
     fw: Framework, document: Document, runtime: Runtime = None
 ) -> PriorityClass | None:
     """The class that its priority comes from: its label's, or else the first that the job or one of
-    its pod templates names."""
+    its pod templates names. Raises ManifestError."""
     label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
     if isinstance(label, str) and label:
         return PriorityClass("WorkloadPriorityClass", label)
-    for path in fw.priority_class:
-        reader = Reader(document)
-        for step in path[:-1]:
-            reader = reader.child(str(step))
-        named = reader.raw(str(path[-1]))
+    named = pod_class_of(fw, document, slots(fw, document, runtime))
+    return PriorityClass("PriorityClass", named) if named else None
+
+
+def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> str:
+    """The PriorityClass that the job or the first of its pods that has one names; empty: none."""
+    places: list[tuple[object, Path]] = [(document, path) for path in fw.priority_class]
+    places += [(slot.template, ("spec", "priorityClassName")) for slot in found]
+    for holder, path in places:
+        named = at(holder, path)
         if isinstance(named, str) and named:
-            return PriorityClass("PriorityClass", named)
-    for slot in slots(fw, document, runtime):
-        spec = slot.template.get("spec")
-        named = spec.get("priorityClassName") if isinstance(spec, Mapping) else None
-        if isinstance(named, str) and named:
-            return PriorityClass("PriorityClass", named)
-    return None
+            return named
+    return ""
 
 
 def workload_name(

@@ -1,5 +1,5 @@
-"""Workloads made of what users submit: Jobs, Pods, and Deployments and the like, whose pods queue
-one by one as Kueue's integrations have it.
+"""Workloads made of what users submit: jobs of every kind in the frameworks' table, Pods, and
+Deployments and the like, whose pods queue one by one.
 
 Only what carries a queue name is queued; the rest is none of our business.
 """
@@ -10,22 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuecontroller.engine.model import Workload
+from queuecontroller.engine.model import PodSet, Workload
 from queuecontroller.engine.transformations import Transformations
+from queuecontroller.jobs.names import PRIORITY_CLASS, QUEUE_NAME
+from queuecontroller.jobs.patches import text_of
+from queuecontroller.jobs.slots import Slot, slots_in
+from queuecontroller.jobs.table import BY_KIND, Framework, Holding, OfRuntime
+from queuecontroller.jobs.workload import max_execution_s, pod_class_of
+from queuecontroller.reader import ManifestError, Reader
 
 from .pods import AS_GIVEN
-from .reader import ManifestError, Reader, shown
 from .workloads import pod_set_of
-
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
-PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
-MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 
 MOST_COPIES: Final = 100_000
 """Each replica is a workload of its own; so many in one line are measured (docs/queue.md)."""
 
 REPLICATED: Final = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
-SUBMITTED: Final = REPLICATED | {"Job", "Pod"}
+FRAMEWORKS: Final[Mapping[str, Framework]] = {
+    **{
+        kind: one
+        for kind, one in BY_KIND.items()
+        # Without an API server nobody knows the runtime, nor makes a LeaderWorkerSet's pods.
+        if not isinstance(one.pods, OfRuntime) and (one.holding is not Holding.PODS)
+    },
+    "Deployment": BY_KIND["Deployment"],
+    "StatefulSet": BY_KIND["StatefulSet"],
+    "ReplicaSet": BY_KIND["Deployment"],
+}
+"""By kind; all of the others are passed over."""
+SUBMITTED: Final = frozenset(FRAMEWORKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +80,15 @@ def workloads_of(
         return []
     if not name:
         head.problem("name", "is required", "add it")
-    spec = reader.child("spec")
-    pod = reader if kind == "Pod" else spec.child("template")
-    count, least, copies = _sizes(kind, spec, head)
-    pod_set = pod_set_of(pod, "main", count, least, change)
+    fw = FRAMEWORKS[kind]
+    found = slots_in(fw, reader)
+    copies = _copies(kind, reader)
+    pod_sets = tuple(_pod_set(one, path, reader, change) for one in found)
     workload_class = labels.get(PRIORITY_CLASS)
-    pod_class = pod.child("spec").optional_text("priorityClassName")
+    pod_class = pod_class_of(fw, manifest, found) or None
     created_ns = head.time_ns("creationTimestamp") or 0
     namespace, uid = head.text("namespace", "default"), head.text("uid")
+    longest_s = max_execution_s(head)
     if reader.problems:
         raise ManifestError(reader.problems)
     names = [f"{name}-{i}" for i in range(copies)] if kind in REPLICATED else [name]
@@ -84,10 +98,11 @@ def workloads_of(
             name=f"{kind.lower()}-{one}",
             uid=uid,
             created_ns=created_ns,
-            pod_sets=(pod_set,),
+            pod_sets=pod_sets,
             queue_name=queue,
             priority=priorities.of(workload_class, pod_class),
             priority_class=workload_class or pod_class,
+            max_execution_s=longest_s,
         )
         for one in names
     ]
@@ -97,27 +112,22 @@ def copies_of(manifest: Mapping[str, Any]) -> int:
     """How many workloads an object stands for, without making them; mistakes in it are
     `workloads_of`'s to tell."""
     reader = Reader(manifest, "")
-    head = reader.child("metadata")
-    if QUEUE_NAME not in head.labels("labels"):
+    if QUEUE_NAME not in reader.child("metadata").labels("labels"):
         return 0
-    return _sizes(reader.text("kind"), reader.child("spec"), head)[2]
+    return _copies(reader.text("kind"), reader)
 
 
-def _sizes(kind: str, spec: Reader, head: Reader) -> tuple[int, int | None, int]:
-    """Pods of one workload, the least of them, and how many workloads."""
-    if kind in REPLICATED:
-        return 1, None, spec.whole("replicas", 1, least=0, most=MOST_COPIES)
-    if kind != "Job":
-        return 1, None, 1
-    count = spec.whole("parallelism", 1, least=0)
-    if spec.has("completions"):
-        count = min(count, spec.whole("completions", 1, least=0))
-    annotations = head.child("annotations")
-    least = annotations.optional_text(MIN_PARALLELISM)
-    if least is None:
-        return count, None, 1
-    if not (least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count)):
-        what = f"{shown(least)} is no whole number from 1 to parallelism ({count})"
-        annotations.problem(MIN_PARALLELISM, what, "write one that is, in quotes")
-        return count, None, 1
-    return count, int(least), 1
+def _copies(kind: str, reader: Reader) -> int:
+    if kind not in REPLICATED:
+        return 1
+    return reader.child("spec").whole("replicas", 1, least=0, most=MOST_COPIES)
+
+
+def _pod_set(slot: Slot, path: str, reader: Reader, change: Transformations) -> PodSet:
+    at = path
+    if not slot.of_template:
+        at = f"{path}.pod set {slot.name}" if path else f"pod set {slot.name}"
+    elif pod := text_of(slot.places.labels[:-2]):
+        at = f"{path}.{pod}" if path else pod
+    template = Reader(slot.template, at, reader.problems)
+    return pod_set_of(template, slot.name, slot.count, slot.min_count, change)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.manifests.durations import format_duration, parse_duration_ns
 
 from .builders import SECOND, used
+from .jobs.samples import SAMPLES
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "manifests"
 FOLDER = Path(os.environ.get("SLUICE_MANIFESTS") or BESIDE)
@@ -281,6 +284,34 @@ def test_what_users_submit_becomes_workloads(manifest: str, sizes: list[int]) ->
     assert len({one.key for one in found.workloads}) == len(sizes)
     unqueued = load({"x.yaml": manifest + "\nmetadata: {name: x}"})
     assert (unqueued.workloads, len(unqueued.passed_over)) == ([], 1)
+
+
+@pytest.mark.parametrize("name", [one for one in SAMPLES if "trainjob" not in one])
+def test_jobs_of_every_framework_become_workloads_with_their_pod_sets(name: str) -> None:
+    document, sizes = SAMPLES[name]
+    found = load({"x.json": json.dumps(document)})
+    assert not found.problems
+    (workload,) = found.workloads
+    assert workload.name == f"{document['kind'].lower()}-sample"
+    assert [(one.name, one.count) for one in workload.pod_sets] == sizes
+    assert all(one.requests["cpu"] > 0 for one in workload.pod_sets)
+
+
+def test_a_wrong_request_is_told_where_it_stands_in_the_job() -> None:
+    document = deepcopy(SAMPLES["jobset.x-k8s.io/jobset"][0])
+    pod = document["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "many"
+    (problem,) = load({"x.json": json.dumps(document)}).problems
+    assert problem.field == (
+        "spec.replicatedJobs[1].template.spec.template.spec.containers[0].resources.requests.cpu"
+    )
+
+
+def test_a_time_limit_is_read_of_a_jobs_label() -> None:
+    document = deepcopy(SAMPLES["batch/job"][0])
+    document["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = "60"
+    (workload,) = load({"x.json": json.dumps(document)}).workloads
+    assert workload.max_execution_s == 60
 
 
 def test_a_workloads_own_class_decides_over_its_pods() -> None:
