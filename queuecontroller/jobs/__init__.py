@@ -13,6 +13,7 @@ from .pods import (
     ReleasePod,
     StartPod,
     WaitForReplacements,
+    elastic_pod_patch,
     group_of,
     reconcile_pods,
     role_of,
@@ -34,9 +35,12 @@ from .reconcile import (
     UpdateReclaimable,
     UpdateWorkload,
     effective_queue,
+    is_elastic,
     is_managed,
     reconcile,
+    reconcile_slices,
 )
+from .serving import join_group_patch, reconcile_set
 from .slots import runtime_of
 from .starting import PodSetInfo, is_suspended, queue_of, start_patch, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
@@ -76,15 +80,18 @@ __all__ = [
     "UpdateWorkload",
     "WaitForReplacements",
     "effective_queue",
+    "elastic_pod_patch",
     "finished",
     "framework_named",
     "framework_of",
     "frameworks",
     "group_of",
     "is_active",
+    "is_elastic",
     "is_managed",
     "is_suspended",
     "on_create",
+    "join_group_patch",
     "pod_set_infos",
     "pod_sets",
     "pods_ready",
@@ -94,6 +101,8 @@ __all__ = [
     "reclaimable",
     "reconcile",
     "reconcile_pods",
+    "reconcile_set",
+    "reconcile_slices",
     "role_of",
     "runtime_of",
     "start_patch",

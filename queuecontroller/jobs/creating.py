@@ -10,7 +10,7 @@ from queuecontroller.reader import MOST, Reader
 from . import names
 from .patches import ABSENT, Change, Document, Path, at, difference
 from .pods import ROLE_MAIN, group_of, role_hash
-from .reconcile import ALONE, Setting, effective_queue, is_managed
+from .reconcile import ALONE, Setting, effective_queue, is_elastic, is_managed
 from .starting import queue_of
 from .table import Framework, Holding
 
@@ -37,6 +37,9 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
     match fw.holding:
         case Holding.SUSPEND:
             change.put(fw.suspend, True)
+            if is_elastic(document) and fw.kind == "Job":
+                gate = {"name": names.ELASTIC_GATE}
+                _append(change, ("spec", "template", "spec", "schedulingGates"), gate)
         case Holding.GATE:
             _hold_pod(change)
         case Holding.PODS:

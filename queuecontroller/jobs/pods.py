@@ -35,7 +35,7 @@ from .reconcile import (
 from .starting import PodSetInfo, is_suspended, start_patch
 from .state import FAILED, SUCCEEDED, Finished, finished
 from .table import Framework, framework_named
-from .workload import owner_reference, pod_sets, workload_of
+from .workload import owner_reference, pod_sets, prebuilt_of, workload_of
 
 ROLE_MAIN: Final = "main"
 MOST_PODS: Final = 10_000
@@ -153,6 +153,15 @@ def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
 
 def _rest(info: PodSetInfo) -> tuple[Any, ...]:
     return info.labels, info.annotations, info.node_selector, info.tolerations, info.gates
+
+
+def elastic_pod_patch(pod: Document) -> dict[str, Any]:
+    """Lets a pod of an elastic job go, once the slice that counts it is admitted; empty: it is let
+    go already."""
+    gates = at(pod, ("spec", "schedulingGates"))
+    known = [one for one in gates if isinstance(one, Mapping)] if _is_list(gates) else []
+    rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
+    return {} if len(rest) == len(known) else {"spec": {"schedulingGates": rest or None}}
 
 
 def total_of(pod: Document) -> int:
@@ -296,6 +305,8 @@ class _Pods:
             return [DeletePod(one.name, "it has no Workload") for one in running]
         if released or self.result() or not self.alive or not self.queued():
             return released
+        if prebuilt_of(self.first):
+            return []  # somebody else makes it
         if self.group and not self.fast and len(self.alive) + len(self.succeeded) < self.total:
             return []
         return [CreateWorkload(self.made())]

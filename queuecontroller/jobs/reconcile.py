@@ -189,12 +189,62 @@ def reconcile(
         return [Refuse(error.problems)]
 
 
+def is_elastic(document: Document) -> bool:
+    """Whether it may grow and shrink while it runs, by slices: a Workload for more pods takes the
+    place of the one that it has."""
+    return bool(at(document, ("metadata", "annotations", names.ELASTIC)) == "true")
+
+
+def reconcile_slices(
+    fw: Framework,
+    document: Document | None,
+    workloads: Sequence[Document],
+    around: Setting = ALONE,
+) -> list[tuple[Document | None, Action]]:
+    """The same for a job that may have several Workloads, each action with the one that it is
+    about. Of a job that is not elastic the first counts, and the others are deleted."""
+    alive = sorted((one for one in workloads if not holds(one, "Finished")), key=_age)
+    if document is None:
+        return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
+    if len(alive) < 2:
+        # A finished slice only says that another took its place.
+        counts = alive if is_elastic(document) else alive or workloads
+        mine = counts[0] if counts else None
+        return [(mine, act) for act in reconcile(fw, document, mine, around)]
+    if done := finished(fw, document):
+        return [(one, FinishWorkload(done)) for one in alive]
+    first, *others = alive
+    if not is_elastic(document) or len(others) > 1:
+        more = others if not is_elastic(document) else others[:-1]
+        return [(one, DeleteWorkload("the job has another Workload")) for one in more]
+    (new,) = others
+    if holds(first, "Evicted") or not holds(first, "QuotaReserved"):
+        what = "the Workload slice is out of step with its job"
+        return [(first, FinishWorkload(Finished(False, "OutOfSync", what)))]
+    try:
+        made: list[tuple[Document | None, Action]] = [
+            (new, act) for act in _Job(fw, document, first, around).resize_slice(first, new)
+        ]
+        kept = _Job(fw, document, first, around, growing=True).actions()
+        return made + [(first, act) for act in kept]
+    except ManifestError as error:
+        return [(None, Refuse(error.problems))]
+
+
+def _age(workload: Document) -> tuple[str, bool, str]:
+    made, name = (at(workload, ("metadata", key)) for key in ("creationTimestamp", "name"))
+    replaces = at(workload, ("metadata", "annotations", names.REPLACEMENT_FOR)) is not ABSENT
+    return (made if isinstance(made, str) else "", replaces, name if isinstance(name, str) else "")
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     fw: Framework
     document: Document
     workload: Document | None
     around: Setting
+    growing: bool = False
+    """A Workload for more pods waits beside this one."""
 
     def actions(self) -> list[Action]:
         if self.workload is None:
@@ -244,6 +294,8 @@ class _Job:
             return self.take_over(workload)
         if not self.in_step(workload):
             return self.out_of_step(workload, prebuilt)
+        if resized := self.resize(workload):
+            return resized
         if holds(workload, "Evicted"):
             return self.evicted(workload)
         if not holds(workload, "Admitted"):
@@ -325,9 +377,52 @@ class _Job:
         mine = pod_sets(self.fw, before_start(self.document), self.around.runtime)
         given = pod_sets_of(workload)
         fixed = has_note(self.document) or self.suspended
+        counted = not is_elastic(self.document)
         return len(mine) == len(given) and all(
-            _alike(one, other, fixed) for one, other in zip(mine, given, strict=True)
+            _alike(one, other, fixed, counted) for one, other in zip(mine, given, strict=True)
         )
+
+    def resize(self, workload: Document) -> list[Action]:
+        """An elastic job that has other counts than its Workload. Fewer pods are told at once; more
+        of them wait in a slice of their own, while those that run go on."""
+        if not is_elastic(self.document) or self.growing:
+            return []
+        mine, given = self.counts(), _counts(pod_sets_of(workload))
+        if mine == given:
+            return []
+        smaller = all(count <= given.get(name, 0) for name, count in mine.items())
+        if smaller or not holds(workload, "QuotaReserved"):
+            return [self.recount(workload, mine)]
+        if self.suspended:
+            return [DeleteWorkload("the job wants more pods than it was given")]
+        made = self.wanted()
+        place = at(workload, ("metadata", "namespace")), at(workload, ("metadata", "name"))
+        first = at(workload, ("metadata", "annotations", names.SLICE_NAME))
+        made["metadata"].setdefault("annotations", {}).update(
+            {
+                names.REPLACEMENT_FOR: "/".join(str(one) for one in place),
+                names.SLICE_NAME: str(place[1]) if first is ABSENT else first,
+            }
+        )
+        return [CreateWorkload(made)]
+
+    def resize_slice(self, first: Document, new: Document) -> list[Action]:
+        """Of the slice that waits."""
+        mine = self.counts()
+        if mine == _counts(pod_sets_of(first)):
+            return [DeleteWorkload("the job wants no more pods than it has")]
+        if mine == _counts(pod_sets_of(new)) or holds(new, "QuotaReserved"):
+            return []
+        return [self.recount(new, mine)]
+
+    def counts(self) -> dict[str, int]:
+        was = before_start(self.document)
+        return {one["name"]: one["count"] for one in pod_sets(self.fw, was, self.around.runtime)}
+
+    def recount(self, workload: Document, counts: Mapping[str, int]) -> Action:
+        known = pod_sets_of(workload)
+        changed = [{**one, "count": counts[str(one.get("name", "main"))]} for one in known]
+        return UpdateWorkload({"spec": {"podSets": changed}}, "the job has another size")
 
     def out_of_step(self, workload: Document, prebuilt: bool) -> list[Action]:
         if not self.suspended:
@@ -428,10 +523,19 @@ _PARTS: Final = ("containers", "initContainers")
 _DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
 
 
-def _alike(mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool) -> bool:
+def _counts(known: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found = {str(one.get("name", "main")): one.get("count", 1) for one in known}
+    return {name: count for name, count in found.items() if type(count) is int}
+
+
+def _alike(
+    mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool, counted: bool = True
+) -> bool:
     """Whether two pod sets ask for the same. Where a job runs and nobody noted what it was before,
     its templates have what its admission added."""
-    if (mine["name"], mine["count"]) != (given.get("name", "main"), given.get("count", 1)):
+    if mine["name"] != given.get("name", "main"):
+        return False
+    if counted and mine["count"] != given.get("count", 1):
         return False
     if mine.get("minCount") != given.get("minCount"):
         return False

@@ -209,6 +209,17 @@ def _slot(
     )
 
 
+def template_slot(
+    reader: Reader,
+    pod: Path,
+    name: str,
+    count: int = 1,
+    index_labels: Mapping[str, Any] | None = None,
+) -> Slot:
+    """Of one template, for what has no shape in the table."""
+    return _slot(reader, pod, name, count, index_labels=index_labels)
+
+
 def _pods_of_job(spec: Reader) -> int:
     count = spec.whole("parallelism", 1, least=0)
     if spec.has("completions"):

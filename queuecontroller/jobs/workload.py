@@ -42,10 +42,11 @@ class PriorityClass:
 
 def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:
     """As a Workload's spec has them. Raises ManifestError."""
-    return [_pod_set(one) for one in slots(fw, document, runtime)]
+    return [pod_set_of_slot(one) for one in slots(fw, document, runtime)]
 
 
-def _pod_set(slot: Slot) -> dict[str, Any]:
+def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
+    """Raises ManifestError."""
     made: dict[str, Any] = {"name": slot.name, "count": slot.count}
     if slot.min_count is not None:
         made["minCount"] = slot.min_count
@@ -153,8 +154,12 @@ def workload_of(
         for name, value in annotations.items()
         if name in _COPIED or name.startswith(_COPIED_PREFIX)
     }
+    extra = ""
+    if annotations.get(names.ELASTIC) == "true":  # its slices have different names
+        noted[names.ELASTIC] = "true"
+        extra = str(head.whole("generation", most=1 << 62) or "")
     metadata: dict[str, Any] = {
-        "name": workload_name(fw, document, longest=longest_name),
+        "name": workload_name(fw, document, extra=extra, longest=longest_name),
         "namespace": head.text("namespace", "default"),
         "labels": {**copied, **({names.JOB_UID: uid} if uid else {})},
         "finalizers": [names.RESOURCE_IN_USE],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from queuecontroller.jobs.names import ELASTIC
 from queuecontroller.kueue_api import GROUP, KINDS
 
 from .checking import check_kind, problems_as_api
@@ -112,9 +113,24 @@ def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Pr
     if not (_reserved(old) and _reserved(document)):
         return
     for name in _FIXED_WHILE_RESERVED:
+        if name == "podSets" and _shrinks(document, old):
+            continue
         if _spec(document).get(name) != _spec(old).get(name):
             what = "cannot be changed while quota is reserved"
             yield Problem(f"spec.{name}", what, "set spec.active to false first, then change it")
+
+
+def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """The Workload of an elastic job may lose pods while they run."""
+    annotations = (document.get("metadata") or {}).get("annotations") or {}
+    if annotations.get(ELASTIC) != "true":
+        return False
+    now, was = (_spec(one).get("podSets") or [] for one in (document, old))
+    return len(now) == len(was) and all(
+        one.get("count", 1) <= other.get("count", 1)
+        and {**one, "count": 0} == {**other, "count": 0}
+        for one, other in zip(now, was, strict=True)
+    )
 
 
 def _reserved(document: Mapping[str, Any]) -> bool:

@@ -103,6 +103,22 @@ def test_what_holds_quota_keeps_its_pods(
     assert told == ([refused] if refused else [])
 
 
+@pytest.mark.parametrize(
+    ("annotation", "count", "refused"),
+    [("true", 1, []), ("true", 4, ["spec.podSets"]), ("false", 1, ["spec.podSets"])],
+    ids=["an elastic job's may shrink", "but not grow", "another's may not"],
+)
+def test_the_workload_of_an_elastic_job_may_lose_pods(
+    annotation: str, count: int, refused: list[str]
+) -> None:
+    old, new = (made("Workload", pods(count=one), status=RESERVED) for one in (3, count))
+    new["metadata"] = {
+        **new["metadata"],
+        "annotations": {"kueue.x-k8s.io/elastic-job": annotation},
+    }
+    assert [one.field for one in problems_of(new, old)] == refused
+
+
 def test_what_is_stored_already_can_lose_its_finalizers() -> None:
     old = made("LocalQueue", {"clusterQueue": "Of_Old"})
     assert problems_of(old) != []
