@@ -361,6 +361,34 @@ uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
 	return __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED);
 }
 
+bool pipe_held(struct throttle_pipe *pipe)
+{
+	bool held = false, begun = false;
+
+	/* Whoever reaps may free records; while it is us, those that are pending stay as they are. */
+	if (__atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
+		return false;
+	for (int i = 0; i < RECORDS && !begun; i++) {
+		struct throttle_record *record = &pipe->record[i], *previous;
+		CUevent start = record->before;
+
+		if (__atomic_load_n(&record->state, __ATOMIC_ACQUIRE) != RECORD_PENDING)
+			continue;
+		held = true;
+		if (record->previous >= 0) {
+			previous = &pipe->record[record->previous];
+			start = __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
+			                        __atomic_load_n(&previous->sequence, __ATOMIC_RELAXED) ==
+			                                record->previous_sequence
+			                ? previous->after
+			                : NULL;
+		}
+		begun = !start || driver.cuEventQuery(start) != CUDA_ERROR_NOT_READY;
+	}
+	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
+	return held && !begun;
+}
+
 void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who)
 {
 	if (__atomic_load_n(&pipe->marker, __ATOMIC_RELAXED) != who) {
@@ -384,7 +412,8 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
 
 		pipe_reap(pipe);
-		if (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))
+		if (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) ||
+		    (clock_ns() - began_ns > PIPE_HELD_PATIENCE_NS && pipe_held(pipe)))
 			break;
 		nanosleep(&step, NULL);
 		step_ns = step_ns < 1000000 ? step_ns * 2 : step_ns;

@@ -40,6 +40,11 @@ void pipe_reap(struct throttle_pipe *pipe);
 uint64_t pipe_queued_ns(const struct throttle_pipe *pipe, uint64_t now_ns);
 /* Records whose work is not known to be done. */
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe);
+/* Has none of the work that is outstanding begun? Then its streams wait for something that may be the host's to do: a value in
+ * memory, another process's event. False also when it cannot be told. */
+bool pipe_held(struct throttle_pipe *pipe);
+#define PIPE_HELD_PATIENCE_NS                                                                                          \
+	UINT64_C(50000000) /* that long without a beginning, and it is no turn of somebody else's */
 /* A thread has handed this much to the driver; negative takes back what failed. `who` tells threads apart. */
 void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who);
 /* A shape launched once and not timed yet: the second launch waits for the first one's time, or an application could

@@ -26,9 +26,10 @@
 #define TIMED_MAX_NS                                                                                                   \
 	UINT64_C(1000000)      /* while work is timed beside siblings: how late its end is seen is a doubt about it */
 #define SPIN_NS UINT64_C(3000) /* shorter waits are not worth a system call */
-#define LATE_WAKE_NS UINT64_C(60000)          /* default timer slack and a wake-up */
-#define DEFER_MIN_NS UINT64_C(100000)         /* no use in asking more often whether a sibling has caught up */
-#define DAEMON_SILENT_NS UINT64_C(2000000000) /* then turns are no longer believed, the own cap is */
+#define LATE_WAKE_NS UINT64_C(60000)            /* default timer slack and a wake-up */
+#define DEFER_MIN_NS UINT64_C(100000)           /* no use in asking more often whether a sibling has caught up */
+#define STALL_PATIENCE_NS UINT64_C(10000000000) /* for work that has begun, as far as can be told, and does not end */
+#define DAEMON_SILENT_NS UINT64_C(2000000000)   /* then turns are no longer believed, the own cap is */
 
 /*
  * The shapes a thread has launched lately, for programs that alternate between them, as every framework does. Two ways to a
@@ -350,6 +351,26 @@ static uint64_t defer_ns(const struct ask *ask, const struct sluice_policy_devic
 	return wait_ns == 0 || wait_ns > DEFER_MIN_NS ? wait_ns : DEFER_MIN_NS;
 }
 
+/* Since when a full queue has not moved, although all that was charged should be over. */
+struct stall {
+	uint64_t since_ns;
+	uint32_t outstanding;
+};
+
+/* Is a full queue to be waited for no longer? What is in it takes longer than anybody knows, or it has not begun and waits
+ * for something that this very thread may have to do next. */
+static bool stalled(struct stall *stall, struct throttle_pipe *pipe, uint64_t inflight_ns, uint32_t outstanding,
+                    uint64_t now_ns)
+{
+	if (inflight_ns || outstanding != stall->outstanding || !stall->since_ns) {
+		*stall = (struct stall){ .since_ns = now_ns, .outstanding = outstanding };
+		return false;
+	}
+	uint64_t waited_ns = now_ns - stall->since_ns;
+
+	return waited_ns > STALL_PATIENCE_NS || (waited_ns > PIPE_HELD_PATIENCE_NS && pipe_held(pipe));
+}
+
 /* Pay for ask->cost_ns and return when cap, queue and turn all allow the launch. */
 static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 {
@@ -358,6 +379,7 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 	struct sluice_policy_device policy;
 	uint64_t tat_ns = 0, price_ns = 0;
 	uint32_t ppm = 0;
+	struct stall stall = { 0 };
 	bool drawn = false;
 
 	clock_follow(__atomic_load_n(&guest->policy->control.heartbeat_ns, __ATOMIC_RELAXED));
@@ -419,7 +441,8 @@ static CUresult pass_gate(struct ask *ask, int64_t *credit_ns, uint64_t chance)
 		}
 		uint64_t bound_ns = ask->proven ? policy.inflight_ns : 0;
 
-		if (!wait_ns && gate_queue_full(inflight_ns, ask->cost_ns, bound_ns, outstanding))
+		if (!wait_ns && gate_queue_full(inflight_ns, ask->cost_ns, bound_ns, outstanding) &&
+		    !stalled(&stall, ask->pipe, inflight_ns, outstanding, now_ns))
 			wait_ns = gate_queue_wait_ns(inflight_ns, ask->cost_ns, bound_ns);
 		if (!wait_ns) {
 			look_around(ask, &policy, planned, now_ns);

@@ -221,3 +221,40 @@ answer(child=json.loads(os.read(read, 100)), live=[
     assert got["live"] == list(range(8)), "the parent goes on"
     assert got["child"][0] != 0, "the driver's answer to a child that has not initialised"
     assert region.total("launches") == 40
+
+
+def test_what_a_stream_waits_is_not_gpu_time(node: Node, region: Region) -> None:
+    """A kernel behind a wait for a value, which the host writes half a second later: launched from a thread that goes on."""
+    told = node.ask(
+        region,
+        """
+import time
+init()
+function, stream, at = kernel(), ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuStreamCreate(byref(stream), 1) == 0
+assert cuda.cuMemHostAlloc(byref(at), ctypes.c_size_t(4096), 2) == 0
+ctypes.memset(at, 0, 4096)
+flag = ctypes.c_uint32.from_address(at.value)
+duration = u64(2_000_000)
+params = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+def go():
+    return cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, params, None)
+for _ in range(5):
+    assert go() == 0
+assert cuda.cuStreamSynchronize(stream) == 0
+assert cuda.cuStreamWaitValue32_v2(stream, at, ctypes.c_uint32(1), 0) == 0
+began = time.monotonic()
+codes = [go() for _ in range(5)]
+launched_s = time.monotonic() - began
+time.sleep(max(0.0, 0.5 - launched_s))
+waiting = cuda.cuStreamQuery(stream)
+flag.value = 1
+assert cuda.cuStreamSynchronize(stream) == 0
+assert cuda.cuCtxSynchronize() == 0
+answer(codes=codes, waiting=waiting)
+        """,
+    )
+    assert (told["codes"], told["waiting"]) == ([0] * 5, 600)
+    used_ns = region.total("consumed_ns", 0)
+    assert 15_000_000 <= used_ns < 200_000_000, "20 ms of kernels; 500 ms were waited"
+    assert region.total("launches", 0) == 10
