@@ -44,7 +44,16 @@ from .serving import join_group_patch, reconcile_set
 from .slots import runtime_of
 from .starting import PodSetInfo, is_suspended, queue_of, start_patch, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
-from .table import Framework, Holding, framework_named, framework_of, frameworks
+from .table import (
+    External,
+    Framework,
+    Holding,
+    external_frameworks,
+    framework_named,
+    framework_of,
+    frameworks,
+    queues_its_own,
+)
 from .workload import (
     PriorityClass,
     pod_sets,
@@ -59,6 +68,7 @@ __all__ = [
     "CreateWorkload",
     "DeletePod",
     "DeleteWorkload",
+    "External",
     "FinishWorkload",
     "Finished",
     "Framework",
@@ -81,6 +91,7 @@ __all__ = [
     "WaitForReplacements",
     "effective_queue",
     "elastic_pod_patch",
+    "external_frameworks",
     "finished",
     "framework_named",
     "framework_of",
@@ -98,6 +109,7 @@ __all__ = [
     "prebuilt_of",
     "priority_class_of",
     "queue_of",
+    "queues_its_own",
     "reclaimable",
     "reconcile",
     "reconcile_pods",

@@ -8,11 +8,13 @@ that queue for themselves (serving.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
+
+from queuecontroller.reader import ManifestError, Problem, shown
 
 from .patches import Path
 
@@ -390,6 +392,41 @@ def framework_of(document: object) -> Framework | None:
     if not isinstance(document, Mapping):
         return None
     return framework_for(document.get("apiVersion"), document.get("kind"))
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A kind whose own controller makes Workloads for it: all that counts here is that what it owns
+    is not queued a second time."""
+
+    group: str
+    kind: str
+
+
+def external_frameworks(names: Sequence[str], path: str) -> tuple[External, ...]:
+    """Of `integrations.externalFrameworks`: Kind.version.group each. Raises ManifestError."""
+    found, problems = [], []
+    for i, name in enumerate(names):
+        kind, _, rest = name.partition(".")
+        version, _, group = rest.partition(".")
+        if kind[:1].isupper() and version[:1] == "v" and group:
+            found.append(External(group, kind))
+        else:
+            what = f"{shown(name)} is not of the form Kind.version.group"
+            problems.append(Problem(f"{path}[{i}]", what, "write one such as Job.v1.batch"))
+    if problems:
+        raise ManifestError(problems)
+    return tuple(found)
+
+
+def queues_its_own(owner: Mapping[str, Any], external: Collection[External] = ()) -> bool:
+    """Whether what an owner reference names is queued itself, if anything is: then its pods and
+    jobs follow it."""
+    api_version, kind = owner.get("apiVersion"), owner.get("kind")
+    if framework_for(api_version, kind) is not None:
+        return True
+    group = api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
+    return any((one.group, one.kind) == (group, kind) for one in external)
 
 
 def framework_for(api_version: Any, kind: Any) -> Framework | None:

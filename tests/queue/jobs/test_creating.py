@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from queuecontroller.jobs import (
+    External,
     Holding,
     PodSetInfo,
     Setting,
+    external_frameworks,
     framework_named,
     framework_of,
     frameworks,
     is_suspended,
     on_create,
     pod_set_infos,
+    queues_its_own,
     workload_name,
     workload_of,
 )
@@ -290,3 +293,15 @@ def test_the_table_has_kueues_names_and_no_two_rows_of_a_kind() -> None:
         assert bool(one.suspend) == (one.holding is Holding.SUSPEND)
         assert one.plural == f"{one.kind.lower()}s"
         assert at({}, one.suspend) is not None
+
+
+def test_what_an_external_framework_owns_is_not_queued_twice() -> None:
+    external = external_frameworks(["Thing.v1.example.com"], "externalFrameworks")
+    assert external == (External("example.com", "Thing"),)
+    thing = {"apiVersion": "example.com/v2", "kind": "Thing"}
+    assert queues_its_own(thing, external)
+    assert not queues_its_own(thing)
+    assert queues_its_own({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"})
+    assert not queues_its_own({"apiVersion": 3, "kind": []}, external)
+    with pytest.raises(ManifestError, match=r"at\[1\]: 'thing' is not of the form Kind\.version"):
+        external_frameworks(["Thing.v1.example.com", "thing"], "at")
