@@ -58,10 +58,11 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
-docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md, the CRDs
+docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md, the CRDs, the queue's rights
 	$(BIN)/python packaging/reference.py configuration.md >docs/configuration.md
 	$(BIN)/python packaging/commands.py >docs/commands.md
 	$(BIN)/python packaging/crds.py >packaging/kubernetes/kueue-crds.yaml
+	$(BIN)/python packaging/rights.py >packaging/kubernetes/queue-rights.yaml
 
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

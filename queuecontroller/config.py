@@ -105,10 +105,11 @@ class KubernetesSettings:
     """https://HOST:PORT at which the API server finds that from outside a cluster. Empty: the
     Service `sluice-queue-webhooks` in the namespace."""
     webhooks_certificate: str = _path()
-    """PEM of the webhooks' server, with its chain and the authority that signed it. Empty: an
-    authority of our own, in the Secret `sluice-queue-webhooks`."""
+    """PEM of the webhooks' server, with its chain. It is read again when it changes."""
     webhooks_key: str = _path()
     """Of the certificate."""
+    webhooks_ca: str = _path()
+    """PEM of the authority that signed it: the API server is told to trust it."""
     audience: str = ""
     """The audience a token must be for, `sluice-queue` in the chart. Empty: no tokens are taken.
     Others' tokens are of no use here, and ours of none elsewhere."""
@@ -353,11 +354,9 @@ def _check_mode(settings: Settings) -> list[str]:
             "kubernetes.mode: beside is not there yet: leave Kueue alone in that cluster, or take"
             " kubernetes where it does not run"
         )
-    if bool(given.webhooks_certificate) != bool(given.webhooks_key):
-        lacking = "key" if given.webhooks_certificate else "certificate"
-        problems.append(
-            f"kubernetes.webhooks_{lacking}: is missing; certificate and key belong together"
-        )
+    for name in ("certificate", "key", "ca") if given.webhooks_listen else ():
+        if not getattr(given, f"webhooks_{name}"):
+            problems.append(f"kubernetes.webhooks_{name}: is missing, and webhooks_listen needs it")
     if given.webhooks_url and not given.webhooks_url.startswith("https://"):
         problems.append(f"kubernetes.webhooks_url: {given.webhooks_url!r} is not https://HOST:PORT")
     try:

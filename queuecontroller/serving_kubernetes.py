@@ -8,22 +8,29 @@ the cluster, 70 a defect.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from queuecontroller.adapters.http import HttpServer
+from queuecontroller.adapters.kubernetes_reviews import patched
+from queuecontroller.adapters.kubernetes_webhooks import WebhookServer
 from queuecontroller.adapters.metrics import render
+from queuecontroller.cluster.asking import MUTATE_PATH, json_patch, patch_of
 from queuecontroller.cluster.controller import Controller, Plan
 from queuecontroller.cluster.preflight import Unfit, check_cluster
+from queuecontroller.cluster.registering import keep_registered
 from queuecontroller.config import KubernetesSettings, Settings, split_address
+from queuecontroller.kueue_api.crds import Webhook
 from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.serving import (
     EXIT_UNAVAILABLE,
@@ -105,6 +112,7 @@ async def _serve(settings: Settings, access: Access) -> int:
         )
         if address
     ]
+    webhooks = _webhooks(given, controller)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
@@ -113,12 +121,43 @@ async def _serve(settings: Settings, access: Access) -> int:
             await one.start()
         if not await _until_fit(watching, stopped):
             return EXIT_OK
-        return await _run(controller, stopped)
+        if webhooks is None:
+            return await _run(controller, stopped)
+        await webhooks.start()
+        registering = asyncio.create_task(
+            keep_registered(writing, partial(webhook_of, given, namespace), namespace)
+        )
+        try:
+            return await _run(controller, stopped)
+        finally:
+            registering.cancel()
+            await webhooks.close()
     finally:
         for one in web:
             await one.close()
         await watching.close()
         await writing.close()
+
+
+def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServer | None:
+    if not given.webhooks_listen:
+        return None
+
+    def patch(document: dict[str, Any], namespace: str) -> bytes:
+        return json_patch(document, patch_of(controller.world, document, namespace))
+
+    return WebhookServer(
+        split_address(given.webhooks_listen),
+        Path(given.webhooks_certificate),
+        Path(given.webhooks_key),
+        {MUTATE_PATH: partial(patched, patch_of=patch)},
+    )
+
+
+def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
+    """Raises OSError."""
+    bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
+    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event) -> bool:

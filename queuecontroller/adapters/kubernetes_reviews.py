@@ -7,7 +7,9 @@ did is somebody else.
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 from queuecontroller.kueue_api.conversion import ConversionError, convert
@@ -52,6 +54,19 @@ def judged(body: bytes) -> bytes:
         return _answer(review, request, {"allowed": True})
     status = {"code": 422, "reason": "Invalid", "message": message_of(problems)}
     return _answer(review, request, {"allowed": False, "status": status})
+
+
+def patched(body: bytes, patch_of: Callable[[dict[str, Any], str], bytes]) -> bytes:
+    """`patch_of` an object that is being created in a namespace gives a JSON patch."""
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    document = request.get("object")
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise BadReview("request.object is no object")
+    patch = patch_of(document, str(request.get("namespace") or ""))
+    if patch == b"[]":
+        return _answer(review, request, {"allowed": True})
+    made = {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return _answer(review, request, {"allowed": True, **made})
 
 
 def message_of(problems: list[Problem]) -> str:

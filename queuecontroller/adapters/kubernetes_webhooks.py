@@ -1,4 +1,4 @@
-"""The webhooks that the API server calls, over TLS: /convert and /validate.
+"""The webhooks that the API server calls, over TLS: /convert, /validate, and what else it is given.
 
 Answers come from the question alone, so any replica may give them. Whoever reaches the port may
 ask: there is nothing to learn or to change, only work to cause, and that is bounded.
@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from aiohttp import web
@@ -35,7 +36,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class WebhookServer:
-    def __init__(self, address: tuple[str, int], certificate: Path, key: Path) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        certificate: Path,
+        key: Path,
+        more: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
+    ) -> None:
+        """`more`: further questions, by path."""
+        self._more = more
         self._address = address
         self._files = (certificate, key)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,6 +60,8 @@ class WebhookServer:
         app = web.Application(client_max_size=max(LARGEST_BYTES.values()))
         app.router.add_post(CONVERT_PATH, self._handler(CONVERT_PATH, converted))
         app.router.add_post(VALIDATE_PATH, self._handler(VALIDATE_PATH, judged))
+        for path, answer in self._more.items():
+            app.router.add_post(path, self._handler(path, answer))
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         host, port = self._address
@@ -90,7 +101,8 @@ class WebhookServer:
         self, path: str, answer: Callable[[bytes], bytes]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            length, largest = request.content_length, LARGEST_BYTES[path]
+            length = request.content_length
+            largest = LARGEST_BYTES.get(path, LARGEST_BYTES[VALIDATE_PATH])
             if length is None:
                 return _refused(411, "a length is required")
             if length > largest:

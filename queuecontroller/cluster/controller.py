@@ -26,10 +26,10 @@ from sluicecommon.kubernetes.following import Follower
 from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
 from sluicecommon.kubernetes.resources import Resource
 
+from .around import KINDS
 from .kinds import LEASES, OBJECTS, WORKLOADS
 from .lease import Elector, Write
 from .session import Session
-from .tending import KINDS
 from .world import Document, World, pruned
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,8 @@ class Controller:
         self._plan = plan
         self._world = World()
         self._elector = Elector(plan.identity, plan.lease_s)
+        self._uids: dict[tuple[Resource, str], str] = {}
+        """Of what the watches told: another by the same name may be known already."""
         self._followers: dict[Resource, Follower[Document]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | None = None
@@ -86,6 +88,10 @@ class Controller:
     def shell(self) -> Shell | None:
         """Of the book, while it leads."""
         return self._session.shell if self._session is not None else None
+
+    @property
+    def world(self) -> World:
+        return self._world
 
     @property
     def session(self) -> Session | None:
@@ -123,11 +129,12 @@ class Controller:
         session = self._session
         match change:
             case Changed(item):
+                self._uids[kind, item.key] = str(item.value["metadata"].get("uid"))
                 if self._world.take(kind, item.value) and session is not None:
                     session.changed(kind, item.key, item.value)
             case Removed(key):
-                known = self._world.drop(kind, key)
-                if known is not None and session is not None:
+                gone = self._world.drop(kind, key, self._uids.pop((kind, key)))
+                if gone and session is not None:
                     session.changed(kind, key, None)
 
     async def _find_frameworks(self) -> None:

@@ -137,6 +137,7 @@ class Session:
             self.queues.ask(self.queues.status.touched(key))
         if len(keys) < len(touched):  # an object: others may name it
             self.queues.ask_all()
+            self.workloads.objects_changed()
 
     def _workload_stored(self, before: Document, after: Document) -> None:
         for told in of_workload(before, after):

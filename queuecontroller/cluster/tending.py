@@ -9,7 +9,7 @@ no pods any more, its quota stays with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,8 +20,6 @@ from queuecontroller.jobs import (
     CreateWorkload,
     DeleteWorkload,
     FinishWorkload,
-    Framework,
-    Holding,
     PriorityClass,
     Refuse,
     ReleaseQuota,
@@ -33,10 +31,9 @@ from queuecontroller.jobs import (
     Suspend,
     UpdateReclaimable,
     UpdateWorkload,
-    frameworks,
     is_active,
-    is_managed,
     is_suspended,
+    pod_set_infos,
     prebuilt_of,
     reconcile,
     start_patch,
@@ -49,10 +46,10 @@ from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import Resource
 
+from .around import KINDS, kind_of, setting
 from .errands import Errands
 from .kinds import FLAVORS, IN_USE, WORKLOADS
 from .mirror import Mirror
-from .starting import infos_of
 from .teller import Teller
 from .telling import Told
 from .workload_status import holds
@@ -62,7 +59,6 @@ from .world import (
     has_condition,
     is_leaving,
     key_of,
-    labels_of,
     pruned,
     split_key,
     version_of,
@@ -71,8 +67,6 @@ from .world import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 WIDTH: Final = 12
-DEEPEST: Final = 8
-"""Owners of owners."""
 INVALID: Final = 422
 FAILED_TO_START: Final = "FailedToStart"
 
@@ -80,23 +74,6 @@ FAILED_TO_START: Final = "FailedToStart"
 class JobKey(NamedTuple):
     kind: Resource
     key: str
-
-
-def resource_of(framework: Framework) -> Resource:
-    return Resource(framework.group, framework.versions[0], framework.plural, framework.kind)
-
-
-KINDS: Final[Mapping[Resource, Framework]] = {
-    resource_of(one): one for one in frameworks() if one.holding is Holding.SUSPEND
-}
-"""Jobs that are held by a field of their own. Those whose pods are held are not there yet."""
-_BY_NAME: Final = {(kind.group, kind.kind): kind for kind in KINDS}
-
-
-def kind_of(owner: Mapping[str, Any]) -> Resource | None:
-    """Of an owner reference; None: of no framework of ours."""
-    group, _, _ = str(owner.get("apiVersion") or "").rpartition("/")
-    return _BY_NAME.get((group, str(owner.get("kind") or "")))
 
 
 class Tending:
@@ -388,7 +365,8 @@ class Tending:
             return  # it was taken from it meanwhile, which will be written
         self._starting.add(key)
         try:
-            infos = infos_of(workload, lambda name: self._world.get(FLAVORS, name))
+            flavors = {one["metadata"]["name"]: one for one in self._world.all_of(FLAVORS)}
+            infos = pod_set_infos(workload, flavors)
             patch = start_patch(KINDS[job.kind], document, infos)
             await self._patch_job(job, document, patch)
         except (ManifestError, ApiRefused) as error:
@@ -451,31 +429,8 @@ class Tending:
     # -- what is around it ------------------------------------------------------------------------
 
     def _around(self, document: Document) -> Setting:
-        catalogue = self._shell.book.catalogue
         namespace = document["metadata"].get("namespace") or ""
-        return Setting(
-            default_queue=catalogue.local_queue(namespace, "default") is not None,
-            parent_managed=any(self._is_managed(one, namespace) for one in self._above(document)),
-            priority_of=self._priority_of,
-        )
-
-    def _above(self, document: Document) -> Iterator[Document]:
-        namespace = document["metadata"].get("namespace") or ""
-        for _ in range(DEEPEST):
-            owner = controller_of(document)
-            kind = kind_of(owner)
-            found = self._world.get(kind, f"{namespace}/{owner.get('name')}") if kind else None
-            if found is None or found["metadata"].get("uid") != owner.get("uid"):
-                return
-            yield found
-            document = found
-
-    def _is_managed(self, document: Document, namespace: str) -> bool:
-        kind = kind_of(document)
-        default = self._shell.book.catalogue.local_queue(namespace, "default") is not None
-        return kind is not None and is_managed(
-            KINDS[kind], document, Setting(default_queue=default)
-        )
+        return setting(self._world, document, namespace, self._priority_of)
 
     def _priority_of(self, named: PriorityClass | None) -> int | None:
         priorities = self._shell.book.catalogue.priorities()
@@ -493,6 +448,3 @@ def _counts_more(one: Document, other: Document) -> bool:
     """Of two Workloads of one job: the one that is not over, then the newer."""
     over = has_condition(one, FINISHED), has_condition(other, FINISHED)
     return over[1] if over[0] != over[1] else version_of(one) > version_of(other)
-
-
-__all__ = ["KINDS", "JobKey", "Tending", "kind_of", "labels_of", "resource_of"]

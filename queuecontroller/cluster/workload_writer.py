@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from queuecontroller.engine.model import Condition, Workload, WorkloadKey
-from queuecontroller.engine.workload_info import FINISHED
+from queuecontroller.engine.workload_info import FINISHED, QUOTA_RESERVED
 from queuecontroller.records import WorkloadRecord
 from queuecontroller.service.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -22,8 +22,8 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from .errands import Errands
 from .kinds import WORKLOADS
 from .mirror import Mirror
-from .workload_status import holds, patch_of, pending
-from .world import Document, pruned, split_key, version_of
+from .workload_status import LONGEST, holds, patch_of, pending
+from .world import Document, condition_of, pruned, split_key
 
 log = logging.getLogger(__name__)
 WIDTH: Final = 12
@@ -83,6 +83,26 @@ class WorkloadWriter:
                 self.errands.ask(key)
             else:
                 self.errands.ask_later(key, SAID_S)
+
+    def objects_changed(self) -> None:
+        """Those that wait may do so for another reason now, of which no cycle tells."""
+        for key, record in self._mirror.book.workloads.records.items():
+            workload = record.workload
+            if workload.admission is not None or workload.is_true(FINISHED):
+                continue
+            document = self._mirror.world.get(WORKLOADS, key)
+            waits = self._homeless(key)
+            if document is not None and waits is not None:
+                told = condition_of(document, QUOTA_RESERVED).get("message")
+                if told != waits[:LONGEST]:
+                    self.errands.ask_later(key, SAID_S)
+
+    def _homeless(self, key: WorkloadKey) -> str | None:
+        """Why nobody even looks at it."""
+        engine = self._mirror.book.engine
+        found = engine.homeless(key)
+        queue = engine.queue_of(key)
+        return engine.cache.why_inactive(queue) if found is None and queue else found
 
     def _holds(self, key: WorkloadKey) -> bool:
         record = self._mirror.book.workloads.records.get(key)
@@ -144,9 +164,7 @@ class WorkloadWriter:
             return None
         now_ns = self._shell.now_ns()
         book = self._mirror.book
-        homeless = book.engine.homeless(key)
-        if homeless is None and (queue := book.engine.queue_of(key)):
-            homeless = book.engine.cache.why_inactive(queue)
+        homeless = self._homeless(key)
         if homeless is not None:
             return pending("Inadmissible", homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
@@ -209,17 +227,19 @@ class WorkloadWriter:
     async def _look(self, key: WorkloadKey) -> None:
         """As the API server has it now. Raises ApiAway, ApiRefused."""
         namespace, name = split_key(key)
+        world = self._mirror.world
+        known = world.get(WORKLOADS, key)
         try:
             found = pruned(await self._client.get(WORKLOADS, name, namespace))
         except ApiRefused as refused:
             if not refused.not_found:
                 raise
-            self._mirror.world.drop(WORKLOADS, key)
-            self._shell.step("gone", lambda book, now_ns: self._mirror.workload(key, None, now_ns))
+            if known is None or world.drop(WORKLOADS, key, known["metadata"]["uid"]):
+                self._shell.step(
+                    "gone", lambda book, now_ns: self._mirror.workload(key, None, now_ns)
+                )
             return
-        known = self._mirror.world.get(WORKLOADS, key)
-        if known is None or version_of(known) < version_of(found):
-            self._mirror.world.take(WORKLOADS, found)
+        if world.take(WORKLOADS, found):
             self._shell.step("look", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
 
 

@@ -8,11 +8,13 @@ and they have been etcd's revision all along).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from sluicecommon.kubernetes.resources import Resource
 
 Document = Mapping[str, Any]
+MOST_GONE: Final = 10_000
+"""Remembered; answers are on their way for seconds."""
 
 
 def pruned(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,6 +77,9 @@ def controller_of(document: Document) -> Mapping[str, Any]:
 class World:
     def __init__(self) -> None:
         self._of: dict[Resource, dict[str, Document]] = {}
+        self._gone: dict[str, None] = {}
+        """UIDs of what is gone, the newest last: an answer that was on its way must not bring it
+        back."""
 
     def take(self, kind: Resource, document: Document) -> bool:
         """False when it is no news."""
@@ -83,14 +88,21 @@ class World:
         before = mine.get(key)
         if before is not None and version_of(before) >= version_of(document):
             return False
+        if document["metadata"].get("uid") in self._gone:
+            return False
         mine[key] = document
         return True
 
-    def drop(self, kind: Resource, key: str) -> Document | None:
-        return self._of.get(kind, {}).pop(key, None)
-
-    def forget(self, kind: Resource) -> None:
-        self._of.pop(kind, None)
+    def drop(self, kind: Resource, key: str, uid: str) -> bool:
+        """That object is gone; False where it is not the one that is known by that name."""
+        self._gone[uid] = None
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        known = self._of.get(kind, {}).get(key)
+        if known is None or known["metadata"].get("uid") != uid:
+            return False
+        del self._of[kind][key]
+        return True
 
     def get(self, kind: Resource, key: str) -> Document | None:
         return self._of.get(kind, {}).get(key)

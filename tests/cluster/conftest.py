@@ -27,6 +27,8 @@ ORDER = (
     "test_control_plane",
     "test_kueue_objects",
     "test_queueing",
+    "test_queueing_webhooks",
+    "test_queueing_killed",
     "test_tokens",
     "test_install",
     "test_pods",

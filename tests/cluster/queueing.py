@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from queuecontroller.cluster import rights
 from queuecontroller.kueue_api import GROUP
 from queuecontroller.kueue_api.crds import Webhook, definitions
 from tests.cluster.api import ApiError
@@ -48,6 +49,28 @@ def is_served(plane: ControlPlane) -> bool:
         return False
 
 
+def account(plane: ControlPlane, place: Path) -> Path:
+    """The kubeconfig of a service account that may exactly what the written roles say."""
+    found = place / "queue.kubeconfig"
+    if found.exists():
+        return found
+    head = {"name": "sluice-queue", "namespace": "sluice"}
+    service_account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": head}
+    apply(plane, service_account, *rights.documents("sluice", "sluice-queue"))
+    cluster = {"server": plane.url, "certificate-authority": str(plane.pki / "ca.crt")}
+    user = {"token": plane.token("sluice", "sluice-queue", seconds=7200)}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "queue", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "queue"}}],
+        "current-context": "test",
+    }
+    found.write_text(json.dumps(document))
+    return found
+
+
 class Replica:
     """One process."""
 
@@ -57,7 +80,7 @@ class Replica:
         (self.port,) = free_ports(1)
         every = (
             "kubernetes.mode=kubernetes",
-            f"kubernetes.kubeconfig={plane.kubeconfig}",
+            f"kubernetes.kubeconfig={account(plane, log.parent)}",
             "kubernetes.namespace=sluice",
             f"kubernetes.leader_lease_s={LEASE_S:g}",
             *settings,
@@ -68,8 +91,10 @@ class Replica:
             *(word for one in every for word in ("--set", one)),
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        self.began = 0
 
     def start(self) -> None:
+        self.began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ}
@@ -86,7 +111,12 @@ class Replica:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"it ended: {self.text[-4000:]}")
-        return "deciding" in self.text
+        return "deciding" in self.life
+
+    @property
+    def life(self) -> str:
+        """What it has logged since it was last started."""
+        return self.log.read_bytes()[self.began :].decode(errors="replace")
 
     @property
     def text(self) -> str:
@@ -100,6 +130,7 @@ def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replic
     try:
         yield replica
         assert "defect" not in replica.text, replica.text[-4000:]
+        assert "Forbidden" not in replica.text, replica.text[-4000:]
     finally:
         if replica.process is not None:
             replica.end(signal.SIGKILL)

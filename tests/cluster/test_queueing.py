@@ -117,3 +117,207 @@ def test_queues_say_what_they_hold(queue: ControlPlane) -> None:
         {"name": "plain", "resources": [{"name": "cpu", "total": "1", "borrowed": "0"}]}
     ]
     assert found["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
+
+
+def started(plane: ControlPlane, name: str) -> None:
+    until(f"{name} is started", lambda: not suspended(plane, name), 30)
+
+
+def stopped(plane: ControlPlane, name: str) -> None:
+    until(f"{name} is stopped", lambda: suspended(plane, name), 30)
+
+
+def test_a_job_that_nobody_suspended_is_suspended_and_waits(queue: ControlPlane) -> None:
+    apply(queue, quota("eager", 1), door("eager", "eager"))
+    apply(queue, job("holds", "eager"))
+    started(queue, "holds")
+    apply(queue, job("eager", "eager", suspend=False))
+    stopped(queue, "eager")
+    until("it waits", lambda: condition(workload_of(queue, "eager"), "QuotaReserved"), 30)
+    queue.api.delete(f"{JOBS}/holds")
+    started(queue, "eager")
+
+
+def test_the_more_important_takes_the_place_of_the_less(queue: ControlPlane) -> None:
+    classes = [
+        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        for name, value in (("low", 1), ("high", 100))
+    ]  # fmt: skip
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    apply(queue, *classes, quota("ranks", 1, preemption=preemption), door("ranks", "ranks"))
+
+    def ranked(name: str) -> dict[str, object]:
+        made = job(f"{name}-job", "ranks")
+        made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = name
+        return made
+
+    apply(queue, ranked("low"))
+    started(queue, "low-job")
+    apply(queue, ranked("high"))
+    stopped(queue, "low-job")
+    started(queue, "high-job")
+    low = workload_of(queue, "low-job")
+    assert low is not None
+    assert condition(low, "Evicted")["reason"] == "Preempted"
+    assert condition(low, "Preempted")["reason"] == "InClusterQueue"
+    assert "Preempted to accommodate a workload" in condition(low, "Preempted")["message"]
+    assert "admission" not in low["status"]
+    assert low["spec"]["priorityClassRef"]["name"] == "low"
+    pods = queue.api.get(f"{JOBS}/low-job")["spec"]["template"]["spec"]
+    assert "nodeSelector" not in pods, "what its admission gave is taken back"
+    finish(queue, "high-job")
+    started(queue, "low-job")
+    assert not is_true(workload_of(queue, "low-job"), "Evicted")
+
+
+def test_a_preempted_job_keeps_its_quota_until_its_pods_are_gone(queue: ControlPlane) -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    apply(
+        queue,
+        quota("slow", 1, preemption=preemption),
+        door("slow", "slow"),
+        job("slow-one", "slow"),
+    )
+    started(queue, "slow-one")
+    running = {"active": 1, "ready": 1, "startTime": "2026-11-22T10:00:00Z"}
+    queue.api.patch(f"{JOBS}/slow-one/status", {"status": running})
+    urgent = job("urgent", "slow")
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    apply(queue, urgent)
+    stopped(queue, "slow-one")
+    assert condition(workload_of(queue, "slow-one"), "QuotaReserved")["status"] == "True"
+    assert suspended(queue, "urgent")
+    assert not is_true(workload_of(queue, "urgent"), "QuotaReserved")
+    queue.api.patch(f"{JOBS}/slow-one/status", {"status": {"active": 0, "ready": 0}})
+    started(queue, "urgent")
+
+
+def test_what_is_deleted_mid_flight_strands_nothing(queue: ControlPlane) -> None:
+    apply(queue, quota("gone", 1), door("gone", "gone"))
+    for turn in range(3):
+        names = [f"gone-{turn}-{number}" for number in range(3)]
+        apply(queue, *(job(one, "gone") for one in names))
+        if turn:
+            until(
+                "one is started",
+                lambda names=names: not all(suspended(queue, one) for one in names),
+                30,
+            )
+        for one in names:
+            queue.api.delete(f"{JOBS}/{one}")
+    names = [f"gone-{turn}-{number}" for turn in range(3) for number in range(3)]
+    until("no Workload is left", lambda: not any(workload_of(queue, one) for one in names), 30)
+    apply(queue, job("after", "gone"))
+    started(queue, "after")
+
+
+def test_a_workload_that_is_deleted_stops_its_job_which_queues_again(queue: ControlPlane) -> None:
+    apply(queue, quota("again", 1), door("again", "again"), job("again", "again"))
+    started(queue, "again")
+    first = workload_of(queue, "again")
+    assert first is not None
+    queue.kubectl("delete", "workload", first["metadata"]["name"], "--wait=false")
+
+    def anew() -> bool:
+        now = workload_of(queue, "again")
+        return now is not None and now["metadata"]["uid"] != first["metadata"]["uid"]
+
+    until("it has another Workload", anew, 30)
+    until("that is admitted", lambda: is_true(workload_of(queue, "again"), "Admitted"), 30)
+    started(queue, "again")
+
+
+def test_a_queue_is_kept_until_it_is_empty_and_lets_nobody_in(queue: ControlPlane) -> None:
+    apply(queue, quota("leaves", 2), door("leaves", "leaves"), job("stays", "leaves"))
+    started(queue, "stays")
+    path = f"{KUEUE}/clusterqueues/leaves"
+    until("it is kept", lambda: "finalizers" in queue.api.get(path)["metadata"], 30)
+    queue.api.delete(path)
+    until("it is closed", lambda: queue.api.get(path)["metadata"].get("deletionTimestamp"), 30)
+    apply(queue, job("late", "leaves"))
+    until("it waits", lambda: condition(workload_of(queue, "late"), "QuotaReserved"), 30)
+    assert suspended(queue, "late")
+    finish(queue, "stays")
+    until("it is gone", lambda: queue.api.find(path) is None, 30)
+
+    def why() -> str:
+        return str(condition(workload_of(queue, "late"), "QuotaReserved").get("message"))
+
+    until("that is said", lambda: why() == "ClusterQueue leaves doesn't exist", 30)
+    apply(queue, quota("leaves", 1))
+    started(queue, "late")
+
+
+def test_a_drained_queue_stops_what_runs_and_goes_on(queue: ControlPlane) -> None:
+    apply(queue, quota("drained", 1), door("drained", "drained"), job("drained", "drained"))
+    started(queue, "drained")
+    path = f"{KUEUE}/clusterqueues/drained"
+    queue.api.patch(path, {"spec": {"stopPolicy": "HoldAndDrain"}})
+    stopped(queue, "drained")
+    until("it holds nothing", lambda: not is_true(workload_of(queue, "drained"), "Admitted"), 30)
+    assert condition(workload_of(queue, "drained"), "Evicted")["reason"] == "ClusterQueueStopped"
+    until(
+        "the queue says so",
+        lambda: condition(queue.api.get(path), "Active").get("reason") == "Stopped",
+        30,
+    )
+    queue.api.patch(path, {"spec": {"stopPolicy": "None"}})
+    started(queue, "drained")
+
+
+def test_a_deactivated_workload_stops_until_it_is_activated(queue: ControlPlane) -> None:
+    apply(queue, quota("off", 1), door("off", "off"), job("off", "off"))
+    started(queue, "off")
+    path = f"{KUEUE}/namespaces/default/workloads/{workload_of(queue, 'off')['metadata']['name']}"  # type: ignore[index]
+    queue.api.patch(path, {"spec": {"active": False}})
+    stopped(queue, "off")
+    until("it holds nothing", lambda: not is_true(workload_of(queue, "off"), "QuotaReserved"), 30)
+    assert condition(workload_of(queue, "off"), "Evicted")["reason"] == "Deactivated"
+    queue.api.patch(path, {"spec": {"active": True}})
+    started(queue, "off")
+
+
+def test_what_cannot_be_read_says_so_and_stops_nobody(queue: ControlPlane) -> None:
+    """Nobody judges objects here before they are stored."""
+    wrong = quota("wrong", 1)
+    wrong["spec"]["resourceGroups"].append(wrong["spec"]["resourceGroups"][0])
+    template = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]}}
+    bad = of_kueue(
+        "Workload",
+        "bad",
+        {"queueName": "fine", "podSets": [{"template": template}]},
+        namespace="default",
+    )
+    apply(queue, wrong, bad, quota("fine", 1), door("fine", "fine"), job("fine", "fine"))
+    started(queue, "fine")
+    path = f"{KUEUE}/namespaces/default/workloads/bad"
+    until("the Workload says so", lambda: condition(queue.api.get(path), "QuotaReserved"), 30)
+    said = condition(queue.api.get(path), "QuotaReserved")
+    assert (said["status"], said["reason"]) == ("False", "Misconfigured")
+    assert "'x' is not a quantity" in said["message"]
+
+
+def test_a_workload_of_nobody_is_admitted_and_let_go(queue: ControlPlane) -> None:
+    template = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}
+    spec = {"queueName": "bare", "podSets": [{"template": template}]}
+    apply(queue, quota("bare", 1), door("bare", "bare"))
+    apply(queue, of_kueue("Workload", "bare", spec, namespace="default"))
+    queue.kubectl("wait", "--for=condition=Admitted", "workload/bare", "--timeout=30s")
+    queue.kubectl("delete", "workload", "bare")
+    apply(queue, job("next", "bare"))
+    started(queue, "next")
+
+
+def test_an_admission_by_another_hand_is_taken_back(queue: ControlPlane) -> None:
+    apply(queue, quota("forged", 1), door("forged", "forged"), job("honest", "forged"))
+    started(queue, "honest")
+    apply(queue, job("forger", "forged"))
+    until("it waits", lambda: condition(workload_of(queue, "forger"), "QuotaReserved"), 30)
+    forged = {
+        "admission": {"clusterQueue": "forged", "podSetAssignments": [{"name": "main", "count": 1, "flavors": {"cpu": "plain"}, "resourceUsage": {"cpu": "1"}}]},
+    }  # fmt: skip
+    name = workload_of(queue, "forger")["metadata"]["name"]  # type: ignore[index]
+    path = f"{KUEUE}/namespaces/default/workloads/{name}"
+    queue.api.patch(f"{path}/status", {"status": forged})
+    until("it is taken back", lambda: "admission" not in queue.api.get(path)["status"], 30)
+    assert suspended(queue, "forger")
