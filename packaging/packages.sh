@@ -4,6 +4,13 @@
 set -euo pipefail
 dest=${1:?usage: packages.sh DEST}
 cd "$(dirname "$0")/.."
+# The checksums are over all that is there, so nothing else may be.
+for entry in "$dest"/*; do
+	case ${entry##*/} in
+	deb | rpm | image | image.tar | SHA256SUMS | SHA256SUMS.sig | '*') ;;
+	*) echo "packages: $entry is no part of a release: remove it, or give another directory" >&2; exit 1 ;;
+	esac
+done
 packaging/deb.sh "$dest/deb"
 SOURCE_DATE_EPOCH=$(packaging/epoch.sh)
 export SOURCE_DATE_EPOCH

@@ -94,7 +94,7 @@ def _make(target: Path) -> None:
         )
         if done.returncode != 0:
             raise Unbuildable(f"{command[0]}: {(done.stderr or done.stdout).strip()[-1500:]}")
-    shutil.rmtree(BUILD / "packages" / "work" / "cluster", ignore_errors=True)
+    shutil.rmtree(BUILD / "work" / "cluster", ignore_errors=True)
 
 
 def _digest_of_sources() -> str:

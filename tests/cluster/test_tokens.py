@@ -228,17 +228,17 @@ def unsigned(lab: Lab, scratch: Path) -> str:
     return f"{packed(json.dumps(unpacked(header) | {'alg': 'none'}).encode())}.{claims}."
 
 
-def of_a_deleted_pod(lab: Lab, scratch: Path) -> str:
-    uid = lab.pod("short-lived", "gpu-1")
-    token = lab.token("short-lived", uid)
-    lab.plane.api.delete(path_of("pods", SPACE, "short-lived"), grace_s=0)
+def of_a_deleted_pod(lab: Lab, scratch: Path, again: bool = False) -> str:
+    name = f"short-lived-{secrets.token_hex(4)}"
+    token = lab.token(name, lab.pod(name, "gpu-1"))
+    lab.plane.api.delete(path_of("pods", SPACE, name), grace_s=0)
+    if again:
+        lab.pod(name, "gpu-1")
     return token
 
 
 def of_a_pod_that_was_made_again(lab: Lab, scratch: Path) -> str:
-    token = of_a_deleted_pod(lab, scratch)
-    lab.pod("short-lived", "gpu-1")
-    return token
+    return of_a_deleted_pod(lab, scratch, again=True)
 
 
 def bound(account: str, space: str) -> Callable[[Lab, Path], str]:

@@ -21,7 +21,7 @@ def output(*command: str | Path) -> str:
 @functools.cache
 def built(version: str = VERSION, variant: str = "") -> dict[str, Path]:
     """Builds it, by name of the package. `variant` builds it again, elsewhere."""
-    where = BUILD / "packages" / (f"deb-{version}{variant}")
+    where = BUILD / "test-packages" / (f"deb-{version}{variant}")
     subprocess.run(
         [REPO / "packaging" / "deb.sh", where],
         check=True,

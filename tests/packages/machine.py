@@ -189,11 +189,11 @@ def unpack(name: str) -> Path:
     subprocess.run(
         [REPO / "packaging" / "tools.sh", "systemd-nspawn=systemd-container"], check=True, cwd=REPO
     )
-    archive = BUILD / "packages" / "machine.tar"
+    archive = BUILD / "test-packages" / "machine.tar"
     subprocess.run(
         [REPO / "packaging" / "root.sh", "machine", archive], check=True, timeout=1200, cwd=REPO
     )
-    root = BUILD / "packages" / name
+    root = BUILD / "test-packages" / name
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     subprocess.run(["tar", "-C", root, "-xf", archive], check=True, timeout=300)

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(os.geteuid() != 0, reason="packs and runs a root: needs root"),
 ]
-PACKAGES = BUILD / "packages"
+PACKAGES = BUILD / "test-packages"
 ARCHIVE = BUILD / "debian" / "image-root.tar"
 
 

@@ -26,7 +26,7 @@ pytestmark = [
 
 @functools.cache
 def rpms(version: str = VERSION, variant: str = "") -> dict[str, Path]:
-    where = BUILD / "packages" / f"rpm-{version}{variant}"
+    where = BUILD / "test-packages" / f"rpm-{version}{variant}"
     subprocess.run(
         [REPO / "packaging" / "rpm.sh", where],
         check=True,

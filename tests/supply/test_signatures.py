@@ -79,3 +79,14 @@ def test_another_signer_is_refused(release: Path) -> None:
     other = key(release.parent, "other")
     subprocess.run([CHECKSUMS, release, other], check=True)
     assert verify(release).returncode == 1
+
+
+def test_a_release_is_not_made_beside_what_is_none(tmp_path: Path) -> None:
+    """Its checksums were over build directories, too."""
+    (tmp_path / "deb").mkdir()
+    (tmp_path / "notes.txt").touch()
+    command = [REPO / "packaging" / "packages.sh", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "notes.txt is no part of a release" in done.stderr
+    assert not list((tmp_path / "deb").iterdir())
