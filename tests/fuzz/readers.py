@@ -31,6 +31,7 @@ from nodeagent.adapters import (
     uevents,
 )
 from nodeagent.adapters.kubelet_wire import KubeletWire
+from nodeagent.adapters.sqlite_file import UNREADABLE
 from nodeagent.core import quantities
 from nodeagent.core.events import read_plain
 from nodeagent.core.pod_documents import read_pod
@@ -383,7 +384,7 @@ def targets(directory: Path) -> list[Target]:
         Target(
             "record of a region",
             lambda data: read_plain(GrantRecord, json.loads(data)),
-            (ValueError, TypeError, KeyError, RecursionError),
+            UNREADABLE,
             (b'{"grant": "0", "devices": []}',),
             "an earlier version",
         ),
