@@ -16,6 +16,8 @@ Path: TypeAlias = tuple[str | int, ...]
 Document: TypeAlias = Mapping[str, Any]
 
 ABSENT: Final = object()
+TOO_DEEP: Final = Problem("", "is nested too deeply to be read", "take out what nobody needs")
+"""An API server takes what is nested ten thousand deep in fields that it does not know."""
 
 
 def text_of(path: Iterable[str | int]) -> str:
@@ -46,7 +48,11 @@ class Change:
     """A copy of a document that is being changed, and how to take each change back."""
 
     def __init__(self, document: Document) -> None:
-        self.document: Any = deepcopy(dict(document))
+        """Raises ManifestError."""
+        try:
+            self.document: Any = deepcopy(dict(document))
+        except RecursionError:
+            raise ManifestError([TOO_DEEP]) from None
         self.undo: list[list[Any]] = []
         """[path, value] of what was there, or [path] of what was not: the oldest first."""
 

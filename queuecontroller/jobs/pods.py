@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from queuecontroller.reader import ManifestError, Reader, shown
 
 from . import names
-from .patches import ABSENT, Document, at
+from .patches import ABSENT, TOO_DEEP, Document, at
 from .reconcile import (
     ALONE,
     CreateWorkload,
@@ -129,14 +129,17 @@ def role_of(pod: Document) -> str:
 
 
 def role_hash(pod: Document) -> str:
-    """Of what decides where and how a pod may run."""
+    """Of what decides where and how a pod may run. Raises ManifestError."""
     spec = at(pod, ("spec",))
     known: Mapping[str, Any] = spec if isinstance(spec, Mapping) else {}
     shape = {key: known[key] for key in _SHAPE if known.get(key) not in (None, {}, [])}
     for key in ("initContainers", "containers"):
         if isinstance(shape.get(key), list):
             shape[key] = [_container(one) for one in shape[key]]
-    text = json.dumps(shape, sort_keys=True, default=str)
+    try:
+        text = json.dumps(shape, sort_keys=True, default=str)
+    except RecursionError:
+        raise ManifestError([TOO_DEEP]) from None
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
 
 
@@ -186,6 +189,8 @@ def reconcile_pods(
         return _Pods(known, workload, around).actions()
     except ManifestError as error:
         return [Refuse(error.problems)]
+    except RecursionError:
+        return [Refuse((TOO_DEEP,))]
 
 
 def _age(pod: Document) -> tuple[bool, str, str]:

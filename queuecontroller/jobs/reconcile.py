@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from queuecontroller.reader import ManifestError, Problem, Reader
 
 from . import names
-from .patches import ABSENT, Document, at, difference, same
+from .patches import ABSENT, TOO_DEEP, Document, at, difference, same
 from .slots import Runtime
 from .starting import before_start, has_note, is_suspended, queue_of, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
@@ -187,6 +187,8 @@ def reconcile(
         return _Job(fw, document, workload, around).actions()
     except ManifestError as error:
         return [Refuse(error.problems)]
+    except RecursionError:
+        return [Refuse((TOO_DEEP,))]
 
 
 def is_elastic(document: Document) -> bool:
@@ -229,6 +231,8 @@ def reconcile_slices(
         return made + [(first, act) for act in kept]
     except ManifestError as error:
         return [(None, Refuse(error.problems))]
+    except RecursionError:
+        return [(None, Refuse((TOO_DEEP,)))]
 
 
 def _age(workload: Document) -> tuple[str, bool, str]:
@@ -378,8 +382,10 @@ class _Job:
         given = pod_sets_of(workload)
         fixed = has_note(self.document) or self.suspended
         counted = not is_elastic(self.document)
+        let_in = {} if fixed else _let_in(workload)
         return len(mine) == len(given) and all(
-            _alike(one, other, fixed, counted) for one, other in zip(mine, given, strict=True)
+            _alike(one, other, fixed, counted and let_in.get(one["name"]) != one["count"])
+            for one, other in zip(mine, given, strict=True)
         )
 
     def resize(self, workload: Document) -> list[Action]:
@@ -526,6 +532,15 @@ _DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
 def _counts(known: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found = {str(one.get("name", "main")): one.get("count", 1) for one in known}
     return {name: count for name, count in found.items() if type(count) is int}
+
+
+def _let_in(workload: Document) -> dict[str, int]:
+    """How many pods of each set were, where it takes fewer. A job that another controller started
+    has that many, and no note of what it wanted."""
+    given = at(workload, ("status", "admission", "podSetAssignments"))
+    known = [one for one in given if isinstance(one, Mapping)] if _is_list(given) else []
+    fewer = [str(one.get("name")) for one in pod_sets_of(workload) if one.get("minCount")]
+    return {name: count for name, count in _counts(known).items() if name in fewer}
 
 
 def _alike(

@@ -12,7 +12,7 @@ from typing import Any, Final
 from queuecontroller.reader import ManifestError, Reader
 
 from . import names
-from .patches import ABSENT, Change, Document, Path, at, difference
+from .patches import ABSENT, TOO_DEEP, Change, Document, Path, at, difference
 from .reconcile import (
     ALONE,
     Action,
@@ -92,6 +92,8 @@ def reconcile_set(
         return _reconcile(document, workloads, around)
     except ManifestError as error:
         return [(None, Refuse(error.problems))]
+    except RecursionError:
+        return [(None, Refuse((TOO_DEEP,)))]
 
 
 def _reconcile(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+from queuecontroller import jobs
 from queuecontroller.access import Names, RoleLists
 from queuecontroller.access.lists import parse_checks
 from queuecontroller.adapters import kubernetes_reviews, users_api
 from queuecontroller.adapters.http import HttpServer
+from queuecontroller.jobs.patches import merged
 from queuecontroller.manifests.nodes import read_node
 from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.service.seals import Fence, Seals
@@ -79,6 +81,75 @@ def node(data: bytes) -> object:
         return None
     return read_node(document) if isinstance(document, dict) else None
 
+
+def queued_job(data: bytes) -> object:
+    """A job of any framework, a pod, and its Workload: what is to be done about them, and their patches."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    fw = jobs.framework_of(document)
+    if fw is None:
+        return None
+    found: list[object] = [
+        jobs.reconcile(fw, document, None, ALL_JOBS),
+        jobs.reconcile(fw, document, WORKLOAD, ALL_JOBS),
+        jobs.reconcile_pods([document], WORKLOAD, ALL_JOBS),
+        jobs.reconcile_slices(fw, document, [WORKLOAD, WORKLOAD], ALL_JOBS),
+        jobs.reconcile_set(document, [WORKLOAD], ALL_JOBS),
+    ]
+    infos = [jobs.PodSetInfo(one["name"]) for one in jobs.pod_sets(fw, document)]
+    for patch in (
+        jobs.on_create(fw, document, ALL_JOBS),
+        jobs.stop_patch(fw, document, WORKLOAD["spec"]["podSets"]),
+        jobs.start_patch(fw, document, infos),
+    ):
+        json.dumps(merged(document, patch))
+    return found
+
+
+ALL_JOBS = jobs.Setting(without_queue=True)
+POD = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}], "nodeSelector": {"c": "d"}},
+}
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {
+        "name": "j",
+        "uid": "u",
+        "annotations": {
+            "kueue.x-k8s.io/job-min-parallelism": "1",
+            "sluice.dev/before-start": '{"undo":[[["spec","parallelism"],3]],"for":"x"}',
+        },
+    },
+    "spec": {"suspend": True, "parallelism": 2, "template": POD},
+    "status": {"active": 1, "conditions": [{"type": "Failed", "status": "False"}]},
+}
+JOB_SET = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "s", "labels": {"kueue.x-k8s.io/queue-name": "q"}},
+    "spec": {"replicatedJobs": [{"name": "r", "template": {"spec": {"template": POD}}}]},
+}
+RAY_JOB = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayJob",
+    "metadata": {"name": "r"},
+    "spec": {
+        "rayClusterSpec": {
+            "headGroupSpec": {"template": POD},
+            "workerGroupSpecs": [{"groupName": "w", "replicas": 2, "template": POD}],
+        }
+    },
+}
+ONE_POD = {"apiVersion": "v1", "kind": "Pod", **POD}
+WORKLOAD: dict[str, Any] = {
+    "metadata": {"name": "w", "namespace": "default"},
+    "spec": {"podSets": [{"name": "main", "count": 2, "template": POD}]},
+    "status": {"conditions": [{"type": "Admitted", "status": "True"}]},
+}
 
 OLD_QUEUE = {
     "apiVersion": "kueue.x-k8s.io/v1beta1",
@@ -162,6 +233,13 @@ def targets() -> list[Target]:
             (ManifestError,),
             (json.dumps(NODE).encode(), bare.encode()),
             "a user with a copy of a cluster",
+        ),
+        Target(
+            "queued job",
+            queued_job,
+            (ManifestError,),
+            tuple(json.dumps(one).encode() for one in (JOB, JOB_SET, RAY_JOB, ONE_POD)),
+            "users, by way of an API server",
         ),
         Target(
             "conversion review",

@@ -25,7 +25,7 @@ NAMES = (
     ),
     *("http request", "watch of pods", "hami files", "kubeconfig", "token review"),
     *("certificate", "seal", "http request of the queue", "applied object", "place in a list"),
-    *("node object", "conversion review", "admission review"),
+    *("node object", "queued job", "conversion review", "admission review"),
 )
 SLOW = ("hami files", "usage page", "cdi yaml")
 

@@ -224,6 +224,30 @@ def test_deeply_nested_wrappers_end() -> None:
         pod_sets(fw, document)
 
 
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_what_is_nested_without_end_is_refused_or_left_alone(name: str) -> None:
+    deep: Any = {}
+    for _ in range(20_000):
+        deep = {"a": deep}
+    document = merged(ALL[name], {})
+    for place in paths(document):
+        if place[-1] in ("spec", "template", "resources"):
+            document = spoilt(document, place, {**_at(document, place), "deep": deep})
+            break
+    document["spec"]["deep"] = deep
+    try:
+        everything(document, good_workload(name), RUNTIME)
+    finally:  # or Python itself runs out of stack when it lets go of it
+        for _ in range(20_000):
+            deep = deep.pop("a")
+
+
+def _at(document: Any, place: tuple[Any, ...]) -> Any:
+    for step in place:
+        document = document[step]
+    return document
+
+
 JSON = st.recursive(
     st.booleans() | st.integers(0, 3) | st.sampled_from(["a", "b"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),

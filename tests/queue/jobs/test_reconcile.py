@@ -217,6 +217,23 @@ def test_changed_pods_stop_a_job_that_runs_and_queue_it_anew() -> None:
     assert world.pools == 0
 
 
+@pytest.mark.parametrize(("pods", "kept"), [(2, True), (3, False)])
+def test_a_job_that_another_controller_started_with_fewer_pods_goes_on(
+    pods: int, kept: bool
+) -> None:
+    document = sample("batch/job")
+    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    world = World(document)
+    world.settle()
+    assert world.workload is not None
+    world.workload = admitted(world.workload)
+    world.workload["status"]["admission"]["podSetAssignments"] = [{"name": "main", "count": 2}]
+    document["spec"] |= {"suspend": False, "parallelism": pods}
+    document["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
+    world.document = document
+    assert (Suspend not in kinds(world.settle())) == kept
+
+
 def test_done_pods_give_back_their_quota_and_readiness_is_told() -> None:
     world = running("batch/job")
     assert world.document is not None
