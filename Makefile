@@ -49,7 +49,7 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, cla
 bench: build ## ratios measured in one run: with and without us; writes build/bench.json
 	$(BIN)/python -m tests.bench
 
-fuzz: build ## ten minutes of libFuzzer over what the interposer reads; needs clang
+fuzz: build ## ten minutes over every reader of what somebody else wrote; writes build/fuzz.json; needs clang
 	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_S:-600}
 
 soak: build ## the node under random load and kills for SOAK_S seconds (default 14400): nothing lost, nothing that grows
