@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from queuecontroller.reader import ManifestError, Reader, shown
 
 from . import names
+from .comparing import holds, is_list, pod_sets_of, reclaimable_of
 from .patches import ABSENT, TOO_DEEP, Document, at
 from .reconcile import (
     ALONE,
@@ -28,9 +29,6 @@ from .reconcile import (
     UpdateReclaimable,
     UpdateWorkload,
     effective_queue,
-    holds,
-    pod_sets_of,
-    reclaimable_of,
 )
 from .starting import PodSetInfo, is_suspended, start_patch
 from .state import FAILED, SUCCEEDED, Finished, finished
@@ -162,7 +160,7 @@ def elastic_pod_patch(pod: Document) -> dict[str, Any]:
     """Lets a pod of an elastic job go, once the slice that counts it is admitted; empty: it is let
     go already."""
     gates = at(pod, ("spec", "schedulingGates"))
-    known = [one for one in gates if isinstance(one, Mapping)] if _is_list(gates) else []
+    known = [one for one in gates if isinstance(one, Mapping)] if is_list(gates) else []
     rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
     return {} if len(rest) == len(known) else {"spec": {"schedulingGates": rest or None}}
 
@@ -382,7 +380,7 @@ class _Pods:
         if not self.group:
             return []
         owners = at(workload, ("metadata", "ownerReferences"))
-        known = [one for one in owners if isinstance(one, Mapping)] if _is_list(owners) else []
+        known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
         have = {str(one.get("uid")) for one in known}
         new = [
             self.owner(one.document)
@@ -480,9 +478,5 @@ def _unretriable(pod: Document) -> bool:
 
 def _without_finalizer(pod: Document) -> dict[str, Any]:
     found = at(pod, ("metadata", "finalizers"))
-    rest = [one for one in found if one != names.MANAGED] if _is_list(found) else []
+    rest = [one for one in found if one != names.MANAGED] if is_list(found) else []
     return {"metadata": {"finalizers": rest or None}}
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)

@@ -14,7 +14,19 @@ from typing import Any, Final, TypeAlias
 from queuecontroller.reader import ManifestError, Problem, Reader
 
 from . import names
-from .patches import ABSENT, TOO_DEEP, Document, at, difference, same
+from .comparing import (
+    alike,
+    counts_of,
+    holds,
+    is_list,
+    is_present,
+    let_in,
+    owned_by,
+    pod_sets_of,
+    reason_of,
+    reclaimable_of,
+)
+from .patches import ABSENT, TOO_DEEP, Document, at, difference
 from .slots import Runtime
 from .starting import before_start, has_note, is_suspended, queue_of, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
@@ -265,7 +277,7 @@ class _Job:
 
     @property
     def deleted(self) -> bool:
-        return _present(at(self.document, ("metadata", "deletionTimestamp")))
+        return is_present(at(self.document, ("metadata", "deletionTimestamp")))
 
     def without_workload(self) -> list[Action]:
         if self.deleted or finished(self.fw, self.document) or not self.managed:
@@ -281,7 +293,7 @@ class _Job:
 
     def with_workload(self, workload: Document) -> list[Action]:
         done = finished(self.fw, self.document)
-        if _present(at(workload, ("metadata", "deletionTimestamp"))):
+        if is_present(at(workload, ("metadata", "deletionTimestamp"))):
             return self.with_deleted(done)
         if holds(workload, "Finished"):
             if done or self.suspended or self.deleted:
@@ -294,7 +306,7 @@ class _Job:
         if self.suspended and not self.managed:
             return [DeleteWorkload("it is not queued any more")]
         prebuilt = bool(prebuilt_of(self.document))
-        if prebuilt and not _owned(workload, self.document):
+        if prebuilt and not owned_by(workload, self.document):
             return self.take_over(workload)
         if not self.in_step(workload):
             return self.out_of_step(workload, prebuilt)
@@ -320,7 +332,7 @@ class _Job:
 
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
-            return self.suspend(_reason(workload, "Evicted"), workload)
+            return self.suspend(reason_of(workload, "Evicted"), workload)
         if is_active(self.fw, self.document):
             return []
         made: list[Action] = []
@@ -343,7 +355,7 @@ class _Job:
         return [Restore(patch)] if patch else []
 
     def reset_start_time(self) -> list[Action]:
-        started = _present(at(self.document, ("status", "startTime")))
+        started = is_present(at(self.document, ("status", "startTime")))
         if self.fw.name != "batch/job" or not started or is_active(self.fw, self.document):
             return []
         return [ResetStartTime({"status": {"startTime": None}})]
@@ -364,7 +376,7 @@ class _Job:
     def take_over(self, workload: Document) -> list[Action]:
         """A Workload that was made beforehand becomes the job's own."""
         owners = at(workload, ("metadata", "ownerReferences"))
-        known = [one for one in owners if isinstance(one, Mapping)] if _is_list(owners) else []
+        known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
         if any(one.get("controller") is True for one in known):
             if not self.suspended:
                 return self.suspend("its Workload is another job's", workload)
@@ -382,9 +394,9 @@ class _Job:
         given = pod_sets_of(workload)
         fixed = has_note(self.document) or self.suspended
         counted = not is_elastic(self.document)
-        let_in = {} if fixed else _let_in(workload)
+        fewer = {} if fixed else let_in(workload)
         return len(mine) == len(given) and all(
-            _alike(one, other, fixed, counted and let_in.get(one["name"]) != one["count"])
+            alike(one, other, fixed, counted and fewer.get(one["name"]) != one["count"])
             for one, other in zip(mine, given, strict=True)
         )
 
@@ -393,7 +405,7 @@ class _Job:
         of them wait in a slice of their own, while those that run go on."""
         if not is_elastic(self.document) or self.growing:
             return []
-        mine, given = self.counts(), _counts(pod_sets_of(workload))
+        mine, given = self.counts(), counts_of(pod_sets_of(workload))
         if mine == given:
             return []
         smaller = all(count <= given.get(name, 0) for name, count in mine.items())
@@ -415,9 +427,9 @@ class _Job:
     def resize_slice(self, first: Document, new: Document) -> list[Action]:
         """Of the slice that waits."""
         mine = self.counts()
-        if mine == _counts(pod_sets_of(first)):
+        if mine == counts_of(pod_sets_of(first)):
             return [DeleteWorkload("the job wants no more pods than it has")]
-        if mine == _counts(pod_sets_of(new)) or holds(new, "QuotaReserved"):
+        if mine == counts_of(pod_sets_of(new)) or holds(new, "QuotaReserved"):
             return []
         return [self.recount(new, mine)]
 
@@ -478,104 +490,3 @@ class _Job:
         if ready != holds(workload, "PodsReady"):
             made.append(SetPodsReady(ready))
         return made
-
-
-def holds(workload: Document, condition: str) -> bool:
-    """Whether a condition of a Workload is True."""
-    return any(
-        one.get("status") == "True" for one in _conditions(workload) if one.get("type") == condition
-    )
-
-
-def _reason(workload: Document, condition: str) -> str:
-    for one in _conditions(workload):
-        if one.get("type") == condition and isinstance(one.get("message"), str):
-            return str(one["message"])
-    return condition
-
-
-def _conditions(workload: Document) -> list[Mapping[str, Any]]:
-    found = at(workload, ("status", "conditions"))
-    return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
-
-
-def pod_sets_of(workload: Document | None) -> list[Mapping[str, Any]]:
-    found = at(workload, ("spec", "podSets"))
-    return [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
-
-
-def reclaimable_of(workload: Document) -> dict[str, int]:
-    found = at(workload, ("status", "reclaimablePods"))
-    if not _is_list(found):
-        return {}
-    return {
-        one["name"]: one["count"]
-        for one in found
-        if isinstance(one, Mapping)
-        and isinstance(one.get("name"), str)
-        and isinstance(one.get("count"), int)
-    }
-
-
-def _owned(workload: Document, document: Document) -> bool:
-    owners = at(workload, ("metadata", "ownerReferences"))
-    uid = at(document, ("metadata", "uid"))
-    return _is_list(owners) and any(
-        isinstance(one, Mapping) and one.get("uid") == uid for one in owners
-    )
-
-
-_PARTS: Final = ("containers", "initContainers")
-_DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
-
-
-def _counts(known: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found = {str(one.get("name", "main")): one.get("count", 1) for one in known}
-    return {name: count for name, count in found.items() if type(count) is int}
-
-
-def _let_in(workload: Document) -> dict[str, int]:
-    """How many pods of each set were, where it takes fewer. A job that another controller started
-    has that many, and no note of what it wanted."""
-    given = at(workload, ("status", "admission", "podSetAssignments"))
-    known = [one for one in given if isinstance(one, Mapping)] if _is_list(given) else []
-    fewer = [str(one.get("name")) for one in pod_sets_of(workload) if one.get("minCount")]
-    return {name: count for name, count in _counts(known).items() if name in fewer}
-
-
-def _alike(
-    mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool, counted: bool = True
-) -> bool:
-    """Whether two pod sets ask for the same. Where a job runs and nobody noted what it was before,
-    its templates have what its admission added."""
-    if mine["name"] != given.get("name", "main"):
-        return False
-    if counted and mine["count"] != given.get("count", 1):
-        return False
-    if mine.get("minCount") != given.get("minCount"):
-        return False
-    here, there = at(mine, ("template", "spec")), at(given, ("template", "spec"))
-    if any(not same(_asked(here, one), _asked(there, one)) for one in _PARTS):
-        return False
-    return not fixed or all(
-        same(_or_none(at(here, (one,))), _or_none(at(there, (one,)))) for one in _DIRECTIVES
-    )
-
-
-def _asked(spec: Any, part: str) -> list[Any]:
-    """Resources of containers; what else they are does not count."""
-    found = at(spec, (part,))
-    keys = ("resources", "restartPolicy")
-    return [[_or_none(at(one, (key,))) for key in keys] for one in found] if _is_list(found) else []
-
-
-def _or_none(value: Any) -> Any:
-    return None if value is ABSENT or value == {} or value == [] else value
-
-
-def _present(value: object) -> bool:
-    return value is not ABSENT and value is not None
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)

@@ -2,7 +2,8 @@
 for, and where labels, node selector and tolerations of its pods are written.
 
 Everything that reads a job's pods, starts it or stops it goes through here; a new form of job is a
-shape in the table and one function below.
+shape in the table and one function below. The page is long because all of them are on it: what they
+share is most of each.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from queuecontroller.jobs import (
     role_of,
     start_pod_patch,
 )
+from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import merged
-from queuecontroller.jobs.reconcile import holds
 
 from .samples import QUEUE, pod
 from .world import admitted, evicted, with_condition

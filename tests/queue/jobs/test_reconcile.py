@@ -28,8 +28,8 @@ from queuecontroller.jobs import (
     framework_of,
     reconcile,
 )
+from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at
-from queuecontroller.jobs.reconcile import holds
 
 from .samples import QUEUE, SAMPLES, sample
 from .world import World, admitted, evicted, with_condition

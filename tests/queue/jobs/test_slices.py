@@ -25,8 +25,8 @@ from queuecontroller.jobs import (
     reconcile_slices,
     stop_patch,
 )
+from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at, merged
-from queuecontroller.jobs.reconcile import holds
 
 from .samples import pod, sample
 from .world import World, admitted, evicted, with_condition

@@ -28,8 +28,8 @@ from queuecontroller.jobs import (
     reconcile,
     start_patch,
 )
+from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at, merged
-from queuecontroller.jobs.reconcile import holds
 
 from .samples import RUNTIME
 
