@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 EVERY: Final = "*"
@@ -35,13 +36,7 @@ class Caller:
 
     @property
     def roles(self) -> frozenset[Role]:
-        found = {
-            Role.ADMIN: self.admin,
-            Role.NODE: bool(self.nodes),
-            Role.CHECK: bool(self.checks),
-            Role.USER: bool(self.user),
-        }
-        return frozenset(role for role, held in found.items() if held)
+        return _roles(self.admin, bool(self.nodes), bool(self.checks), bool(self.user))
 
     @property
     def key(self) -> str:
@@ -54,6 +49,12 @@ class Caller:
 
     def is_node(self, name: str) -> bool:
         return bool(name) and (name in self.nodes or EVERY in self.nodes)
+
+
+@cache
+def _roles(admin: bool, node: bool, check: bool, user: bool) -> frozenset[Role]:
+    found = {Role.ADMIN: admin, Role.NODE: node, Role.CHECK: check, Role.USER: user}
+    return frozenset(role for role, held in found.items() if held)
 
 
 OPERATOR: Final = Caller(admin=True, shown="the operator")

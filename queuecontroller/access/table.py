@@ -110,24 +110,29 @@ class Target:
     check: str = ""
 
 
+NOBODYS: Final = Target()
+
+
 class Denied(Exception):
     """The text says who may not do what, and what would be needed."""
 
 
 def may(caller: Caller, act: Act, target: Target | None = None) -> bool:
     """`target` None: nobody's thing in particular, as for a list."""
-    whose = target or Target()
-    own = {
-        Role.USER: bool(caller.user) and caller.user == whose.user,
-        Role.NODE: any(caller.is_node(name) for name in whose.nodes),
-        Role.CHECK: whose.check in caller.checks,
-        Role.ADMIN: False,
-    }
     reaches = TABLE[act]
-    return any(
-        reaches[role] is Reach.ALL or (reaches[role] is Reach.OWN and own[role])
-        for role in caller.roles
-    )
+    for role in caller.roles:
+        reach = reaches[role]
+        if reach is Reach.ALL or (reach is Reach.OWN and _owns(caller, role, target or NOBODYS)):
+            return True
+    return False
+
+
+def _owns(caller: Caller, role: Role, whose: Target) -> bool:
+    if role is Role.USER:
+        return bool(caller.user) and caller.user == whose.user
+    if role is Role.NODE:
+        return any(caller.is_node(name) for name in whose.nodes)
+    return role is Role.CHECK and whose.check in caller.checks
 
 
 def check(caller: Caller, act: Act, target: Target | None = None, what: str = "") -> None:

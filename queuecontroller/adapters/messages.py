@@ -71,7 +71,7 @@ _POLICY_NUMBERS: Final = {SharePolicy.HARD: 1, SharePolicy.ELASTIC: 2, SharePoli
 def text(value: str, what: str, longest: int = LONGEST_TEXT) -> str:
     if len(value) > longest:
         raise Refused("invalid", f"{what}: longer than {longest} characters")
-    return "".join(c if c.isprintable() else "?" for c in value)
+    return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)
 
 
 def _within(value: int, low: int, high: int, what: str) -> int:
@@ -364,7 +364,8 @@ def read_ask(message: Any) -> GpuAsk:
     )
 
 
-def read_submission(message: Any) -> Submission:
+def read_submission(message: Any, caller: str) -> Submission:
+    """`caller` is the user where the message names none."""
     if message.preempted and message.preempted not in set(OnPreemption):
         raise Refused("invalid", f"preempted: {message.preempted!r} is neither stop nor pause")
     seconds = message.max_execution_seconds
@@ -377,7 +378,7 @@ def read_submission(message: Any) -> Submission:
         ask=read_ask(message.ask),
         priority_class=text(message.priority_class, "priority_class", 253),
         node=node_name(message.node) if message.node else "",
-        user=text(message.user, "user", 253),
+        user=text(message.user, "user", 253) or caller,
         command=text(message.command, "command"),
         on_preemption=OnPreemption(message.preempted) if message.preempted else None,
         max_execution_s=math.ceil(seconds) or None,

@@ -277,23 +277,28 @@ class SqliteStore:
             else:
                 row = (*identity, found.revision, found.body)
                 db.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", row)
-        for key, record in change.workloads.items():
-            if record is None:
-                db.execute("DELETE FROM workloads WHERE key = ?", (key,))
-            else:
-                values_ = (key, record.revision, _json(record))
-                db.execute("INSERT OR REPLACE INTO workloads VALUES (?, ?, ?)", values_)
-        for pod, one in change.assignments.items():
-            if one is None:
-                db.execute("DELETE FROM assignments WHERE workload = ? AND pod = ?", pod)
-            else:
-                # Not REPLACE: two pods must never share a revision, that is what UNIQUE is for.
-                db.execute(
-                    "INSERT INTO assignments VALUES (?, ?, ?, ?, ?) ON CONFLICT (workload, pod)"
-                    " DO UPDATE SET node = excluded.node, revision = excluded.revision,"
-                    " body = excluded.body",
-                    (*pod, one.node, one.revision, _json(one)),
-                )
+        gone = [(key,) for key, record in change.workloads.items() if record is None]
+        rows = [
+            (key, record.revision, _json(record))
+            for key, record in change.workloads.items()
+            if record is not None
+        ]
+        db.executemany("DELETE FROM workloads WHERE key = ?", gone)
+        db.executemany("INSERT OR REPLACE INTO workloads VALUES (?, ?, ?)", rows)
+        over = [pod for pod, one in change.assignments.items() if one is None]
+        given = [
+            (*pod, one.node, one.revision, _json(one))
+            for pod, one in change.assignments.items()
+            if one is not None
+        ]
+        db.executemany("DELETE FROM assignments WHERE workload = ? AND pod = ?", over)
+        # Not REPLACE: two pods must never share a revision, that is what UNIQUE is for.
+        db.executemany(
+            "INSERT INTO assignments VALUES (?, ?, ?, ?, ?) ON CONFLICT (workload, pod)"
+            " DO UPDATE SET node = excluded.node, revision = excluded.revision,"
+            " body = excluded.body",
+            given,
+        )
         for name, node in change.nodes.items():
             if node is None:
                 db.execute("DELETE FROM nodes WHERE name = ?", (name,))

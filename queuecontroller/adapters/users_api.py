@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Generator, Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check, may
@@ -81,8 +80,7 @@ class UsersApi:
         )
 
     def _submit(self, request: Any, caller: Caller) -> Any:
-        asked = read_submission(request)
-        asked = replace(asked, user=asked.user or caller.user)
+        asked = read_submission(request, caller.user)
         nodes = frozenset({asked.node}) if asked.node else frozenset()
         check(caller, Act.SUBMIT, Target(caller.user, nodes), f"node {asked.node}" * bool(nodes))
         if nodes and not caller.admin and not caller.is_node(asked.node):

@@ -20,7 +20,7 @@ from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topolo
 from queuecontroller.placement.clearing import Search
 from queuecontroller.placement.sparing import Sparing
 from queuecontroller.placement.stands import Stands
-from queuecontroller.placement.stock import Stock
+from queuecontroller.placement.stock import Share, Stock
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,29 @@ class Kept:
     pod: str
 
 
+Found = tuple[list[Chosen], Verdict]
+Placed = tuple[str, tuple[Share, ...]]
+"""Node, and what of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was found, and what was asked when the stock was as `changes` says."""
+
+    workload: Workload
+    given: list[GivenPods]
+    gone: set[WorkloadKey]
+    changes: int
+    found: Found
+
+
 class StockRoom:
     def __init__(self, stock: Stock, wishes: Wishes) -> None:
         self.stock = stock
         self._wishes = wishes
         self._kept: dict[WorkloadKey, list[Chosen]] = {}
+        self._last_look: _Look | None = None
+        """Most who are looked at are the next that something is kept for."""
         self._stands = Stands(stock)
 
     @property
@@ -88,7 +106,10 @@ class StockRoom:
     def look(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        return self._find(info.workload, _given(assignment), gone)[1]
+        given = _given(assignment)
+        found = self._find(info.workload, given, gone)
+        self._last_look = _Look(info.workload, given, set(gone), self.stock.changes, found)
+        return found[1]
 
     def openings(
         self, info: WorkloadInfo, assignment: Assignment, crowd: Crowd, effort: Effort
@@ -133,13 +154,27 @@ class StockRoom:
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        return self.claim(info.workload, _given(assignment), gone)
+        given, last, leave = _given(assignment), self._last_look, set(gone)
+        if (
+            last is not None
+            and last.workload is info.workload
+            and (last.given, last.gone, last.changes) == (given, leave, self.stock.changes)
+        ):
+            return self._keep(info.workload, last.found)
+        return self.claim(info.workload, given, leave)
 
     def claim(
         self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey] = ()
     ) -> Verdict:
         """`keep`, for a workload the engine has dealt with before."""
-        chosen, verdict = self._find(workload, given, gone)
+        return self._keep(workload, self._find(workload, given, gone))
+
+    def forget_look(self) -> None:
+        """To be called when something has changed that the stock does not show."""
+        self._last_look = None
+
+    def _keep(self, workload: Workload, found: Found) -> Verdict:
+        chosen, verdict = found
         if not verdict.refusal and self._kept.get(workload.key, []) != chosen:
             self.let_go(workload.key)
             self._kept[workload.key] = chosen
@@ -155,9 +190,19 @@ class StockRoom:
     def kept(self, key: WorkloadKey) -> list[Chosen] | None:
         return self._kept.get(key)
 
+    def take_over(self, workload: WorkloadKey, pod: str, key: Hashable, place: Placed) -> bool:
+        """What is kept for a workload's only pod is from now on held under `key`, if that is just
+        the place; nothing else changes. False: it is not."""
+        kept = self._kept.get(workload, ())
+        if [(one.pod, one.node, one.shares) for one in kept] != [(pod, *place)]:
+            return False
+        del self._kept[workload]
+        self.stock.rename(Kept(workload, pod), key)
+        return True
+
     def _find(
         self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey]
-    ) -> tuple[list[Chosen], Verdict]:
+    ) -> Found:
         wish = self._wishes.wish(workload, given)
         if wish.wrong:
             return [], Verdict(wish.wrong, preempting_helps=False)

@@ -214,6 +214,18 @@ class Stock:
         self._note(freed=True)
         return held
 
+    def rename(self, before: Hashable, key: Hashable) -> None:
+        """The same holding under another key. Raises KeyError, ValueError."""
+        if key in self._held:
+            raise ValueError(f"{key!r} is held already")
+        held = self._held[key] = self._held.pop(before)
+        keys = self._of_node[held.node]
+        keys.discard(before)
+        keys.add(key)
+        mine = self._of_owner[held.owner]
+        del mine[before]
+        mine[key] = None
+
     def holdings(self, owner: Hashable) -> list[Holding]:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 

@@ -100,6 +100,8 @@ def request_of(ask: GpuAsk, annotations: Mapping[str, str]) -> GpuRequest:
         gpu_uuids=ask.gpu_uuids,
         mig=ask.mig,
     )
+    if not annotations:
+        return request
     return replace(request, **annotated(annotations))  # type: ignore[arg-type]
 
 

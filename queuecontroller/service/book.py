@@ -224,7 +224,7 @@ class Book:
             admission=None,
             conditions=(),
         )
-        record = self.workloads.submit(replace(record, workload=workload), now_ns)
+        record = self.workloads.submit(record, now_ns, workload)
         self.journal.note("Created", f"Workload/{record.key}", f"by {record.user or '?'}", now_ns)
         if record.token:
             self._tokens[record.token] = record.key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from queuecontroller.engine.model import Condition, Workload
 from queuecontroller.engine.workload_info import (
@@ -19,19 +19,29 @@ REQUEUED: Final = "Requeued"
 
 
 def with_condition(
-    workload: Workload, kind: str, status: bool, reason: str, message: str, now_ns: int
+    workload: Workload,
+    kind: str,
+    status: bool,
+    reason: str,
+    message: str,
+    now_ns: int,
+    **changes: Any,
 ) -> Workload:
-    """The time changes with the status only, as Kubernetes has it."""
+    """The time changes with the status only, as Kubernetes has it. `changes` of the workload come
+    along: each copy of one takes time."""
     before = workload.condition(kind)
     changed_ns = before.changed_ns if before and before.status == status else now_ns
     made = Condition(kind, status, reason, message, changed_ns)
     rest = tuple(one for one in workload.conditions if one.type != kind)
-    return replace(workload, conditions=(*rest, made))
+    return replace(workload, conditions=(*rest, made), **changes)
 
 
-def reserved(workload: Workload, queue: str, now_ns: int) -> Workload:
+def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Workload:
+    """`changes`: see `with_condition`."""
     text = f"Quota reserved in ClusterQueue {queue}"
-    workload = with_condition(workload, QUOTA_RESERVED, True, "QuotaReserved", text, now_ns)
+    workload = with_condition(
+        workload, QUOTA_RESERVED, True, "QuotaReserved", text, now_ns, **changes
+    )
     for kind in (EVICTED, PREEMPTED, REQUEUED):
         if workload.is_true(kind):
             workload = with_condition(workload, kind, False, "QuotaReserved", text, now_ns)

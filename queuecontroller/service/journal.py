@@ -52,7 +52,7 @@ class Journal:
         return found
 
     def __bool__(self) -> bool:
-        return bool(self._change or self.touched or self.told)
+        return bool(self.touched or self.told or self._change)
 
     def forget_up_to(self, revision: int, gap: int) -> None:
         """The database is an old copy: goes past everything anybody may have seen, and remembers

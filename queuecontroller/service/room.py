@@ -61,6 +61,7 @@ class NodesRoom(StockRoom):
 
     def follow(self, now_ns: int) -> None:
         """Takes in what has changed on the nodes since."""
+        self.forget_look()
         if self._nodes.version != self._looked or now_ns >= self._expires_ns:
             self._looked = self._nodes.version
             self._follow_reports(now_ns)
@@ -85,6 +86,9 @@ class NodesRoom(StockRoom):
         now = (one.node, shares_of(one)) if one is not None and one.gpus else None
         before = self._held.get(key)
         if before == now:
+            return
+        if before is None and now is not None and self.take_over(*key, key, now):
+            self._held[key] = now
             return
         freed = self.stock.freed
         was_kept = now is not None and self.kept(key.workload) is not None

@@ -13,7 +13,6 @@ row only if it is newer than the copy of the database that forgot it.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from typing import Any, Final
 MOST: Final = 1 << 60
 """Terms, revisions and epochs stay below, so that SQLite and every language's int64 hold them."""
 _FORM: Final = "s1"
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Seals:
         return Row(fence, body) if fence is not None and isinstance(body, dict) else None
 
     def _close(self, kind: str, value: Mapping[str, Any]) -> str:
-        text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+        text = _ENCODER.encode(value)
         return f"{_FORM}.{self._mac(kind, text)}.{text}"
 
     def _open(self, kind: str, sealed: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Seals:
 
     def _mac(self, kind: str, text: str) -> str:
         message = f"{kind}\0{text}".encode(errors="surrogatepass")
-        return hmac.new(self.key, message, hashlib.sha256).hexdigest()
+        return hmac.digest(self.key, message, "sha256").hex()
 
 
 def _fields(fence: Fence) -> dict[str, Any]:

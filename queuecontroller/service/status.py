@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -73,34 +73,36 @@ class Views:
         pods = book.nodes.of_workload(key)
         queue = self._queue_of(workload)
         paused = any(one.state is PodState.PAUSED for one in pods.values())
-        status = Status(
-            workload=key,
-            uid=workload.uid,
-            phase="Deleting" if record.deleting else phase(workload, paused),
-            cluster_queue=queue,
-            node=", ".join(sorted({one.node for one in pods.values()})) or record.node,
-            attempt=record.attempt,
-            revision=record.revision,
-        )
+        shown_phase = "Deleting" if record.deleting else phase(workload, paused)
         waiting = book.workloads.waiting.get(key)
-        if workload.admission is None and status.phase in ("Pending", "Paused"):
+        position = waiting_there = 0
+        estimate_s = None
+        if workload.admission is None and shown_phase in ("Pending", "Paused"):
             position = self.place(key, queue, now_ns, fresh)
             waiting_there = len(book.engine.pending.get(queue, ()))
             homeless = book.engine.homeless(key) or book.engine.cache.why_inactive(queue)
             reason = "Inadmissible" if homeless else waiting.reason if waiting else "Pending"
-            stuck = homeless is not None or reason in HOPELESS
-            return replace(
-                status,
-                position=position,
-                waiting=waiting_there,
-                reason=reason,
-                message=homeless or (waiting.message if waiting else "not looked at yet"),
-                estimate_s=None if stuck else self._estimate_s(workload, queue, position, now_ns),
-            )
-        if waiting is not None:
-            return replace(status, reason=waiting.reason, message=waiting.message)
-        shown = self._telling(workload)
-        return replace(status, reason=shown[0], message=shown[1])
+            message = homeless or (waiting.message if waiting else "not looked at yet")
+            if homeless is None and reason not in HOPELESS:
+                estimate_s = self._estimate_s(workload, queue, position, now_ns)
+        elif waiting is not None:
+            reason, message = waiting.reason, waiting.message
+        else:
+            reason, message = self._telling(workload)
+        return Status(
+            workload=key,
+            uid=workload.uid,
+            phase=shown_phase,
+            cluster_queue=queue,
+            position=position,
+            waiting=waiting_there,
+            reason=reason,
+            message=message,
+            estimate_s=estimate_s,
+            node=", ".join(sorted({one.node for one in pods.values()})) or record.node,
+            attempt=record.attempt,
+            revision=record.revision,
+        )
 
     def _estimate_s(
         self, workload: Workload, queue: str, position: int, now_ns: int

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from queuecontroller.engine.assignment import PendingReason
 from queuecontroller.engine.decisions import CycleResult, Preempted, QuotaReserved, StillPending
@@ -24,6 +24,7 @@ from queuecontroller.engine.lifecycle import (
     due_eviction,
 )
 from queuecontroller.engine.model import (
+    Admission,
     AdmissionCheckStatus,
     CheckState,
     RequeueState,
@@ -138,9 +139,10 @@ class Workloads:
             if holds and workload.is_true(EVICTED) and not self._nodes.of_workload(key):
                 self.complete_eviction(key, now_ns)
 
-    def submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+    def submit(self, record: WorkloadRecord, now_ns: int, workload: Workload) -> WorkloadRecord:
+        """The record with this workload in it."""
         self.by_user[record.user] += 1
-        record = self._save(record, now_ns)
+        record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
         return record
 
@@ -149,7 +151,7 @@ class Workloads:
         record = self.records[key]
         if self._nodes.of_workload(key):
             if not record.deleting:
-                record = self._save(replace(record, deleting=True), now_ns)
+                record = self._save(record, now_ns, deleting=True)
             if record.workload.admission is not None:
                 self.evict(key, "Deleted", reason, None, now_ns, Desired.STOP)
             else:  # paused, and in line again
@@ -170,7 +172,7 @@ class Workloads:
             return
         queue = workload.admission.cluster_queue if workload.admission else ""
         workload = conditions.finished(workload, reason, message, now_ns)
-        self._save(replace(record, workload=workload), now_ns)
+        self._save(record, now_ns, workload=workload)
         self.engine.delete(key, now_ns)
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
@@ -179,8 +181,9 @@ class Workloads:
         if record.deleting:
             self._drop(key, now_ns)
 
-    def _save(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
-        record = replace(record, revision=self._journal.next_revision())
+    def _save(self, record: WorkloadRecord, now_ns: int, **changes: Any) -> WorkloadRecord:
+        """`changes` of the record come with its new revision: each copy of one takes time."""
+        record = replace(record, revision=self._journal.next_revision(), **changes)
         self.records[record.key] = record
         self._journal.put_workload(record)
         holding = self.engine.holding(record.key)
@@ -244,24 +247,28 @@ class Workloads:
         key = decision.info.key
         record = self.records[key]
         queue = decision.info.cluster_queue
-        workload = replace(record.workload, admission=decision.admission())
-        workload = conditions.reserved(workload, queue, now_ns)
-        workload = replace(workload, admission_checks=self._checks(workload))
+        admission, before = decision.admission(), record.workload
+        workload = conditions.reserved(
+            before,
+            queue,
+            now_ns,
+            admission=admission,
+            admission_checks=self._checks(before, admission),
+        )
         self.waiting.pop(key, None)
-        self._save(replace(record, workload=workload, attempt=record.attempt + 1), now_ns)
+        self._save(record, now_ns, workload=workload, attempt=record.attempt + 1)
         self._journal.note("QuotaReserved", _subject(key), f"in ClusterQueue {queue}", now_ns)
         self.figures.reserved[queue] += 1
         waited_s = max(0, now_ns - (workload.created_ns or now_ns)) / 1e9
         self.figures.reserve_wait.setdefault(queue, Histogram()).observe(waited_s)
         self.advance(key, now_ns)
 
-    def _checks(self, workload: Workload) -> tuple[AdmissionCheckStatus, ...]:
+    def _checks(self, workload: Workload, admission: Admission) -> tuple[AdmissionCheckStatus, ...]:
         """The checks its queue asks for with these flavors, pending unless known."""
-        assert workload.admission is not None
-        queue = self._catalogue.cluster_queue(workload.admission.cluster_queue)
+        queue = self._catalogue.cluster_queue(admission.cluster_queue)
         if queue is None:
             return workload.admission_checks
-        given = {f for one in workload.admission.pod_sets for f in one.flavors.values()}
+        given = {f for one in admission.pod_sets for f in one.flavors.values()}
         known = {one.name: one for one in workload.admission_checks}
         return tuple(
             known.get(rule.name, AdmissionCheckStatus(rule.name, CheckState.PENDING))
@@ -291,7 +298,7 @@ class Workloads:
         self._unplaced.pop(key, None)
         self.waiting.pop(key, None)
         queue = workload.admission.cluster_queue
-        self._save(replace(record, workload=conditions.admitted(workload, now_ns)), now_ns)
+        self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
         where = ", ".join(sorted({one.node for one in placed})) or "no GPU asked for"
         self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
         for one in placed:
@@ -384,7 +391,7 @@ class Workloads:
                 workload = replace(workload, requeue_state=requeue)
             if deactivates:
                 workload = replace(workload, active=False)
-            self._save(replace(record, workload=workload), now_ns)
+            self._save(record, now_ns, workload=workload)
             self._journal.note("Evicted", _subject(key), f"{reason}: {message}", now_ns)
             holding = self.engine.holding(key)
             if holding is not None and not holding.evicted:
@@ -417,7 +424,7 @@ class Workloads:
         if record.deleting:
             self.remove(key, "deleted", now_ns)
             return
-        record = self._save(replace(record, workload=workload), now_ns)
+        record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
 
     def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
@@ -507,7 +514,7 @@ class Workloads:
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
         """Takes a new version of the engine's part and looks at what follows."""
-        record = self._save(replace(self.records[key], workload=workload), now_ns)
+        record = self._save(self.records[key], now_ns, workload=workload)
         if workload.admission is None:
             self.engine.submit(workload, now_ns)
         else:
@@ -527,7 +534,7 @@ class Workloads:
             workload = conditions.with_condition(
                 workload, PODS_READY, True, "Started", text, now_ns
             )
-            self._save(replace(record, workload=workload), now_ns)
+            self._save(record, now_ns, workload=workload)
 
 
 def _subject(key: WorkloadKey) -> str:

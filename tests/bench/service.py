@@ -106,6 +106,11 @@ def restart(pond: Pond) -> float:
     raise RuntimeError(f"the controller was not ready in 120 s: {pond.log[-1000:]}")
 
 
+def of(pond: Pond) -> tuple[object, ...]:
+    assert pond.process is not None
+    return ("--controller", pond.process.pid)
+
+
 def memory_kib(pond: Pond) -> int:
     assert pond.process is not None
     status = Path(f"/proc/{pond.process.pid}/status").read_text()
@@ -126,11 +131,15 @@ def run(quick: bool) -> list[Entry]:
             restart(pond)
             pond.apply(QUEUES)
             empty_kib = memory_kib(pond)
-            submits = load("submit", pond.address, "--clients", CLIENTS, "--seconds", seconds)
+            submits = load(
+                "submit", pond.address, *of(pond), "--clients", CLIENTS, "--seconds", seconds
+            )
         with served(place / "large", pki, place / "made" / "large.sqlite") as pond:
             restart_s = restart(pond)
             each_kib = (memory_kib(pond) - empty_kib) / stored
-            loaded = load("submit", pond.address, "--clients", CLIENTS, "--seconds", seconds)
+            loaded = load(
+                "submit", pond.address, *of(pond), "--clients", CLIENTS, "--seconds", seconds
+            )
         found: dict[str, dict[str, Any]] = {}
         nodes = ("--pki", pki, "--nodes", NODES, "--clients", 20, "--seconds", seconds)
         for what in ("jobs", "half", "followed"):
@@ -140,7 +149,7 @@ def run(quick: bool) -> list[Entry]:
                 half = round(found["jobs"]["per_s"] / 2, 1) if what == "half" else 0
                 followers = FOLLOWERS // (10 if quick else 1) if what == "followed" else 0
                 more = ("--per-s", half, "--followers", followers, "--tls", pond.tcp_address)
-                found[what] = load("jobs", pond.address, *more, *nodes)
+                found[what] = load("jobs", pond.address, *of(pond), *more, *nodes)
     jobs, half_, followed = found["jobs"], found["half"], found["followed"]
     print(
         f"\nqueue service: bare gRPC {echo}\n  bare SQLite, groups of {GROUP}: {rows_per_s:.0f} rows/s"
@@ -155,10 +164,12 @@ def run(quick: bool) -> list[Entry]:
     return [
         beside("queue_submits_per_s", submits["per_s"], echo["per_s"], ">= 1500"),
         entry("queue_submit_p99_ms", "ms", [submits["p99_ms"]], baseline=echo["p99_ms"], target="<= 60"),
+        entry("queue_submit_cpu_ms", "ms", [submits["controller_cpu_ms"]], baseline=submits["load_cpu_ms"]),
         beside("queue_submits_100000_per_s", loaded["per_s"], echo["per_s"], ">= 1500"),
         entry("queue_submit_100000_p99_ms", "ms", [loaded["p99_ms"]], baseline=echo["p99_ms"], target="<= 60"),
         # A job is six rows and more: the workload four times, its assignment twice.
         beside("queue_jobs_per_s", jobs["per_s"], rows_per_s / 6, ">= 500"),
+        entry("queue_job_cpu_ms", "ms", [jobs["controller_cpu_ms"]], baseline=jobs["load_cpu_ms"]),
         entry("queue_start_p99_ms", "ms", [half_["p99_ms"]], target="<= 500"),
         beside("queue_jobs_5000_followers_per_s", followed["per_s"], jobs["per_s"], ">= 90 % of it"),
         entry("queue_restart_100000_s", "s", [restart_s], target="<= 5"),

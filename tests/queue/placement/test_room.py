@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -460,3 +462,23 @@ def test_a_what_if_returns_its_undo(held: list[tuple[int, int, int]], gone: set[
     for number in range(len(held)):
         stock.release(number)
     assert made.picture() == one_queue({"n0": 2, "n1": 2}).picture()
+
+
+def test_what_was_found_is_kept_without_another_search_and_never_once_something_changed() -> None:
+    cluster = Cluster({"n1": 2}, {"a": (4, NEVER, NEVER), "b": (4, NEVER, NEVER)})
+    searched: list[WorkloadKey] = []
+    search = cluster.room._place
+
+    def counting(key: WorkloadKey, *more: Any) -> Any:
+        searched.append(key)
+        return search(key, *more)
+
+    with mock.patch.object(cluster.room, "_place", counting):
+        alone = cluster.submit("alone", "a")
+        cluster.settle()
+        assert searched == [alone]
+        one, other = cluster.submit("one", "a"), cluster.submit("other", "b")
+        cluster.settle()
+    # Both had been looked at when the GPU that was left was given to the first of them.
+    assert set(cluster.running) == {alone, one}
+    assert "couldn't place" in cluster.reasons[other] or "GPU" in cluster.reasons[other]

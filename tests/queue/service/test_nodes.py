@@ -307,3 +307,33 @@ def test_places_of_many_who_wait_are_renewed_in_turn() -> None:
         told.append(len(room.news(world.now_ns)))
         assert told[looks] <= PLACES + 1
     assert sum(told) == len(keys), "everybody has heard of the new place, each once"
+
+
+def test_a_place_that_was_kept_becomes_the_pods_own_without_being_free_or_taken_twice() -> None:
+    world = World()
+    world.connect()
+
+    def stock() -> tuple[object, ...]:
+        room = world.book.room
+        assert room is not None
+        room.follow(world.now_ns)
+        nodes = room.stock.nodes.values()
+        kept = [key for key in keys if room.kept(key)]
+        held = {key: room.stock.holdings(key) for key in keys}
+        return kept, held, [(one.keys, one.best_share_ppm, one.free_bytes) for one in nodes]
+
+    keys = [world.submit() for _ in range(3)]
+    running = [key for key in keys if world.told(key) is Desired.RUN]
+    assert running
+    before = stock()
+    assert before[0] == []
+    assert [len(found) for found in before[1].values()] == [key in running for key in keys]  # type: ignore[attr-defined]
+    held = tuple(world.held(key) for key in running)
+    world.restart()
+    world.connect(held=held, waiting=tuple(keys))
+    assert stock() == before, "what a restart reads from the rows"
+    for key in running:
+        world.release(key, finished=True)
+    rest = stock()
+    assert rest[0] == []
+    assert sum(len(found) for found in rest[1].values()) == len(keys) - len(running)  # type: ignore[attr-defined]
