@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from tests.bench.entries import Entry, entry, quantile
+from tests.node import until
 from tests.queue.service.callers import Callers, callers
 from tests.queue.service.test_hostile import KINDS, PEERS, certificates, hostile, submits
 from tests.queue.service.world import TEAMS
 
 MOST_S = 0.1
+CONNECTIONS = "sluice_queue_connections"
+BEGUN_S = 2.0
+"""After their handshakes: until each has as many calls in flight as it may."""
 
 
 def run(quick: bool) -> list[Entry]:
@@ -27,6 +32,9 @@ def run(quick: bool) -> list[Entry]:
 
 def _beside(service: Callers, kind: str, count: int) -> list[float]:
     with hostile(service, kind, certificates(service, kind)):
+        if kind != "silent":  # those are never proven, so never more than a few
+            until("all of them are there", lambda: service.pond.metric(CONNECTIONS) >= PEERS)
+            time.sleep(BEGUN_S)
         return submits(service, count)
 
 

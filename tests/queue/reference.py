@@ -1,21 +1,24 @@
 """A plain, slow queue, written from Kueue's documentation and not from our engine: lists that are walked through, no
 memory between two looks. It plays the same runs as `queuecontroller.testing.traces`.
 
-What it knows, and so what the generator makes: ClusterQueues with one resource group and several flavors, alone or in one
+What it knows, and so what the generators make: ClusterQueues with one resource group and several flavors, alone or in one
 cohort, with borrowing and lending limits; `whenCanBorrow`; StrictFIFO and BestEffortFIFO; priorities; preemption of
-lower priorities within a ClusterQueue that is in no cohort and has one flavor. Reclaiming within a cohort is held against
-Kueue's own recorded runs instead.
+lower priorities within a ClusterQueue, and reclaiming within a cohort by one of them, with one flavor each (in a cohort one resource, too).
+Fair sharing and `borrowWithinCohort` are held against Kueue's own recorded runs instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from queuecontroller.testing.traces import Run
 
+MOST_CYCLES = 300
+"""In one second: more are without end."""
 Amounts = dict[str, int]
 Amounts2 = dict[tuple[str, str], int]
 
@@ -60,9 +63,13 @@ class Queue:
     hopeless: set[object] = field(default_factory=set)
     """Shapes that were looked at since something was freed."""
     first: Job | None = None
-    """Who waits for those it preempted."""
+    """Who waits for those it preempted; in a StrictFIFO queue the order alone says who is first."""
     kept: Amounts2 = field(default_factory=dict)
-    """Until the cycle ends: for a head that waits for its own quota."""
+    """Until the cycle ends: for a head that waits for its own quota, or for those it preempts."""
+    reclaims: str = "Never"
+    """Whom of the other ClusterQueues, of those that borrow: LowerPriority or Any."""
+    leaving: list[Job] = field(default_factory=list)
+    """Preempted in this cycle; they run until it ends."""
 
     def used(self, flavor: str, resource: str) -> int:
         running = sum(job.asks.get(resource, 0) for job in self.running if job.flavor == flavor)
@@ -98,9 +105,10 @@ class Reference:
                 job = coming.pop(0)
                 self.queues[job.queue].waiting.append(job)
             self._turning.clear()
-            while self._cycle(at):
-                pass
-            if any(job.ends is None for job in self._turning):
+            cycles = 0
+            while self._cycle(at) and cycles < MOST_CYCLES:
+                cycles += 1
+            if cycles == MOST_CYCLES or any(job.ends is None for job in self._turning):
                 # It tries its flavors in turns; at which of them it is when the second ends is chance.
                 self.run.livelock_at = at
                 break
@@ -149,18 +157,30 @@ class Reference:
             (queue, job, self._flavor(queue, job), self._awaited(queue, job))
             for queue, job in heads
         ]
-        chosen.sort(
-            key=lambda one: (
-                bool(one[2] or one[3]) and self.borrows(one[0], one[2] or one[3], one[1].asks),
-                -one[1].priority,
-                one[1].number,
-            )
-        )
+        found: dict[str, list[Job]] = {}
+        """Whom each preempts."""
+        reasons: dict[str, str] = {}
+        for queue, job, flavor, _ in chosen:
+            if not flavor:
+                found[job.name] = self._victims(queue, job)
+            for victim in found.get(job.name, ()):
+                own = victim.queue == queue.name
+                reasons[victim.name] = "InClusterQueue" if own else "InCohortReclamation"
+
+        def place(one: tuple[Queue, Job, str, str]) -> tuple[bool, int, int]:
+            queue, job, flavor, awaited = one
+            wanted = flavor or awaited
+            with self._gone(found.get(job.name, [])):
+                borrows = bool(wanted) and self.borrows(queue, wanted, job.asks)
+            return borrows, -job.priority, job.number
+
+        chosen.sort(key=place)
         changed = False
         for queue, job, flavor, awaited in chosen:
-            if not flavor and awaited:
+            victims = found.get(job.name, [])
+            if not flavor and awaited and not victims and queue.reclaims != "Any":
                 self._keep(queue, job, awaited)
-            if flavor and self.fits(queue, flavor, job.asks):
+            if flavor and self._still_fits(queue, flavor, job):
                 self._admit(queue, job, flavor, at)
                 changed = True
             elif flavor:
@@ -170,17 +190,20 @@ class Reference:
                 if queue.strict and job.begin:
                     self._turning.append(job)
                 continue
-            elif victims := self._victims(queue, job):
-                for victim in victims:
-                    self._stop(queue, victim, at)
-                queue.first = job
+            elif victims:
                 changed = True
+                if not self._preempt(queue, job, awaited or queue.flavors[0], victims):
+                    continue  # another was faster
             elif not queue.strict:
                 queue.hopeless.add(job.shape)
                 changed = True
             job.begin = 0
         for queue in self.queues.values():
             queue.kept.clear()
+        for queue in self.queues.values():
+            for job in queue.leaving:
+                self._stop(queue, job, at, reasons[job.name])
+            queue.leaving.clear()
         return changed
 
     def _head(self, queue: Queue) -> Job | None:
@@ -242,10 +265,107 @@ class Reference:
         given = " ".join(f"{name}={flavor}" for name in sorted(job.asks))
         self.run.note(at, ("A", job.name, f"{queue.name} main: 1 {given}"))
 
+    @contextlib.contextmanager
+    def _gone(self, jobs: Iterable[Job]) -> Iterator[None]:
+        """As if they had ended."""
+        away = [(self.queues[job.queue], job) for job in jobs]
+        for queue, job in away:
+            queue.running.remove(job)
+        yield
+        for queue, job in away:
+            queue.running.append(job)
+
+    def _leaving(self) -> list[Job]:
+        return [job for queue in self.queues.values() for job in queue.leaving]
+
+    def _still_fits(self, queue: Queue, flavor: str, job: Job) -> bool:
+        """Beside what is kept for others, once the preempted have gone; and, since it starts at once, beside those."""
+        leaving = self._leaving()
+        with self._gone(leaving):
+            after = self.fits(queue, flavor, job.asks)
+        if not after or not leaving:
+            return after
+        kept = {name: one.kept for name, one in self.queues.items()}
+        for one in self.queues.values():
+            one.kept = {}
+        now = self.fits(queue, flavor, job.asks)
+        for name, amounts in kept.items():
+            self.queues[name].kept = amounts
+        return now
+
+    def _preempt(self, queue: Queue, job: Job, flavor: str, victims: list[Job]) -> bool:
+        """False: it would no longer fit."""
+        with self._gone([*self._leaving(), *victims]):
+            if not self.fits(queue, flavor, job.asks):
+                return False
+        for victim in victims:
+            self.queues[victim.queue].leaving.append(victim)
+        for name, amount in job.asks.items():
+            queue.kept[flavor, name] = queue.kept.get((flavor, name), 0) + amount
+        if not queue.strict:
+            queue.first = job
+        return True
+
+    # -- preemption within a cohort ---------------------------------------------------------------
+
+    def _cohort_victims(self, queue: Queue, job: Job) -> list[Job]:
+        """Of one resource of one flavor. What was lent comes back from those that borrow it, for work that then is
+        within the queue's own quota; own lower priorities make room for work that borrows, too."""
+        (flavor,), ((resource, amount),) = queue.flavors, job.asks.items()
+        nominal = queue.quotas[flavor, resource][0]
+        own = [one for one in queue.running if queue.preempts and one.priority < job.priority]
+        others = [
+            one
+            for other in self.queues.values()
+            if other is not queue and other.in_cohort and queue.reclaims != "Never"
+            for one in other.running
+            if queue.reclaims == "Any" or one.priority < job.priority
+        ]
+
+        def lent(one: Job) -> bool:
+            other = self.queues[one.queue]
+            return other.used(flavor, resource) > other.quotas[flavor, resource][0]
+
+        def order(one: Job) -> tuple[bool, int, int, str]:
+            return one.queue == queue.name, one.priority, -one.since, one.name
+
+        def attempt(candidates: list[Job], may_borrow: bool) -> list[Job]:
+            def fits() -> bool:
+                within = queue.used(flavor, resource) + amount <= nominal
+                return (may_borrow or within) and self.fits(queue, flavor, job.asks)
+
+            gone: list[Job] = []
+            for one in sorted(candidates, key=order):
+                if one.queue != queue.name and not lent(one):
+                    continue
+                self.queues[one.queue].running.remove(one)
+                gone.append(one)
+                if fits():
+                    break
+            done = bool(gone) and fits()
+            for one in reversed(gone[:-1]) if done else ():
+                self.queues[one.queue].running.append(one)
+                if fits():
+                    gone.remove(one)
+                else:
+                    self.queues[one.queue].running.remove(one)
+            for one in gone:
+                self.queues[one.queue].running.append(one)
+            return gone if done else []
+
+        used = queue.used(flavor, resource)
+        if used + amount <= nominal:
+            return attempt([*own, *others], True)
+        if used >= nominal or not any(map(lent, others)):
+            return attempt(own, True)  # nobody else's work is in question, so it may borrow at once
+        return attempt([*own, *others], False) or attempt(own, True)
+
     # -- preemption within a ClusterQueue ---------------------------------------------------------
 
     def _victims(self, queue: Queue, job: Job) -> list[Job]:
         """The lowest priorities first, of those who began last; none that need not go."""
+        if queue.in_cohort and (queue.preempts or queue.reclaims != "Never"):
+            return self._cohort_victims(queue, job) if self._awaited(queue, job) else []
         if not queue.preempts:
             return []
         (flavor,) = queue.flavors
@@ -278,12 +398,12 @@ class Reference:
         (flavor,) = queue.flavors
         return not self._fits(queue, flavor, resource, job.asks[resource])
 
-    def _stop(self, queue: Queue, job: Job, at: int) -> None:
+    def _stop(self, queue: Queue, job: Job, at: int, reason: str) -> None:
         queue.running.remove(job)
         queue.waiting.append(job)
         job.ends = None
-        queue.hopeless.clear()
-        self.run.note(at, ("P", job.name, "InClusterQueue"))
+        self._look_again(queue)
+        self.run.note(at, ("P", job.name, reason))
 
 
 def _queue(manifest: Mapping[str, Any]) -> Queue:
@@ -301,6 +421,7 @@ def _queue(manifest: Mapping[str, Any]) -> Queue:
         strict=spec.get("queueingStrategy") == "StrictFIFO",
         borrows_first=fungibility.get("whenCanBorrow", "Borrow") == "Borrow",
         preempts=spec.get("preemption", {}).get("withinClusterQueue") == "LowerPriority",
+        reclaims=spec.get("preemption", {}).get("reclaimWithinCohort", "Never"),
         in_cohort=bool(spec.get("cohortName")),
         quotas=quotas,
         flavors=[one["name"] for one in group["flavors"]],
@@ -334,7 +455,12 @@ def scenario(seed: int) -> dict[str, Any]:
     flavors = [f"f{i}" for i in range(1 if alone else chance.choice((1, 2, 3)))]
     names = [f"q{i}" for i in range(chance.choice((1, 2) if alone else (2, 3, 4)))]
     queues = [_random_queue(chance, name, alone, resources, flavors) for name in names]
-    jobs = list(_random_jobs(chance, names, resources))
+    return _scenario(flavors, names, queues, list(_random_jobs(chance, names, resources)))
+
+
+def _scenario(
+    flavors: list[str], names: list[str], queues: list[Any], jobs: list[Any]
+) -> dict[str, Any]:
     return {
         "fairSharing": False,
         "flavors": [{"metadata": {"name": name}, "spec": {}} for name in flavors],
@@ -346,6 +472,18 @@ def scenario(seed: int) -> dict[str, Any]:
         ],
         "workloads": jobs,
     }
+
+
+def reclaiming(seed: int) -> dict[str, Any]:
+    """A cohort with one flavor and one resource, in which one ClusterQueue takes back what it has lent."""
+    chance = random.Random(seed)
+    names = [f"q{i}" for i in range(chance.choice((2, 3, 4)))]
+    queues = [_random_queue(chance, name, False, RESOURCES[:1], ["f0"]) for name in names]
+    chance.choice(queues)["spec"]["preemption"] = {
+        "reclaimWithinCohort": chance.choice(("Any", "LowerPriority")),
+        "withinClusterQueue": chance.choice(("Never", "LowerPriority")),
+    }
+    return _scenario(["f0"], names, queues, list(_random_jobs(chance, names, RESOURCES[:1])))
 
 
 def _random_queue(
