@@ -40,7 +40,7 @@ test-full: build lint ## the same, with the long torture and fuzz runs
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/floor.sh full $(PYTEST_ARGS)
 
-test-faults: build ## every case of tests/faults/cases.py and 2,000 kills; writes build/faults.json
+test-faults: build ## every case of tests/faults/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy

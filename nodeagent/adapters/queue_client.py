@@ -304,6 +304,12 @@ class GrpcQueueLink:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except asyncio.CancelledError:
+            # Either we are, or the call is, since its channel was closed for the next session.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise LinkLost(f"{self._settings.server}: the session has ended") from None
         except TimeoutError:
             raise LinkLost(f"{self._settings.server} is silent") from None
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile

@@ -1,4 +1,4 @@
-"""`make test-faults`: every test of every case, then the kills; what came out is written to build/faults.json, whatever it is.
+"""`make test-faults`: every test of every case, and the kills beside them; what came out is written to build/faults.json, whatever it is.
 
 A case has passed when all of its tests that this machine can run have, and at least one has run. It fails if a case
 failed or could not run, or if a kill lost, doubled or overshot anything; the last lines say which, and why.
@@ -22,8 +22,8 @@ from tests.places import BUILD, REPO
 
 HERE = "tests/faults"
 OUT = BUILD / "faults.json"
-KILLS_S = 1500
-"""For kills that hang; they take ten minutes."""
+KILLS_S = 900
+"""After the tests, for kills that hang; they take ten minutes, and most of those beside the tests."""
 
 
 class Recorder:
@@ -46,6 +46,13 @@ class Recorder:
             if report.outcome == "failed":
                 self.failures[report.nodeid] = why(report)
 
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        """Where a test has a short form for every run and a long one for this, the long one is enough."""
+        long = {function_of(item) for item in items if is_long(item)}
+        short = [item for item in items if function_of(item) in long and not is_long(item)]
+        config.hook.pytest_deselected(items=short)
+        items[:] = [item for item in items if item not in short]
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.outcome == "failed":
             self.failures[report.nodeid] = why(report)
@@ -53,6 +60,17 @@ class Recorder:
     def of(self, test: str) -> str:
         found = self.outcomes.get(f"tests/{test}", set())
         return next((one for one in self.WORST if one in found), "not run")
+
+
+def function_of(item: Any) -> str:
+    name: str = item.nodeid.partition("[")[0]
+    return name
+
+
+def is_long(item: Any) -> bool:
+    """By its parameters."""
+    spec = getattr(item, "callspec", None)
+    return spec is not None and any(mark.name == "faults" for mark in spec.marks)
 
 
 def why(report: Any) -> str:
@@ -129,27 +147,39 @@ def red_lines(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-def kill_all(seed: int, scale: float) -> dict[str, Any]:
-    """kills.py in a process of its own: what it printed, or why there is nothing."""
-    words = [sys.executable, "-m", "tests.faults.kills", "--seed", str(seed)]
-    began = subprocess.Popen(
-        [*words, "--scale", str(scale)],
-        cwd=REPO,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, _ = began.communicate(timeout=KILLS_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(began.pid, signal.SIGKILL)
-        began.communicate()
-        return {"failed": f"not done after {KILLS_S} s (seed {seed})"}
-    try:
-        killed = json.loads(out.strip().splitlines()[-1])
-        return killed if isinstance(killed, dict) else {"failed": f"it printed {killed!r}"}
-    except (IndexError, ValueError):
-        return {"failed": f"exit {began.returncode} without a result (seed {seed})"}
+class Kills:
+    """kills.py in a process of its own, begun beside the tests: it mostly waits, and they do. Made before them, it is none
+    of theirs."""
+
+    def __init__(self, seed: int, scale: float) -> None:
+        self.seed = seed
+        words = [sys.executable, "-m", "tests.faults.kills", "--seed", str(seed)]
+        self.process = subprocess.Popen(
+            [*words, "--scale", str(scale)],
+            cwd=REPO,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def result(self) -> dict[str, Any]:
+        """What it printed, or why there is nothing."""
+        try:
+            out, _ = self.process.communicate(timeout=KILLS_S)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return {"failed": f"not done {KILLS_S} s after the tests (seed {self.seed})"}
+        try:
+            killed = json.loads(out.strip().splitlines()[-1])
+            return killed if isinstance(killed, dict) else {"failed": f"it printed {killed!r}"}
+        except (IndexError, ValueError):
+            code = self.process.returncode
+            return {"failed": f"exit {code} without a result (seed {self.seed})"}
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
 
 
 def write(answer: dict[str, Any]) -> None:
@@ -164,17 +194,28 @@ def main() -> int:
     options, more = parser.parse_known_args()
     began_s = time.monotonic()
     recorder = Recorder()
+    kills = Kills(options.seed, options.scale)
+    try:
+        return conclude(tests(recorder, more), recorder, kills, began_s)
+    finally:
+        kills.stop()
+
+
+def tests(recorder: Recorder, more: list[str]) -> int:
     named = sorted({f"tests/{t}" for case in CASES for t in case.tests if HERE not in f"tests/{t}"})
     wanted = "not packages and not full and not cluster"
-    status = pytest.main(["-m", wanted, "-q", *more, HERE, *named], plugins=[recorder])
-    write(summary(recorder, {"failed": "it did not come to the kills"}, began_s))
-    answer = summary(recorder, kill_all(options.seed, options.scale), began_s)
+    return int(pytest.main(["-m", wanted, "-q", *more, HERE, *named], plugins=[recorder]))
+
+
+def conclude(status: int, recorder: Recorder, kills: Kills, began_s: float) -> int:
+    write(summary(recorder, {"failed": "they were not waited for"}, began_s))
+    answer = summary(recorder, kills.result(), began_s)
     write(answer)
     shown = {key: value for key, value in answer.items() if key not in ("by_case", "failures")}
     print(json.dumps(shown, indent=1))
     lines = red_lines(answer)
     if status not in (0, pytest.ExitCode.TESTS_FAILED) or (status and not lines):
-        lines.append(f"pytest ended with {int(status)}: see above")
+        lines.append(f"pytest ended with {status}: see above")
     for line in lines:
         print(f"FAILED {line}", file=sys.stderr)
     return 0 if held(answer) and not lines else 1

@@ -197,6 +197,10 @@ def test_c2_a_clock_of_ones_own_buys_no_time() -> None:
         measure.shares(share, [0.2], 0.03)
 
 
+LATE_S = 0.25
+"""GPU time that a figure may lack: of the second before the daemon was asked, at the share of a fifth, and a burst."""
+
+
 def busy_s(node: Node, name: str) -> float:
     (device,) = (node.grant(name) or {})["devices"]
     return float(device["busy_seconds_total"])
@@ -223,14 +227,14 @@ def test_c3_who_was_frozen_with_everybody_does_not_make_up_for_it(
         measure.shares(lambda: share_of(job), [0.2], 0.03)
         daemon = psutil.Process(node.daemon.pid)
         everybody = [one.pid for one in daemon.children(recursive=True)] + [daemon.pid]
+        began_s = time.monotonic()
         before_s = busy_s(node, "slept")
         frozen([job.process.pid, *everybody], seconds)
-        thawed_s = time.monotonic()
         time.sleep(1.5)  # the window in which it could make up for it
         after_s = busy_s(node, "slept")
-        window_s = time.monotonic() - thawed_s
+        awake_s = time.monotonic() - began_s - seconds
         assert after_s > before_s, "it goes on"
-        assert after_s - before_s <= 0.2 * (window_s + 0.5) + 0.25
+        assert after_s - before_s <= 0.2 * awake_s + LATE_S
         measure.shares(lambda: share_of(job), [0.2], 0.03)
         assert job.process.poll() is None
 
@@ -243,8 +247,8 @@ def test_c4_while_the_daemon_is_stopped_jobs_go_on_at_their_rate(
     assert node.daemon is not None
     with job_of(node, "steady") as job:
         measure.shares(lambda: share_of(job), [0.2], 0.03)
-        before_s = busy_s(node, "steady")
         began_s = time.monotonic()
+        before_s = busy_s(node, "steady")
         os.kill(node.daemon.pid, signal.SIGSTOP)
         try:
             while time.monotonic() < began_s + seconds:
@@ -252,8 +256,9 @@ def test_c4_while_the_daemon_is_stopped_jobs_go_on_at_their_rate(
         finally:
             os.kill(node.daemon.pid, signal.SIGCONT)
         measure.shares(lambda: share_of(job), [0.2], 0.03)
+        after_s = busy_s(node, "steady")
         took_s = time.monotonic() - began_s
-        assert busy_s(node, "steady") - before_s <= 0.2 * took_s + 0.25, "no burst either"
+        assert after_s - before_s <= 0.2 * took_s + LATE_S, "no burst either"
 
 
 WATCHDOG_S = 2.0
@@ -284,6 +289,8 @@ def test_d8_a_daemon_that_hangs_says_so_by_its_silence(tmp_path: Path) -> None:
                 pass
             assert node.daemon is not None
             os.kill(node.daemon.pid, signal.SIGSTOP)
+            daemon = psutil.Process(node.daemon.pid)
+            until("it has stopped", lambda: daemon.status() == psutil.STATUS_STOPPED)
             told.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 while told.recv(4096):

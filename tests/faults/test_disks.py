@@ -179,6 +179,7 @@ class Writing:
             stderr=subprocess.DEVNULL,
             cwd=REPO,
             env=os.environ | environment,
+            bufsize=0,  # what is read here is not kept back from so_far()
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"begin\n"
@@ -188,10 +189,10 @@ class Writing:
         """What it has said until now, whole lines only."""
         assert self.process.stdout is not None
         while select.select([self.process.stdout], [], [], 0)[0]:
-            part = os.read(self.process.stdout.fileno(), 1 << 16)
-            self._said += part
+            part = self.process.stdout.read(1 << 16)
             if not part:
                 break
+            self._said += part
         return [int(line) for line in self._said.split(b"\n")[:-1]]
 
     def acknowledged(self) -> list[int]:

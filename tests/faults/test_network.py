@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,13 +68,14 @@ def test_g2_one_direction_alone_is_as_good_as_none(
 
 class Wire:
     """A relay between a node and the controller that does to what passes what a bad network does to TCP: all of it
-    late, few bytes a second, a part held up as by a packet that was lost and sent again, connections cut."""
+    late, few bytes a second, a part held up as by a packet that was lost and sent again, connections cut. What was sent
+    before an end closed arrives still, as late as all else; a connection is open until one of its ends has closed it."""
 
     def __init__(self, path: Path, target: Path, seed: int = 7) -> None:
         self.path, self.target = path, target
         self.late_s = self.held_up_ratio = self.cut_ratio = 0.0
         self.bytes_a_second = 0
-        self.open, self.most_open = 0, 0
+        self.open = self.most_open = self.late_bytes = 0
         self._transports: set[asyncio.WriteTransport] = set()
         self._chance = random.Random(seed)
         self._loop = asyncio.new_event_loop()
@@ -108,29 +110,43 @@ class Wire:
         self.most_open = max(self.most_open, self.open)
         mine = {writer.transport, far_writer.transport}
         self._transports |= mine
-        ways = [
-            asyncio.ensure_future(self._one_way(reader, far_writer)),
-            asyncio.ensure_future(self._one_way(far_reader, writer)),
+        here, there = asyncio.Queue[bytes](), asyncio.Queue[bytes]()
+        reads = [
+            asyncio.ensure_future(self._read(reader, there)),
+            asyncio.ensure_future(self._read(far_reader, here)),
+        ]
+        writes = [
+            asyncio.ensure_future(self._write(there, far_writer)),
+            asyncio.ensure_future(self._write(here, writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
+            await asyncio.wait([*reads, *writes], return_when=asyncio.FIRST_COMPLETED)
             self.open -= 1
-            for way in ways:
-                way.cancel()
+            if not any(one.done() for one in writes):  # closed, not cut
+                await asyncio.wait(writes, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (*reads, *writes):
+                one.cancel()
             self._transports -= mine
-            for one in mine:
-                one.abort()
+            for transport in mine:
+                transport.abort()
 
-    async def _one_way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, reader: asyncio.StreamReader, passing: asyncio.Queue[bytes]) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(4096):
+                passing.put_nowait(data)
+        passing.put_nowait(b"")
+
+    async def _write(self, passing: asyncio.Queue[bytes], writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await passing.get():
                 delay_s = self.late_s
                 if self._chance.random() < self.held_up_ratio:
                     delay_s += self._chance.uniform(0.2, 3)
                 if self.bytes_a_second:
                     delay_s += len(data) / self.bytes_a_second
                 if delay_s:
+                    self.late_bytes += len(data)
                     await asyncio.sleep(delay_s)
                 if self._chance.random() < self.cut_ratio:
                     return
@@ -147,42 +163,56 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 def test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up(bad: dict[str, float]) -> None:
-    """The kernel's netem is not in every kernel; to TCP a lost packet is one that comes late."""
+    """The kernel's netem is not in every kernel; to TCP a lost packet is one that comes late. How fast things go
+    meanwhile is not promised: that they go on, what runs undisturbed, what waits once the network is well again and each
+    of them once."""
     with workplace() as place:
         pond = Pond(place / "queue", settings=["nodes.lease_s=4", "nodes.report_s=0.5"])
         wire = Wire(place / "wire.sock", pond.socket)
         section = f'[queue]\nserver = "unix:{wire.path}"\nnode_name = "n1"\nnamespace = "team-a"\n'
         node = Node(place / "node", gpus="1xh100-80gb", settings=section)
         flags = ("--queue", "q", "--gpumem", "2Gi", "--cores", "10")
+        names = ["first", *(f"late-{i}" for i in range(3))]
         try:
             pond.start()
             pond.apply(TEAMS)
             node.start()
-            first = node.run("first", "sleep", "600", flags=flags)
+            jobs = [node.run(names[0], "sleep", "600", flags=flags)]
             until("first runs", lambda: node.grant("first"))
             for name, value in bad.items():
                 setattr(wire, name, value)
-            late = [node.run(f"late-{i}", "sleep", "600", flags=flags) for i in range(3)]
+            jobs += [node.run(name, "sleep", "600", flags=flags) for name in names[1:]]
             time.sleep(15)  # the time that it is bad for is the input
-            assert first.process.poll() is None, "what runs does not notice"
+            assert wire.late_bytes > 0, "nothing passed while it was bad: nothing was tried"
             assert pond.http("/readyz")[0] == 200
             wire.heal()
-            names = [f"late-{i}" for i in range(3)]
             until("all run", lambda: all(map(node.grant, names)), 120)
-            assert all(one.process.poll() is None for one in late)
-            rows = {one["metadata"]["name"]: one["status"] for one in pond.workloads()}
-            live = {n: s for n, s in rows.items() if s["phase"] != "Finished"}
-            assert {s["phase"] for s in live.values()} == {"Running"}
-            assert len(live) == 4, "one row for each that runs"
-            assert {s["attempt"] for s in live.values()} == {1}, "nobody started twice"
-            grants = [one["name"] for one in node.grants()]
-            assert sorted(grants) == sorted(["first", *names])
+            until("the controller knows", lambda: phases(pond) == dict.fromkeys(names, "Running"))
+            assert [one.process.poll() for one in jobs] == [None] * 4, "what runs does not notice"
+            assert {s["attempt"] for s in rows(pond).values()} == {1}, "nobody started twice"
+            assert sorted(one["name"] for one in node.grants()) == sorted(names)
+            log = (node.directory / "daemon.log").read_text()
+            assert log.count(": made for pid ") == 4, "each got one grant, ever"
             assert wire.most_open <= 8, "connections do not pile up"
-            assert "Traceback" not in pond.log + (node.directory / "daemon.log").read_text()
+            assert "Traceback" not in pond.log + log
+        except BaseException:
+            print(pond.log, (node.directory / "daemon.log").read_text(), sep="\n---\n")
+            raise
         finally:
             node.stop()
             pond.stop()
             wire.close()
+
+
+def rows(pond: Pond) -> dict[str, dict[str, Any]]:
+    """Of all that the controller has: the name its user gave it, and what stands there of it."""
+    found = [(one["metadata"]["name"][:-9], one["status"]) for one in pond.workloads()]
+    assert len(dict(found)) == len(found), f"one row for each submission, not {found}"
+    return dict(found)
+
+
+def phases(pond: Pond) -> dict[str, str]:
+    return {name: status["phase"] for name, status in rows(pond).items()}
 
 
 # --- a leader that slept ------------------------------------------------------------------------

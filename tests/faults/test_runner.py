@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults import __main__ as runner
-from tests.faults.__main__ import Recorder, held, kill_all, outcome_of, red_lines, summary
+from tests.faults.__main__ import Kills, Recorder, held, outcome_of, red_lines, summary
 from tests.faults.cases import CASES, Case
 
 CLEAN = {"lost": 0, "doubled": 0, "overshoot": 0}
@@ -101,7 +101,7 @@ def test_what_is_red_is_named_by_its_case_and_its_reason() -> None:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("import time; time.sleep(600)", "not done after 1 s (seed 5)"),
+        ("import time; time.sleep(600)", "not done 1 s after the tests (seed 5)"),
         ("raise SystemExit(3)", "exit 3 without a result (seed 5)"),
         ("print('no json')", "exit 0 without a result (seed 5)"),
         ("print('[1]')", "it printed [1]"),
@@ -115,7 +115,21 @@ def test_kills_that_say_nothing_are_a_failure_with_a_reason(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(runner, "KILLS_S", 1 if "sleep" in program else 60)
-    assert kill_all(5, 1.0) == {"failed": said}
+    assert Kills(5, 1.0).result() == {"failed": said}
+
+
+def test_the_long_form_of_a_test_is_enough() -> None:
+    def item(nodeid: str, *marks: str, parameters: bool = True) -> SimpleNamespace:
+        spec = SimpleNamespace(marks=[SimpleNamespace(name=mark) for mark in marks])
+        return SimpleNamespace(nodeid=nodeid, **({"callspec": spec} if parameters else {}))
+
+    short, long = item("a.py::one[6]"), item("a.py::one[60]", "faults")
+    others = [item("a.py::two[6]"), item("b.py::one[6]"), item("a.py::three", parameters=False)]
+    left, gone = [short, long, *others], []
+    hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))
+    Recorder().pytest_collection_modifyitems(SimpleNamespace(hook=hook), left)
+    assert left == [long, *others]
+    assert gone == [short]
 
 
 def test_the_counts_add_up() -> None:
