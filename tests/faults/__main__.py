@@ -22,6 +22,7 @@ from tests.places import BUILD, REPO
 
 HERE = "tests/faults"
 OUT = BUILD / "faults.json"
+KILLS_LOG = BUILD / "faults-kills.log"
 KILLS_S = 900
 """After the tests, for kills that hang; they take ten minutes, and most of those beside the tests."""
 
@@ -154,13 +155,16 @@ class Kills:
     def __init__(self, seed: int, scale: float) -> None:
         self.seed = seed
         words = [sys.executable, "-m", "tests.faults.kills", "--seed", str(seed)]
-        self.process = subprocess.Popen(
-            [*words, "--scale", str(scale)],
-            cwd=REPO,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        KILLS_LOG.parent.mkdir(exist_ok=True)
+        with KILLS_LOG.open("w") as log:  # what those say that die is not for the terminal
+            self.process = subprocess.Popen(
+                [*words, "--scale", str(scale)],
+                cwd=REPO,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
 
     def result(self) -> dict[str, Any]:
         """What it printed, or why there is nothing."""
@@ -173,8 +177,10 @@ class Kills:
             killed = json.loads(out.strip().splitlines()[-1])
             return killed if isinstance(killed, dict) else {"failed": f"it printed {killed!r}"}
         except (IndexError, ValueError):
+            said = KILLS_LOG.read_text(errors="replace").strip().splitlines()
+            last = f": {said[-1][:300]}" if said else ""
             code = self.process.returncode
-            return {"failed": f"exit {code} without a result (seed {self.seed})"}
+            return {"failed": f"exit {code} without a result (seed {self.seed}){last}"}
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -175,5 +175,33 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 
-MUTATED: tuple[str, ...] = ("S1", "S2", "S5", "S6", "S7", "S8", "S9", "S16", "S21")
+MUTATED: tuple[str, ...] = (
+    "S1",
+    "S2",
+    "S3",
+    "S4",
+    "S5",
+    "S6",
+    "S7",
+    "S8",
+    "S9",
+    "S10",
+    "S11",
+    "S12",
+    "S13",
+    "S14",
+    "S15",
+    "S16",
+    "S17",
+    "S18",
+    "S19",
+    "S20",
+    "S21",
+    "S22",
+    "S23",
+    "S24",
+    "S25",
+    "S26",
+    "S27",
+)
 """Where the remedy was taken out by hand and the tests were seen to fail."""

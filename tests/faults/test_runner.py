@@ -102,7 +102,7 @@ def test_what_is_red_is_named_by_its_case_and_its_reason() -> None:
     ("program", "said"),
     [
         ("import time; time.sleep(600)", "not done 1 s after the tests (seed 5)"),
-        ("raise SystemExit(3)", "exit 3 without a result (seed 5)"),
+        ("raise SystemExit('at once')", "exit 1 without a result (seed 5): at once"),
         ("print('no json')", "exit 0 without a result (seed 5)"),
         ("print('[1]')", "it printed [1]"),
     ],
@@ -114,6 +114,7 @@ def test_kills_that_say_nothing_are_a_failure_with_a_reason(
     python.write_text(f"#!{sys.executable}\n{program}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(runner, "KILLS_LOG", tmp_path / "log")
     monkeypatch.setattr(runner, "KILLS_S", 1 if "sleep" in program else 60)
     assert Kills(5, 1.0).result() == {"failed": said}
 

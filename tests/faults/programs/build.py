@@ -53,6 +53,11 @@ def stopper() -> Path:
 
 
 @functools.cache
+def publisher() -> Path:
+    return _compile("publisher", _here("publisher.c"), str(REPO / "interpose" / "region.c"))
+
+
+@functools.cache
 def execer() -> Path:
     return _compile("execer", _here("execer.c"), "-ldl")
 

@@ -124,10 +124,18 @@ def test_invented_work_is_not_adopted_and_takes_nobodys_place() -> None:
     world.connect("n2")
     victim = world.submit(name="victim")
     world.confirm(victim)
-    row = json.loads(world.book.desk.row_of(world.assignment(victim)).split(".", 2)[2])["row"]
+    whole = json.loads(world.book.desk.row_of(world.assignment(victim)).split(".", 2)[2])
+    row = whole["row"]
     text = json.dumps(row).replace("victim", "invented").replace('"n2"', '"n1"')
+    # As it would be under a seal: of another database, or of ours and forgotten. Only the seal itself cannot be made.
+    world.book.journal.forgotten = ((0, 1 << 40),)
+    forged = [
+        json.dumps(whole | {"cluster": cluster, "node": "n1", "row": json.loads(text)})
+        for cluster in (whole["cluster"], "another")
+    ]
+    records = [text, *(f"s1.{'0' * 64}.{one}" for one in (text, *forged)), *forged]
     for cluster in ("cluster", "another"):
-        for record in (text, f"s1.{'0' * 64}.{text}"):
+        for record in records:
             held = Held("team-a/invented", "", row["workload"]["workload"]["uid"], 1, "running", record=record)  # type: ignore[arg-type]  # fmt: skip
             assert world.connect("n1", held=(held,), cluster=cluster) == []
     assert set(world.book.workloads.records) == {victim}
