@@ -101,6 +101,7 @@ class Tending:
         """Versions of jobs of which no Workload can be made: told once."""
         self.writes_total = 0
         shell.book.workloads.runs_elsewhere = self.runs
+        shell.book.workloads.asks_checks_again = True
 
     # -- what is heard ----------------------------------------------------------------------------
 

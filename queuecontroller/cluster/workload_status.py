@@ -28,6 +28,7 @@ OURS: Final = (QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTE
 """Conditions that nobody else writes, but who finishes a job of an external framework."""
 LONGEST: Final = 1024
 """Characters of a message; Kueue cuts there, too."""
+UNANSWERED: Final = "The check has not answered yet"
 NO_RESERVATION: Final = "NoReservation"
 
 
@@ -145,7 +146,7 @@ def _checks(status: Mapping[str, Any], workload: Workload, now_ns: int) -> list[
             {
                 "name": one.name,
                 "state": str(one.state),
-                "message": one.message,
+                "message": one.message or UNANSWERED,
                 "lastTransitionTime": stamp(now_ns),
             }
         )

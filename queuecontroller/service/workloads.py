@@ -51,6 +51,7 @@ from .room import NodesRoom, gpu_shares
 
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
+_PENDING: Final = CheckState.PENDING
 MOST_TURNS: Final = 3
 """Two workloads preempt each other so often before somebody is told. The engine lets the one that
 made way three times take nothing back, so more than six would be a defect."""
@@ -97,6 +98,8 @@ class Workloads:
         self.figures = Figures()
         self.runs_elsewhere: Callable[[WorkloadKey], bool] = lambda _: False
         """Whether somebody who is no node of ours has not stopped it yet: its quota is kept."""
+        self.asks_checks_again = False
+        """Whether a check's word is for one admission only, as Kueue has it."""
         self._unplaced: dict[WorkloadKey, None] = {}
         """Quota reserved, no placement yet; oldest first."""
         self._timed: set[WorkloadKey] = set()
@@ -421,6 +424,9 @@ class Workloads:
         evicted = record.workload.condition(EVICTED)
         assert evicted is not None
         workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
+        if self.asks_checks_again:
+            asked = (AdmissionCheckStatus(one.name, _PENDING) for one in workload.admission_checks)
+            workload = replace(workload, admission_checks=tuple(asked))
         if record.deleting:
             self.remove(key, "deleted", now_ns)
             return
@@ -514,10 +520,13 @@ class Workloads:
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
         """Takes a new version of the engine's part and looks at what follows."""
+        before = self.records[key].workload
         record = self._save(self.records[key], now_ns, workload=workload)
         if workload.admission is None:
             self.engine.submit(workload, now_ns)
         else:
+            if workload.reclaimable_pods != before.reclaimable_pods:
+                self.engine.submit(workload, now_ns)  # it holds another amount from now on
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
     JOBS,
     KUEUE,
+    LEASE,
+    Replica,
     apply,
     condition,
     define,
@@ -321,3 +325,105 @@ def test_an_admission_by_another_hand_is_taken_back(queue: ControlPlane) -> None
     queue.api.patch(f"{path}/status", {"status": forged})
     until("it is taken back", lambda: "admission" not in queue.api.get(path)["status"], 30)
     assert suspended(queue, "forger")
+
+
+def test_pods_that_are_done_give_their_quota_back(queue: ControlPlane) -> None:
+    apply(queue, quota("done", 2), door("done", "done"), job("pair", "done", pods=2))
+    started(queue, "pair")
+    apply(queue, job("single", "done"))
+    until("it waits", lambda: condition(workload_of(queue, "single"), "QuotaReserved"), 30)
+    half = {"active": 1, "ready": 1, "succeeded": 1, "startTime": "2026-11-22T10:00:00Z"}
+    queue.api.patch(f"{JOBS}/pair/status", {"status": half})
+    started(queue, "single")
+    workload = workload_of(queue, "pair")
+    assert workload is not None
+    assert workload["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
+
+
+def test_a_controller_that_starts_anew_touches_nothing(queue: ControlPlane, tmp_path: Path) -> None:
+    """A second one is there when the first ends, and takes over what the API says."""
+    apply(
+        queue, quota("kept", 1), door("kept", "kept"), job("kept", "kept"), job("next-up", "kept")
+    )
+    until(
+        "one is started", lambda: not (suspended(queue, "kept") and suspended(queue, "next-up")), 30
+    )
+    running = next(one for one in ("kept", "next-up") if not suspended(queue, one))
+    waiting = "next-up" if running == "kept" else "kept"
+    until("the other waits", lambda: condition(workload_of(queue, waiting), "QuotaReserved"), 30)
+
+    def versions() -> list[str]:
+        workload = workload_of(queue, running)
+        assert workload is not None
+        found = queue.api.get(f"{JOBS}/{running}")
+        return [one["metadata"]["resourceVersion"] for one in (workload, found)]
+
+    before = versions()
+    with serving(queue, tmp_path) as second:
+        until("it follows", lambda: "following jobs" in second.life, 60)
+        queue.api.patch(LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+        until("somebody leads", lambda: queue.api.get(LEASE)["spec"]["holderIdentity"], 60)
+        assert versions() == before
+        finish(queue, running)
+        started(queue, waiting)
+        assert second.end() == 0, second.text[-2000:]
+
+
+def test_it_refuses_to_decide_beside_kueue(queue: ControlPlane, tmp_path: Path) -> None:
+    head = {"name": "c1f6bfd2.kueue.x-k8s.io", "namespace": "default"}
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    spec = {"holderIdentity": "kueue-1", "leaseDurationSeconds": 15, "renewTime": now}
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": head,
+        "spec": spec,
+    }
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    queue.api.call("POST", path, lease)
+    try:
+        other = Replica(queue, tmp_path / "other.log")
+        other.start()
+        assert other.process is not None
+        assert other.process.wait(60) == 69
+        assert "Kueue runs in this cluster" in other.text
+        assert "mode beside" in other.text
+    finally:
+        queue.api.delete(f"{path}/{head['name']}")
+
+
+def test_a_check_decides_after_the_quota_and_again_after_each_eviction(queue: ControlPlane) -> None:
+    apply(queue, of_kueue("AdmissionCheck", "budget", {"controllerName": "example.com/budget"}))
+    active = {"type": "Active", "status": "True", "reason": "Active", "message": "here", "lastTransitionTime": "2026-11-22T10:00:00Z"}  # fmt: skip
+    queue.api.patch(f"{KUEUE}/admissionchecks/budget/status", {"status": {"conditions": [active]}})
+    rules = {"admissionChecks": [{"name": "budget"}]}
+    apply(queue, quota("checked", 1, admissionChecksStrategy=rules), door("checked", "checked"))
+    apply(queue, job("checked", "checked"))
+
+    def state() -> str:
+        found = (workload_of(queue, "checked") or {}).get("status") or {}
+        return "".join(one["state"] for one in found.get("admissionChecks") or ())
+
+    def say(word: str, **more: object) -> None:
+        workload = workload_of(queue, "checked")
+        assert workload is not None
+        said = {"name": "budget", "state": word, "message": "m", "lastTransitionTime": "2026-11-22T10:00:00Z", **more}  # fmt: skip
+        path = f"{KUEUE}/namespaces/default/workloads/{workload['metadata']['name']}/status"
+        queue.api.patch(path, {"status": {"admissionChecks": [said]}})
+
+    until("it is asked", lambda: state() == "Pending", 30)
+    assert is_true(workload_of(queue, "checked"), "QuotaReserved")
+    assert not is_true(workload_of(queue, "checked"), "Admitted")
+    say("Retry")
+    until("it is asked again", lambda: state() == "Pending", 30)
+    until(
+        "the quota is its own again",
+        lambda: is_true(workload_of(queue, "checked"), "QuotaReserved"),
+        30,
+    )
+    assert condition(workload_of(queue, "checked"), "Evicted"), "it was let go meanwhile"
+    assert suspended(queue, "checked")
+    say("Ready", podSetUpdates=[{"name": "main", "nodeSelector": {"zone": "z"}}])
+    started(queue, "checked")
+    pods = queue.api.get(f"{JOBS}/checked")["spec"]["template"]["spec"]
+    assert pods["nodeSelector"] == {"pool": "plain", "zone": "z"}
