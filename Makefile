@@ -8,7 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-peers test-clients test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,10 +22,13 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 	@ninja -C $(MESON_DIR) --quiet
 	@packaging/stage.sh $(MESON_DIR) build
 
+check: build lint ## from minute to minute: lint, unit and property tests
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/properties $(PYTEST_ARGS)
+
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
 	-@packaging/promtool-tool.sh >/dev/null # its tests say so when there is none
 	@packaging/floor.sh quick
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)

@@ -6,6 +6,7 @@ The examples of properties are the same in every run, so that a change is judged
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,20 @@ _left: list[str] = []
 
 def pytest_configure() -> None:
     leftovers.watch()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    from tests import lanes  # with pytest-xdist only
+
+    return lanes.Lanes(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests import lanes
+
+        lanes.give_way(item.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

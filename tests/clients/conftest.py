@@ -31,8 +31,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:  # a worker: who started it prints the table
+        told["clients"] = table.to_plain()
+        return
     if table.ROWS and session.config.option.markexpr == "":  # all of them, not the light ones alone
         table.write()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    table.from_plain(node.workeroutput.get("clients", []))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -23,8 +23,16 @@ class Row:
 ROWS: list[Row] = []
 
 
+def to_plain() -> list[dict[str, Any]]:
+    return [asdict(row) for row in ROWS]
+
+
+def from_plain(rows: list[dict[str, Any]]) -> None:
+    ROWS.extend(Row(**row) for row in rows)
+
+
 def write() -> None:
-    (BUILD / "clients.json").write_text(json.dumps([asdict(row) for row in ROWS], indent=1) + "\n")
+    (BUILD / "clients.json").write_text(json.dumps(to_plain(), indent=1) + "\n")
 
 
 def lines() -> list[str]:
