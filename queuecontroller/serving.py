@@ -51,7 +51,7 @@ from queuecontroller.config import (
 )
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.records import Store, StoreLost
 from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.nodes import SECOND_NS

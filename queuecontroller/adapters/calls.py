@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 
 from queuecontroller.access import Caller, Denied, Role
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.records import StoreLost
 from queuecontroller.service.nodes import StaleEpoch, Superseded, Unproven
 from queuecontroller.service.shell import Shell, TooFarBehind

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from queuecontroller.kueue_api.conversion import ConversionError, convert
-from queuecontroller.manifests.reader import Problem, shown
 from queuecontroller.manifests.validating import problems_of
+from queuecontroller.reader import Problem, shown
 
 MOST_OBJECTS: Final = 100_000
 LONGEST_MESSAGE: Final = 4 << 10

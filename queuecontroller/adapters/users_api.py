@@ -10,9 +10,9 @@ from typing import Any, Final
 from queuecontroller.access import Act, Caller, Target, check, may
 from queuecontroller.engine.model import Workload, WorkloadKey
 from queuecontroller.explain import Explanation, explain
-from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.sources import CLUSTER_WIDE, DEEPEST
 from queuecontroller.names import LONGEST
+from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import ObjectId, WorkloadRecord
 from queuecontroller.service.authority import owned
 from queuecontroller.service.catalogue import OBJECT_KINDS, WORKLOAD_KINDS

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from queuecontroller.jobs import on_create
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 
 from .around import KINDS, kind_of, setting
 from .world import World

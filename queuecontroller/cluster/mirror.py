@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from queuecontroller.engine.model import RequeueState, Workload, WorkloadKey
 from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
-from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.names import wrong_names
+from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import ObjectId, WorkloadRecord
 from queuecontroller.service.book import Book
 from sluicecommon.kubernetes.resources import Resource

@@ -38,7 +38,7 @@ from queuecontroller.jobs import (
     reconcile,
     start_patch,
 )
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.service.book import Book
 from queuecontroller.service.conditions import with_condition
 from queuecontroller.service.shell import Shell

@@ -12,8 +12,8 @@ from queuecontroller.engine.quantities import format_amount
 from queuecontroller.explain import explain
 from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.manifests.jobs import REPLICATED, SUBMITTED
-from queuecontroller.manifests.reader import Reader
 from queuecontroller.manifests.sources import Source
+from queuecontroller.reader import Reader
 from queuecontroller.simulate.run import Player
 
 from .findings import Finding, Severity

@@ -1,6 +1,8 @@
 """Reads Kueue's objects (v1alpha2, v1beta1, v1beta2) and Kubernetes' pods and jobs into the
 engine's model."""
 
+from queuecontroller.reader import ManifestError, Problem, Reader
+
 from .kueue import (
     read_cluster_queue,
     read_cohort,
@@ -9,7 +11,6 @@ from .kueue import (
     read_local_queue,
     read_topology_levels,
 )
-from .reader import ManifestError, Problem, Reader
 from .workloads import read_workload
 
 __all__ = [

@@ -30,8 +30,7 @@ from queuecontroller.kueue_api.fields import (
     Version,
     Whole,
 )
-
-from .reader import ManifestError, Problem, Reader, shown
+from queuecontroller.reader import ManifestError, Problem, Reader, shown
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from queuecontroller.engine.settings import WEIGHT_UNIT, AdmissionFairSharing
 from queuecontroller.engine.transformations import Strategy, Transformation, Transformations
+from queuecontroller.reader import Reader, read, shown
 
 from .durations import parse_duration_ns
-from .reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""

@@ -24,6 +24,7 @@ from queuecontroller.engine.transformations import Transformations
 from queuecontroller.kueue_api import GROUP
 from queuecontroller.kueue_api import KINDS as KUEUE_KINDS
 from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.reader import ManifestError, Problem, Reader
 
 from .checking import check_kind
 from .configuration import read_configuration
@@ -37,7 +38,6 @@ from .kueue import (
     read_topology_levels,
 )
 from .nodes import read_node
-from .reader import ManifestError, Problem, Reader
 from .sources import CLUSTER_WIDE, Source, sources_of
 from .workloads import read_workload
 

@@ -33,6 +33,7 @@ from queuecontroller.engine.model import (
     StopPolicy,
 )
 from queuecontroller.engine.selectors import LabelSelector, Requirement
+from queuecontroller.reader import Reader, read
 
 from .checking import read_kind
 from .pods import (
@@ -40,7 +41,6 @@ from .pods import (
     read_taints,
     read_tolerations,
 )
-from .reader import Reader, read
 
 _OLD_FUNGIBILITY: Final = MappingProxyType(
     {

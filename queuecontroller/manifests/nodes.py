@@ -13,9 +13,9 @@ from typing import Final
 
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.mig import known_spans
+from queuecontroller.reader import ManifestError, Reader
 
 from .pods import read_taints
-from .reader import ManifestError, Reader
 
 GPUS: Final = "sluice.dev/gpus"
 COUNT: Final = "nvidia.com/gpu.count"

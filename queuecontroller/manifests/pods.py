@@ -18,8 +18,7 @@ from queuecontroller.engine.selectors import (
     Toleration,
 )
 from queuecontroller.engine.transformations import Transformations
-
-from .reader import Reader
+from queuecontroller.reader import Reader
 
 
 def read_tolerations(reader: Reader, key: str) -> tuple[Toleration, ...]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from .reader import Problem
+from queuecontroller.reader import Problem
 
 DEEPEST: Final = 32
 """Levels of nesting; a pod template needs about 12."""

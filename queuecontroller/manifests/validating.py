@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.jobs.names import ELASTIC
 from queuecontroller.kueue_api import GROUP, KINDS
+from queuecontroller.reader import ManifestError, Problem, shown
 
 from .checking import check_kind, problems_as_api
 from .kueue import (
@@ -21,7 +22,6 @@ from .kueue import (
     read_local_queue,
     read_topology_levels,
 )
-from .reader import ManifestError, Problem, shown
 from .workloads import read_workload
 
 _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyType(

@@ -18,6 +18,7 @@ from queuecontroller.engine.model import (
     WorkloadKey,
 )
 from queuecontroller.engine.transformations import Transformations
+from queuecontroller.reader import Reader
 
 from .checking import read_kind
 from .pods import (
@@ -28,7 +29,6 @@ from .pods import (
     read_node_affinity,
     read_tolerations,
 )
-from .reader import Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"

@@ -16,8 +16,8 @@ from queuecontroller.access import Act, Caller, check
 from queuecontroller.engine.model import WorkloadKey
 from queuecontroller.engine.workload_info import FINISHED
 from queuecontroller.manifests.jobs import MOST_COPIES
-from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.names import wrong_names
+from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import WorkloadRecord
 
 from .authority import as_said, checks_said, only_checks

@@ -32,10 +32,10 @@ from queuecontroller.manifests.kueue import (
     read_local_queue,
     read_topology_levels,
 )
-from queuecontroller.manifests.reader import ManifestError, Problem, Reader
 from queuecontroller.manifests.sources import CLUSTER_WIDE
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.totals import followed
+from queuecontroller.reader import ManifestError, Problem, Reader
 from queuecontroller.records import ObjectId, ObjectRecord, OnPreemption
 
 ON_PREEMPTION: Final = "sluice.dev/on-preemption"

@@ -10,10 +10,10 @@ from typing import Any
 
 from queuecontroller.engine.model import PodSet, Workload
 from queuecontroller.manifests.jobs import copies_of, workloads_of
-from queuecontroller.manifests.reader import ManifestError, Problem
 from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.names import wrong_name, wrong_namespace
 from queuecontroller.placement.request import AskError
+from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import GpuAsk, OnPreemption, WorkloadRecord
 
 from .asks import ask_of, requests_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuecontroller.manifests.nodes import read_report
-from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.placement.stock import Stock
+from queuecontroller.reader import ManifestError
 
 from .trace import LONGEST_S, NS_PER_S, TraceError, object_of, seconds_of, text_of
 

@@ -12,7 +12,7 @@ from queuecontroller.adapters import kubernetes_reviews, users_api
 from queuecontroller.adapters.http import HttpServer
 from queuecontroller.jobs.patches import merged
 from queuecontroller.manifests.nodes import read_node
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.service.seals import Fence, Seals
 from queuecontroller.service.submission import Refused
 from tests.fuzz.mutation import Target

@@ -17,9 +17,9 @@ from nodeagent.units import SharePolicy as NodePolicy
 from queuecontroller.adapters.messages import read_ask, read_shares, write_ask, write_decision
 from queuecontroller.adapters.wire import Wire, find_descriptors
 from queuecontroller.engine.model import PodSet, WorkloadKey
-from queuecontroller.manifests.reader import ManifestError
 from queuecontroller.placement.capacity import MigProfile
 from queuecontroller.placement.request import AskError
+from queuecontroller.reader import ManifestError
 from queuecontroller.records import Desired, GpuAsk, GpuShare, SharePolicy
 from queuecontroller.service.asks import ask_of, describe, requests_of
 

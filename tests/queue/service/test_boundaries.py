@@ -29,7 +29,7 @@ from queuecontroller.adapters.turns import Turns
 from queuecontroller.adapters.users_api import UsersApi
 from queuecontroller.adapters.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.config import Settings
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.records import StoreLost
 from queuecontroller.service.applying import at_once
 from queuecontroller.service.catalogue import Identity

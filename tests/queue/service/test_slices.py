@@ -13,7 +13,7 @@ from queuecontroller.adapters.client import OBJECTS_A_CALL
 from queuecontroller.adapters.doors import Connection, Doors
 from queuecontroller.adapters.turns import SLICE_S, TURNS_S, Turns
 from queuecontroller.manifests import jobs
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.service import submission
 from queuecontroller.service.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
 from queuecontroller.service.submission import Refused

@@ -15,7 +15,7 @@ from queuecontroller.access.lists import of_kernel
 from queuecontroller.adapters.messages import read_capacity, read_hello, read_said, read_usage
 from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
 from queuecontroller.adapters.wire import Wire, find_descriptors
-from queuecontroller.manifests.reader import ManifestError
+from queuecontroller.reader import ManifestError
 from queuecontroller.records import Change, GpuAsk, GpuShare, PodState, SharePolicy, StoreLost
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.nodes import Held, Unproven
