@@ -28,7 +28,7 @@ check: build lint ## from minute to minute: lint, unit and property tests
 test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
 	-@packaging/promtool-tool.sh >/dev/null # its tests say so when there is none
 	@packaging/floor.sh quick
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)

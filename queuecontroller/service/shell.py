@@ -39,6 +39,8 @@ MOST_BEHIND: Final = 10_000
 """Changes a watcher may be behind before it is told to start over."""
 NEWS_A_SECOND: Final = 300
 """One takes about 0.3 ms."""
+LOOKS_A_SECOND: Final = 100
+"""At all who follow something that says nothing: its place in the queue may have changed."""
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 70
 EXIT_STORE_LOST: Final = 75
@@ -116,6 +118,8 @@ class Shell:
         self._watchers: set[asyncio.Queue[ObjectId]] = set()
         self._followers: dict[ObjectId, set[asyncio.Event]] = {}
         """By the workload that they follow."""
+        self._next_news_s = 0.0
+        """When the next of them may be told something, by the loop's clock."""
         self._waiting_rooms: dict[str, set[WaitingRoom]] = {}
         """By node: who follows all that wait there."""
         self._node_news: dict[str, set[asyncio.Event]] = {}
@@ -289,6 +293,13 @@ class Shell:
         told at most NEWS_A_SECOND things, however many they are."""
         return (len(self._watchers) + len(self._followers)) / NEWS_A_SECOND
 
+    def _until_news_s(self) -> float:
+        """One follower's change is told at once; changes of thousands are spread out."""
+        now_s = asyncio.get_running_loop().time()
+        at_s = max(now_s + NEWS_S, self._next_news_s)
+        self._next_news_s = at_s + 1 / NEWS_A_SECOND
+        return at_s - now_s
+
     async def follow(self, key: WorkloadKey, uid: str = "") -> AsyncGenerator[Status, None]:
         """Each different status of one workload, until it is finished or gone."""
         event = asyncio.Event()
@@ -306,9 +317,9 @@ class Shell:
                     yield status
                 if status.is_over:
                     return
-                await _within(TICK_S, event)
+                await _within(max(TICK_S, len(self._followers) / LOOKS_A_SECOND), event)
                 # Several changes at once are one piece of news.
-                await asyncio.sleep(max(NEWS_S, self.rest_s()))
+                await asyncio.sleep(self._until_news_s())
         finally:
             mine = self._followers[identity]
             mine.discard(event)
