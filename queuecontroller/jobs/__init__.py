@@ -42,7 +42,7 @@ from .reconcile import (
 )
 from .serving import join_group_patch, reconcile_set
 from .slots import runtime_of
-from .starting import PodSetInfo, is_suspended, queue_of, start_patch, stop_patch
+from .starting import PodSetInfo, is_suspended, start_patch, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
 from .table import (
     External,
@@ -59,6 +59,7 @@ from .workload import (
     pod_sets,
     prebuilt_of,
     priority_class_of,
+    queue_of,
     workload_name,
     workload_of,
 )

@@ -11,8 +11,8 @@ from . import names
 from .patches import ABSENT, Change, Document, Path, at, difference
 from .pods import ROLE_MAIN, group_of, role_hash
 from .reconcile import ALONE, Setting, effective_queue, is_elastic, is_managed
-from .starting import queue_of
 from .table import Framework, Holding
+from .workload import queue_of
 
 _LABELS: Final = ("metadata", "labels")
 _ANNOTATIONS: Final = ("metadata", "annotations")

@@ -28,7 +28,7 @@ from .comparing import (
 )
 from .patches import ABSENT, TOO_DEEP, Document, at, difference
 from .slots import Runtime
-from .starting import before_start, has_note, is_suspended, queue_of, stop_patch
+from .starting import before_start, has_note, is_suspended, stop_patch
 from .state import Finished, finished, is_active, pods_ready, reclaimable
 from .table import Framework, Holding
 from .workload import (
@@ -38,6 +38,7 @@ from .workload import (
     pod_sets,
     prebuilt_of,
     priority_class_of,
+    queue_of,
     workload_of,
 )
 

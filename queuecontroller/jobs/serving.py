@@ -24,9 +24,8 @@ from .reconcile import (
     is_managed,
 )
 from .slots import Slot, template_slot
-from .starting import queue_of
 from .table import Framework, framework_named
-from .workload import owner_reference, pod_set_of_slot, workload_of
+from .workload import owner_reference, pod_set_of_slot, queue_of, workload_of
 
 SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queuecontroller.reader import ManifestError, Problem, Reader, shown
+from queuecontroller.reader import ManifestError, Problem, shown
 
 from . import names
 from .patches import ABSENT, Change, Document, Path, at, difference, same, text_of, wrong
@@ -307,13 +307,3 @@ def _digest(infos: Sequence[PodSetInfo]) -> str:
     ]
     text = json.dumps(told, sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
-
-
-def queue_of(document: Document) -> str:
-    """The LocalQueue that it names, by label or, as of old, by annotation; empty: none."""
-    reader = Reader(document).child("metadata")
-    for key in ("labels", "annotations"):
-        found = reader.child(key).raw(names.QUEUE_NAME)
-        if isinstance(found, str) and found:
-            return found
-    return ""

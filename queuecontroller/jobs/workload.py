@@ -112,11 +112,20 @@ def workload_name(
     return names.workload_name_of(fw.kind, fw.group, name, uid, extra, longest)
 
 
+def queue_of(document: Document) -> str:
+    """The LocalQueue that it names, by label or, as of old, by annotation; empty: none."""
+    return _named(document, names.QUEUE_NAME)
+
+
 def prebuilt_of(document: Document) -> str:
     """The Workload that somebody else made for it; empty: none."""
+    return _named(document, names.PREBUILT)
+
+
+def _named(document: Document, key: str) -> str:
     head = Reader(document).child("metadata")
-    for key in ("labels", "annotations"):
-        found = head.child(key).raw(names.PREBUILT)
+    for part in ("labels", "annotations"):
+        found = head.child(part).raw(key)
         if isinstance(found, str) and found:
             return found
     return ""
