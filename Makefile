@@ -6,6 +6,11 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/build/tools:$(PATH)
 MESON_DIR := build/meson
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+# Hundreds of processes are started: none of them compiles our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Lanes of `make test`, and what runs beside them: most tests wait. Two processors are enough.
+LANES ?= 6
+BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo build check test test-peers test-clients test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
@@ -20,15 +25,14 @@ build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice`
 	@mkdir -p build
 	@test -f $(MESON_DIR)/build.ninja || meson setup $(MESON_DIR) >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@ninja -C $(MESON_DIR) --quiet
-	@packaging/stage.sh $(MESON_DIR) build
+	@packaging/development/stage.sh $(MESON_DIR) build
 
-check: build lint ## from minute to minute: lint, unit and property tests
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/properties $(PYTEST_ARGS)
+check: build ## from minute to minute: lint, unit and property tests
+	@$(BESIDE) -- $(BIN)/python -m pytest -q -n 2 tests/unit tests/properties $(PYTEST_ARGS)
 
-test: build lint ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
-	-@packaging/promtool-tool.sh >/dev/null # its tests say so when there is none
-	@packaging/floor.sh quick
-	$(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
+test: build ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
+	-@packaging/fetch/promtool-tool.sh >/dev/null # its tests say so when there is none
+	@$(BESIDE) 'floor=packaging/development/floor.sh quick' -- $(BIN)/python -m pytest -n $(LANES) $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
@@ -37,17 +41,17 @@ test-clients: build ## programs of other people, unmodified, bare and in a grant
 	$(BIN)/python -m pytest -m "" tests/clients -s $(PYTEST_ARGS)
 
 test-full: build lint ## the same, with the long torture and fuzz runs
-	@packaging/floor.sh full
+	@packaging/development/floor.sh full
 	$(BIN)/python -m pytest -m 'not packages and not cluster and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
-	@packaging/floor.sh full $(PYTEST_ARGS)
+	@packaging/development/floor.sh full $(PYTEST_ARGS)
 
-test-faults: build ## every case of tests/faults/cases.py beside 2,000 kills; writes build/faults.json
+test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
-	@packaging/lint.sh
+	@packaging/development/lint.sh
 
 bench: build ## ratios measured in one run: with and without us; writes build/bench.json
 	$(BIN)/python -m tests.bench
@@ -62,10 +66,12 @@ gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
 docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md, the CRDs, the queue's rights
-	$(BIN)/python packaging/reference.py configuration.md >docs/configuration.md
-	$(BIN)/python packaging/commands.py >docs/commands.md
-	$(BIN)/python packaging/crds.py >packaging/kubernetes/kueue-crds.yaml
-	$(BIN)/python packaging/rights.py >packaging/kubernetes/queue-rights.yaml
+	$(BIN)/python packaging/generate/reference.py configuration.md >docs/configuration.md
+	$(BIN)/python packaging/generate/commands.py >docs/commands.md
+	$(BIN)/python packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
+	$(BIN)/python packaging/generate/crds.py --compact >packaging/helm/sluice/files/kueue-crds.yaml
+	$(BIN)/python packaging/generate/rights.py >packaging/kubernetes/queue-rights.yaml
+	$(BIN)/python packaging/generate/rights.py --rules >packaging/helm/sluice/files/queue-rules.yaml
 
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -76,12 +82,12 @@ install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who pac
 	@PATH=$(SYSTEM_PATH) DESTDIR="$(DESTDIR)" meson install -C build/system --quiet
 
 packages: $(VENV)/.ready ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
-	@packaging/packages.sh build/packages
+	@packaging/release/packages.sh build/packages
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
 	@$(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
-	@packaging/helm-tool.sh >/dev/null
-	$(BIN)/python -m pytest tests/packages/test_chart.py $(PYTEST_ARGS)
+	@packaging/fetch/helm-tool.sh >/dev/null
+	$(BIN)/python -m pytest tests/packages/test_chart{,_rendered,_hooks}.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m packages tests/packages $(PYTEST_ARGS)
 
 # KUBERNETES=1.30 is another minor, CLUSTER=DIR another directory: a cluster beside the first.
@@ -99,7 +105,7 @@ test-cluster: build ## image and chart on that Kubernetes, as a user installs th
 clean: ## remove what was built, keep .venv
 	rm -rf build
 
-$(VENV)/.ready: pyproject.toml packaging/setup.sh
+$(VENV)/.ready: pyproject.toml packaging/development/setup.sh
 	@mkdir -p build
-	@packaging/setup.sh $(VENV)
+	@packaging/development/setup.sh $(VENV)
 	@touch $@

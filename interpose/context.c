@@ -7,13 +7,13 @@
  */
 #include "interpose/context.h"
 
-#include "interpose/charge.h"
-#include "interpose/driver.h"
-#include "interpose/guest.h"
-#include "interpose/overhead.h"
-#include "interpose/pool.h"
-#include "interpose/ptrmap.h"
-#include "interpose/throttle.h"
+#include "interpose/compute/throttle.h"
+#include "interpose/driver/driver.h"
+#include "interpose/memory/charge.h"
+#include "interpose/memory/overhead.h"
+#include "interpose/memory/pool.h"
+#include "interpose/memory/ptrmap.h"
+#include "interpose/tenant/guest.h"
 
 /* No context takes this much; a larger difference is somebody else's allocation in between. */
 #define OVERHEAD_MAX (UINT64_C(4) << 30)

@@ -8,12 +8,41 @@
  * driver says absent. dlsym is not hooked: in the place of libcuda.so.1 it finds us anyway.
  */
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "interpose/compute/throttle.h"
 #include "interpose/context.h"
-#include "interpose/driver.h"
-#include "interpose/guest.h"
+#include "interpose/driver/driver.h"
+#include "interpose/memory/pool.h"
+#include "interpose/memory/ptrmap.h"
+#include "interpose/tenant/guest.h"
+
+/* Every interposed symbol with its wrapper: here the list meets those it names. */
+static const struct wrapper {
+	const char *name;
+	uint32_t since; /* first CUDA version, as in hooks.def */
+	uint32_t group; /* enum driver_hook_group */
+	void *wrapper;
+	size_t slot; /* offset of the real one in struct driver_table */
+} wrappers[] = {
+#define HOOK(group, ret, name, params, since)                                                                          \
+	{ #name, since, HOOK_GROUP_##group, (void *)name, offsetof(struct driver_table, name) },
+#define DRIVER_ONLY(ret, name, params)
+#include "interpose/driver/hooks.def"
+#undef HOOK
+#undef DRIVER_ONLY
+};
+
+#define WRAPPERS (sizeof(wrappers) / sizeof(wrappers[0]))
+
+/* Before any other thread is in: what memory.h and throttle.h keep of a parent process is not ours. */
+static bool prepare(void)
+{
+	throttle_forget_parent();
+	return ptrmap_prepare() && pool_prepare();
+}
 
 CUresult cuInit(unsigned int flags)
 {
@@ -21,7 +50,7 @@ CUresult cuInit(unsigned int flags)
 
 	if (guest_self())
 		return driver.cuInit(flags);
-	if (guest_attach() != 0)
+	if (guest_attach(prepare) != 0)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	if (driver_load() != 0 || !driver.cuInit) {
 		guest_refuse("no real libcuda.so.1 found beside the interposer");
@@ -67,7 +96,7 @@ static struct symbol_parts parts_of(const char *name)
 	return parts;
 }
 
-static void *real_of(const struct driver_hook *hook)
+static void *real_of(const struct wrapper *hook)
 {
 	return *(void **)((char *)&driver + hook->slot);
 }
@@ -85,7 +114,7 @@ static bool same_base(const char *a, const char *b)
  * flavour if it is wanted and exists: cuMemGetInfo at 13000 is cuMemGetInfo_v2, although a cuMemGetInfo is exported too.
  * A negative version is a very large one, as it is to drivers.
  */
-static int fits(const struct driver_hook *hook, const char *symbol, int version, bool per_thread)
+static int fits(const struct wrapper *hook, const char *symbol, int version, bool per_thread)
 {
 	struct symbol_parts own = parts_of(hook->name);
 
@@ -102,11 +131,11 @@ static void *wrapper_of(void *real, const char *symbol, int version, bool per_th
 	void *best = NULL;
 	int best_fit = -1;
 
-	for (size_t i = 0; i < driver_hook_count; i++) {
-		int fit = real_of(&driver_hooks[i]) == real ? fits(&driver_hooks[i], symbol, version, per_thread) : -1;
+	for (size_t i = 0; i < WRAPPERS; i++) {
+		int fit = real_of(&wrappers[i]) == real ? fits(&wrappers[i], symbol, version, per_thread) : -1;
 
 		if (fit > best_fit) {
-			best = driver_hooks[i].wrapper;
+			best = wrappers[i].wrapper;
 			best_fit = fit;
 		}
 	}
@@ -115,13 +144,13 @@ static void *wrapper_of(void *real, const char *symbol, int version, bool per_th
 
 /* What the name means by the versions of hooks.def, for drivers whose answers are not their exported functions, or
  * that have no cuGetProcAddress. With `only_present`, entries the driver lacks do not count. */
-static const struct driver_hook *hook_by_name(const char *symbol, int version, bool per_thread, bool only_present)
+static const struct wrapper *hook_by_name(const char *symbol, int version, bool per_thread, bool only_present)
 {
-	const struct driver_hook *best = NULL;
+	const struct wrapper *best = NULL;
 	int best_fit = 0;
 
-	for (size_t i = 0; i < driver_hook_count; i++) {
-		const struct driver_hook *hook = &driver_hooks[i];
+	for (size_t i = 0; i < WRAPPERS; i++) {
+		const struct wrapper *hook = &wrappers[i];
 		int fit = fits(hook, symbol, version, per_thread);
 
 		if (fit > best_fit && (!only_present || real_of(hook))) {
@@ -135,11 +164,11 @@ static const struct driver_hook *hook_by_name(const char *symbol, int version, b
 /* Do we wrap some form of this function? With `only_guards`, those that only tell or wait do not count. */
 static bool is_hooked_base(const char *symbol, bool only_guards)
 {
-	for (size_t i = 0; i < driver_hook_count; i++) {
-		uint32_t group = driver_hooks[i].group;
+	for (size_t i = 0; i < WRAPPERS; i++) {
+		uint32_t group = wrappers[i].group;
 
 		if ((!only_guards || (group != HOOK_GROUP_settle && group != HOOK_GROUP_info)) &&
-		    same_base(driver_hooks[i].name, symbol))
+		    same_base(wrappers[i].name, symbol))
 			return true;
 	}
 	return false;
@@ -248,7 +277,7 @@ static void *newest_export(const char *symbol, int version, bool per_thread)
 /* Its exports are all there is. A form of a wrapped function that is not among the wrapped ones is no answer. */
 static void *look_up_ourselves(const char *symbol, int version, bool per_thread, CUdriverProcAddressQueryResult *status)
 {
-	const struct driver_hook *hook = hook_by_name(symbol, version, per_thread, true);
+	const struct wrapper *hook = hook_by_name(symbol, version, per_thread, true);
 	bool guarded = is_hooked_base(symbol, false);
 	void *found = hook ? hook->wrapper : NULL;
 
@@ -266,7 +295,7 @@ static void *look_up_ourselves(const char *symbol, int version, bool per_thread,
  * the only safe answer to that: an older wrapper has other parameters, and unguarded it would be a hole. */
 static void *instead_of(void *real, const char *symbol, int version, bool per_thread)
 {
-	const struct driver_hook *hook;
+	const struct wrapper *hook;
 	void *wrapper = wrapper_of(real, symbol, version, per_thread);
 
 	if (!wrapper && !answers_exports()) {

@@ -14,10 +14,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 
-class NativeFileMissing(Exception):
-    """A file that the build should have made is not there."""
-
-
 @dataclass(frozen=True)
 class NativeFiles:
     root: Path
@@ -57,7 +53,7 @@ class NativeFiles:
     @property
     def bpf_object(self) -> Path:
         """The programs for the kernel, built ahead of time; absent where the build had no clang
-        with the BPF target. libbpf names a map after it: see adapters/ebpf_prebuilt.py."""
+        with the BPF target. libbpf names a map after it: see adapters/ebpf/loaders/prebuilt.py."""
         return self.root / "bpf" / "watch.bpf.o"
 
     @property

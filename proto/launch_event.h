@@ -4,7 +4,7 @@
  *
  * The interposer keeps one of these per thread; at the probe's instruction a register points to it: r11 on x86-64, x9 on
  * aarch64. The probe's four arguments, in this order: grant, device, cost, waited. A tenant can write what it likes in
- * here: the reader believes the process it found them in, nothing else. Both sides (interpose/probe.h, nodeagent/bpf/)
+ * here: the reader believes the process it found them in, nothing else. Both sides (interpose/compute/probe.h, nodeagent/bpf/)
  * include this file; where the arguments in a library's note are others, it was built for another version of this file.
  */
 #ifndef SLUICE_LAUNCH_EVENT_H
@@ -30,7 +30,7 @@ struct sluice_launch_event {
 
 #ifndef SLUICE_BPF
 static_assert(sizeof(struct sluice_launch_event) == 32, "read with one copy");
-static_assert(offsetof(struct sluice_launch_event, device) == 24, "named in interpose/probe.h");
+static_assert(offsetof(struct sluice_launch_event, device) == 24, "named in interpose/compute/probe.h");
 #endif
 
 #endif

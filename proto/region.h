@@ -72,7 +72,7 @@
 #define SLUICE_FLAG_REVOKED (UINT32_C(1) << 3)        /* the grant is over: allocations and launches are refused */
 #define SLUICE_FLAG_MANAGED_BEYOND (UINT32_C(1) << 4) /* managed memory may be larger than what is left of the grant */
 
-/* sluice_policy_device.turn_mode: how tenants of one GPU take turns, see docs/throttle.md */
+/* sluice_policy_device.turn_mode: how tenants of one GPU take turns, see docs/node/throttle.md */
 enum sluice_turn_mode {
 	SLUICE_TURN_OFF = 0,   /* one elastic tenant: nothing to arbitrate */
 	SLUICE_TURN_CAP = 1,   /* own cap only */
@@ -95,10 +95,10 @@ struct sluice_policy_header {
 
 struct sluice_policy_control {
 	uint32_t seq;          /* R2: odd while the daemon writes the line A of any device */
-	uint32_t live_slots;   /* processes registered now, for splitting the in-flight bound */
+	uint32_t live_slots;   /* processes registered now; 1: what is launched here is all of the grant's */
 	uint64_t epoch;        /* bumped on every change of limits */
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the daemon's last planning tick */
-	uint64_t lease_end_ns; /* CLOCK_BOOTTIME; 0 = no controller lease */
+	uint64_t lease_end_ns; /* reserved: copied, read by nobody in v1 */
 	uint32_t slot_high;    /* no live slot has an index at or above this, self-claims apart */
 	uint32_t wake;         /* R5: futex word */
 	uint8_t reserved[24];
@@ -109,10 +109,12 @@ struct sluice_policy_device {
 	/* line A: limits */
 	uint64_t memory_limit_bytes;
 	uint64_t physical_bytes;
-	uint64_t burst_ns;    /* how far the virtual clock may run ahead: wall time */
-	uint64_t inflight_ns; /* estimated GPU time that may be outstanding, all processes together */
-	uint64_t chunk_ns;    /* GPU time a thread draws at once */
-	uint32_t share_ppm;   /* the cap in parts per million of the GPU's time; 0 = uncapped */
+	uint64_t burst_ns; /* how far the virtual clock may run ahead: wall time */
+	/* Estimated GPU time that may be outstanding, all processes of the grant together: those at work take equal parts of it.
+	 * Two launches of each context always may be. */
+	uint64_t inflight_ns;
+	uint64_t chunk_ns;  /* GPU time a thread draws at once */
+	uint32_t share_ppm; /* the cap in parts per million of the GPU's time; 0 = uncapped */
 	uint32_t flags;
 	uint8_t gpu_uuid[16]; /* as CUDA reports it */
 	/* line B: turns */
@@ -132,7 +134,7 @@ struct sluice_policy_entry {
 	uint64_t starttime;  /* field 22 of /proc/PID/stat, against pid reuse */
 	uint32_t host_pid;
 	uint32_t ns_pid; /* as the process sees itself */
-	uint32_t flags;
+	uint32_t flags;  /* reserved: copied, read by nobody in v1 */
 	uint32_t reserved;
 };
 
@@ -181,7 +183,7 @@ struct sluice_usage_slot {
 	uint64_t hook_mask;       /* which groups of hooks are in place */
 	uint64_t unknown_symbols; /* functions of the driver handed out that are in none of the guest's lists */
 	uint32_t ns_pid;
-	uint32_t status;
+	uint32_t status;         /* reserved: 0, read by nobody in v1 */
 	uint64_t unknown_tables; /* private tables of the driver, likewise; older guests count both above */
 	/* whose charges these are; 0 = not said (older guests) */
 	uint64_t process; /* pid namespace, pid and start time, mixed: the same for all programs the process becomes */

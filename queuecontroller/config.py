@@ -6,35 +6,27 @@ unit, its default and the reason for it.
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from queuecontroller.access.lists import parse_checks
+from sluicecommon.settings import ConfigError, check_table, nearest
+from sluicecommon.settings import absolute_path as _path
+from sluicecommon.settings import choice as _choice
+from sluicecommon.settings import number as _number
+
+__all__ = ["ConfigError", "Settings", "parse", "split_address"]
 
 SYSTEM_SOCKET: Final = Path("/run/sluice-queue/queue.sock")
-
-
-def _number(default: float, low: float, high: float) -> Any:
-    return field(default=default, metadata={"low": low, "high": high})
-
-
-def _choice(default: str, *allowed: str) -> Any:
-    return field(default=default, metadata={"allowed": allowed})
-
-
-def _path() -> Any:
-    return field(default="", metadata={"absolute": True})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """[server]: where the controller listens and keeps its things."""
 
-    socket: str = field(default="", metadata={"absolute": True, "words": ("none",)})
+    socket: str = _path("", "none")
     """Unix socket for callers on this machine: the kernel says who they are. Default:
     /run/sluice-queue/queue.sock as root or as a service, else below $XDG_RUNTIME_DIR. none: no
     socket."""
@@ -95,6 +87,10 @@ class KubernetesSettings:
     """Where the Lease and the webhooks' certificate are. Empty: the pod's own."""
     kubeconfig: str = _path()
     """Of an API server outside, for mode kubernetes. Empty: as in a pod."""
+    kueue_configuration: str = _path()
+    """Kueue's own Configuration file, for mode kubernetes: which frameworks and namespaces are
+    queued, transformations, fair sharing, waitForPodsReady, where it says so instead of [engine].
+    Sections without effect are named in the log. Empty: every framework, jobs with a queue."""
     leader_lease_s: float = _number(15.0, 1.0, 600.0)
     """Seconds without a word from the leader until another replica decides. 15: what Kubernetes'
     own controllers take."""
@@ -156,6 +152,19 @@ class EngineOptions:
     """A ClusterQueue without namespaceSelector serves every namespace; false is Kueue's reading."""
     requeue_delay_s: float = _number(0.0, 0.0, 60.0)
     """Freed quota is collected this long, s. 0: decided at once; Kueue takes 1."""
+    protect_from_reclaim_s: float = _number(0.0, 0.0, 31_536_000.0)
+    """Seconds from its admission in which a workload is not preempted by a ClusterQueue that takes
+    back what it lent; `preemptionProtection.reclaimWithinCohort.minAdmitDuration` in Kueue's
+    Configuration, which comes first where one was applied."""
+    protect_from_fair_sharing_s: float = _number(0.0, 0.0, 31_536_000.0)
+    """The same from a ClusterQueue with a smaller share; `preemptionProtection.fairSharing`
+    there."""
+    protect_within_queue_s: float = _number(0.0, 0.0, 31_536_000.0)
+    """The same from a higher priority in its own ClusterQueue."""
+    never_preempted: str = ""
+    """WorkloadPriorityClasses that are never preempted, separated by commas."""
+    preempted_rests_s: float = _number(0.0, 0.0, 86_400.0)
+    """Seconds until a preempted workload is queued again. 0: at once."""
     pods_ready_timeout_s: int = _number(0, 0, 604_800)
     """Seconds from admission until all pods must run; 0: no limit."""
     pods_ready_attempts: int = _number(0, 0, 1000)
@@ -206,20 +215,6 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "placement": PlacementSettings,
     "workloads": WorkloadSettings,
 }
-_TYPE_NAMES: Final = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-}
-
-
-class ConfigError(Exception):
-    """Every mistake of a configuration, one line each, each naming its key."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def parse(document: Mapping[str, object]) -> Settings:
@@ -228,11 +223,11 @@ def parse(document: Mapping[str, object]) -> Settings:
     parsed: dict[str, Any] = {}
     for name, table in document.items():
         if name not in SECTIONS:
-            problems.append(f"[{name}]: no such section{_nearest(name, SECTIONS)}")
+            problems.append(f"[{name}]: no such section{nearest(name, SECTIONS)}")
         elif not isinstance(table, Mapping):
             problems.append(f"{name}: must be a section, [{name}]")
         else:
-            parsed[name] = SECTIONS[name](**_values(SECTIONS[name], name, table, problems))
+            parsed[name] = SECTIONS[name](**check_table(SECTIONS[name], name, table, problems))
     settings = Settings(**parsed)
     problems += _check_together(settings)
     if problems:
@@ -254,51 +249,6 @@ def user_socket(environment: Mapping[str, str]) -> Path:
     runtime = environment.get("XDG_RUNTIME_DIR")
     state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/tmp')}/.local/state"
     return Path(runtime or state) / "sluice-queue" / "queue.sock"
-
-
-def _values(
-    kind: type[Any], section: str, table: Mapping[str, object], problems: list[str]
-) -> dict[str, object]:
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(kind)}
-    values: dict[str, object] = {}
-    for key, value in table.items():
-        if key not in known:
-            problems.append(f"{section}.{key}: no such key{_nearest(key, known)}")
-            continue
-        problem = _check(known[key], value)
-        if problem:
-            problems.append(f"{section}.{key}: {problem}")
-        elif known[key].type == "float" and isinstance(value, int):
-            values[key] = float(value)
-        else:
-            values[key] = value
-    return values
-
-
-def _check(known: Field[Any], value: object) -> str | None:
-    expected = str(known.type)
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    good = {
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "float": plain,
-        "str": isinstance(value, str),
-        "bool": isinstance(value, bool),
-    }[expected]
-    if not good:
-        return f"must be {_TYPE_NAMES[expected]}, not {value!r}"
-    limits = known.metadata
-    if "low" in limits and isinstance(value, int | float):
-        if not math.isfinite(value) or not limits["low"] <= value <= limits["high"]:
-            return f"must be between {limits['low']:g} and {limits['high']:g}, not {value!r}"
-    elif "allowed" in limits and value not in limits["allowed"]:
-        return f"must be one of {', '.join(limits['allowed'])}, not {value!r}"
-    elif isinstance(value, str):
-        if "\0" in value:
-            return "must not contain NUL"
-        words = limits.get("words", ())
-        if limits.get("absolute") and value and not value.startswith("/") and value not in words:
-            return f"must be an absolute path, not {value!r}"
-    return None
 
 
 def _check_together(settings: Settings) -> list[str]:
@@ -377,8 +327,3 @@ def _check_addresses(server: ServerSettings) -> list[str]:
         except ValueError as error:
             problems.append(f"server.{name}: {error}")
     return problems
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"

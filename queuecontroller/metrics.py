@@ -1,5 +1,5 @@
 """The catalogue of the controller's metrics: name, kind, labels and help, declared once;
-docs/queue-metrics.md is checked against it.
+docs/queue/metrics.md is checked against it.
 
 Where a figure means what Kueue's means it has Kueue's name, so that dashboards go on working; what
 is ours starts with `sluice_queue_`. Base units, `_total` on counters. Nothing is labelled by
@@ -8,25 +8,10 @@ workload: there may be 100,000.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-
-class Kind(StrEnum):
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    name: str
-    """Without `_total`: the exposition format adds it to counters."""
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-
+from sluicecommon.metric import Kind as Kind
+from sluicecommon.metric import Metric as Metric
 
 _CQ: Final = ("cluster_queue",)
 _QUOTA: Final = ("cohort", "cluster_queue", "flavor", "resource")

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from queuecontroller.engine.quantities import QuantityError, parse_amount
+from queuecontroller.engine.model.quantities import QuantityError, parse_amount
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")

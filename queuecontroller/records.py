@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from queuecontroller.engine.model import Admission, PodSet, Workload, WorkloadKey
-from queuecontroller.engine.usage_history import UsageRecord
+from queuecontroller.engine.model.objects import Admission, PodSet, Workload, WorkloadKey
+from queuecontroller.engine.quota.usage_history import UsageRecord
 from queuecontroller.plain import share
 
 

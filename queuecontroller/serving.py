@@ -25,19 +25,19 @@ from typing import Any, Final
 
 from queuecontroller.access import Caller, Names, RoleLists
 from queuecontroller.access.lists import of_kernel, parse_checks
-from queuecontroller.adapters.callers import Doorkeeper, TokenReviewer
-from queuecontroller.adapters.calls import Calls
-from queuecontroller.adapters.doors import Doors
-from queuecontroller.adapters.grpc_server import GrpcServer, TlsUnusable
-from queuecontroller.adapters.http import HttpServer
+from queuecontroller.adapters.api.calls import Calls
+from queuecontroller.adapters.api.loop import GrpcLoop
+from queuecontroller.adapters.api.nodes import NodesApi
+from queuecontroller.adapters.api.server import GrpcServer, TlsUnusable
+from queuecontroller.adapters.api.users import UsersApi
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
+from queuecontroller.adapters.callers.doorkeeper import Doorkeeper, TokenReviewer
+from queuecontroller.adapters.callers.doors import Doors
+from queuecontroller.adapters.callers.turns import Turns
 from queuecontroller.adapters.log_limit import LogLimit
-from queuecontroller.adapters.metrics import render
-from queuecontroller.adapters.nodes_api import NodesApi
-from queuecontroller.adapters.sd_notify import SdNotify
-from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
-from queuecontroller.adapters.turns import Turns
-from queuecontroller.adapters.users_api import UsersApi
-from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
+from queuecontroller.adapters.web.http import HttpServer
+from queuecontroller.adapters.web.metrics import render
 from queuecontroller.collector import Collector
 from queuecontroller.config import (
     SYSTEM_SOCKET,
@@ -50,13 +50,15 @@ from queuecontroller.config import (
     user_socket,
 )
 from queuecontroller.engine.lifecycle import PodsReadySettings
-from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.model.settings import EngineSettings, PreemptionProtection
 from queuecontroller.reader import ManifestError
 from queuecontroller.records import Store, StoreLost
 from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.nodes import SECOND_NS
+from queuecontroller.service.nodes.sessions import SECOND_NS
 from queuecontroller.service.shell import EXIT_STORE_LOST, Shell
 from queuecontroller.version import version
+from sluicecommon.logs import LineFormat
+from sluicecommon.sd_notify import SdNotify
 
 log = logging.getLogger("sluice-queue")
 
@@ -149,7 +151,16 @@ def book_settings(settings: Settings) -> BookSettings:
             omitted_resource_is_unlimited=engine.omitted_resource_is_unlimited,
             missing_selector_admits_all=engine.missing_selector_admits_all,
             requeue_delay_ns=int(engine.requeue_delay_s * SECOND_NS),
+            protection=PreemptionProtection(
+                reclaim_ns=int(engine.protect_from_reclaim_s * SECOND_NS),
+                fair_sharing_ns=int(engine.protect_from_fair_sharing_s * SECOND_NS),
+                within_queue_ns=int(engine.protect_within_queue_s * SECOND_NS),
+                classes=frozenset(
+                    name.strip() for name in engine.never_preempted.split(",") if name.strip()
+                ),
+            ),
         ),
+        preempted_rests_ns=int(engine.preempted_rests_s * SECOND_NS),
         pods_ready=PodsReadySettings(
             timeout_s=engine.pods_ready_timeout_s or None,
             backoff_limit_count=engine.pods_ready_attempts or None,
@@ -186,7 +197,8 @@ def serve(
     try:
         notify = SdNotify(environment.get("NOTIFY_SOCKET"))
         shell = take_over(settings, store, notify, restored)
-        return asyncio.run(_serve(settings, shell, wire, listening, environment))
+        with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+            return runner.run(_serve(settings, shell, wire, listening, environment))
     except (StoreUnusable, TlsUnusable, OSError) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
@@ -338,7 +350,7 @@ def _open_reviewer(tokens: KubernetesSettings, environment: Mapping[str, str]) -
     """None where no tokens are taken: then nothing of Kubernetes is loaded. Raises OSError."""
     if not tokens.audience:
         return None
-    from queuecontroller.adapters.tokens import open_reviewer
+    from queuecontroller.adapters.callers.tokens import open_reviewer
 
     return open_reviewer(tokens.audience, environment, tokens.api_server)
 
@@ -364,22 +376,9 @@ def role_lists(lists: TlsSettings | KubernetesSettings) -> RoleLists:
     )
 
 
-class _Format(logging.Formatter):
-    """One line per record, control characters escaped: names in it come from users."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        text = record.getMessage()
-        safe = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-        line = f"{moment} {record.levelname.lower()} {safe}"
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
-
-
 def start_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Format())
+    handler.setFormatter(LineFormat())
     handler.addFilter(LogLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -21,16 +21,18 @@ from typing import Any, Final
 
 import yaml
 
-from queuecontroller.adapters.http import HttpServer
-from queuecontroller.adapters.kubernetes_reviews import patched
-from queuecontroller.adapters.kubernetes_webhooks import WebhookServer
-from queuecontroller.adapters.metrics import render
-from queuecontroller.cluster.asking import MUTATE_PATH, json_patch, patch_of
+from queuecontroller.adapters.web.http import HttpServer
+from queuecontroller.adapters.web.metrics import render
+from queuecontroller.adapters.web.reviews import patched
+from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.controller import Controller, Plan
-from queuecontroller.cluster.preflight import Unfit, check_cluster
-from queuecontroller.cluster.registering import keep_registered
+from queuecontroller.cluster.joining.asking import MUTATE_PATH, json_patch, patch_of, problems_of
+from queuecontroller.cluster.joining.configuration import Given, given_by
+from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
+from queuecontroller.cluster.joining.registering import keep_registered
 from queuecontroller.config import KubernetesSettings, Settings, split_address
 from queuecontroller.kueue_api.crds import Webhook
+from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.serving import (
     EXIT_UNAVAILABLE,
@@ -68,10 +70,26 @@ def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
     sys.setswitchinterval(SWITCH_S)
     try:
         access = access_of(settings.kubernetes, environment)
-        return asyncio.run(_serve(settings, access))
-    except (NoAccess, Unfit, OSError) as error:
+        given = configuration_of(settings)
+        for remark in given.remarks:
+            log.warning("%s", remark)
+        return asyncio.run(_serve(settings, access, given))
+    except (NoAccess, Unfit, OSError, ManifestError) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
+
+
+def configuration_of(settings: Settings) -> Given:
+    """With Kueue's Configuration, where there is one. Raises ManifestError, OSError."""
+    book = book_settings(settings)
+    path = settings.kubernetes.kueue_configuration
+    if not path:
+        return Given(book=book)
+    try:
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ManifestError([Problem(path, f"is no YAML: {str(error)[:200]}")]) from error
+    return given_by(document, book)
 
 
 def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:
@@ -87,7 +105,7 @@ def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Acce
     return access
 
 
-async def _serve(settings: Settings, access: Access) -> int:
+async def _serve(settings: Settings, access: Access, configured: Given) -> int:
     given = settings.kubernetes
     uids = Uids()
     namespace = given.namespace or access.namespace or DEFAULT_NAMESPACE
@@ -96,12 +114,14 @@ async def _serve(settings: Settings, access: Access) -> int:
         Credentials(access), "sluice-queue", WRITES, min(ANSWER_S, given.leader_lease_s / 3)
     )
     plan = Plan(
-        book=book_settings(settings),
+        book=configured.book,
         identity=f"{socket.gethostname()}_{uids()}",
         namespace=namespace,
         lease_s=given.leader_lease_s,
         new_uid=uids,
         clock=SystemClock(),
+        policy=configured.policy,
+        document=configured.document,
     )
     controller = Controller(watching, writing, plan)
     web = [
@@ -150,7 +170,11 @@ def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServe
         split_address(given.webhooks_listen),
         Path(given.webhooks_certificate),
         Path(given.webhooks_key),
-        {MUTATE_PATH: partial(patched, patch_of=patch)},
+        {
+            MUTATE_PATH: partial(
+                patched, patch_of=patch, problems_of_change=partial(problems_of, controller.world)
+            )
+        },
     )
 
 

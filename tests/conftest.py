@@ -1,7 +1,7 @@
 """For every test: what the run leaves on the machine is named at its end, and fails it; time decides no property.
 
-The examples of properties are the same in every run, so that a change is judged by what it changes;
-`make test-full` looks for new ones (`--hypothesis-profile explore`).
+The examples of properties are the same in every run, so that a change is judged by what it changes, and 50 where a test
+says no number; `make test-full` looks for new ones (`--hypothesis-profile explore`), twice as many.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import leftovers
-from tests.node import NodeError, until
+from tests.kit import leftovers
+from tests.kit.node import NodeError, until
 
 SLOW_MACHINE = (HealthCheck.too_slow,)
 settings.register_profile(
-    "same", deadline=None, suppress_health_check=SLOW_MACHINE, derandomize=True
+    "same", deadline=None, suppress_health_check=SLOW_MACHINE, derandomize=True, max_examples=50
 )
 settings.register_profile(
     "explore", deadline=None, suppress_health_check=SLOW_MACHINE, print_blob=True
@@ -31,8 +31,23 @@ ENDING_S = 20
 _left: list[str] = []
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu-times",
+        metavar="N",
+        nargs="?",
+        type=int,
+        const=30,
+        help="CPU seconds of each test: the N dearest, all in build/cpu-times.json",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     leftovers.watch()
+    if (most := config.getoption("--cpu-times")) is not None:
+        from tests.cpu_times import CpuTimes
+
+        config.pluginmanager.register(CpuTimes(most))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -40,6 +55,13 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     from tests import lanes  # with pytest-xdist only
 
     return lanes.Lanes(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests import lanes
+
+        lanes.arrange(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,36 +1,83 @@
-"""Lanes for `pytest -n`: tests of one lane run one after the other, in order. Those that start daemons, measure shares and load
-programs into the kernel mostly wait, so three such lanes share the machine; what only computes runs beside them, file by
-file and at the lowest priority, so that a measured share is not disturbed by it.
+"""Lanes for `pytest -n`: tests of one lane run one after the other, in order; lanes run beside each other.
+
+What measures GPU time is one lane, what loads programs into the kernel another. All else is a lane for each file: tests that
+start daemons mostly wait, and so many of them share two processors; what only computes fills the rest at the lowest
+priority, so that who waits is on time. Every daemon of the tests has its directory, ports, pins and cgroups to itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
+from functools import cache
+from itertools import zip_longest
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-COMPUTES = ("abi", "fuzz", "packages", "properties", "queue", "supply", "unit")
-"""Folders of tests that need no other process to be on time."""
-WAITS = {"tests/ebpf/": "kernel", "tests/queue/service/": "service"}
-"""Lanes of their own; all the rest is in `machine`, where shares are measured."""
+from tests.kit.places import REPO
+
+COMPUTES = ("abi", "fuzz", "kubelet", "packages", "properties", "queue", "supply", "unit")
+"""Folders of tests that need no other process to be on time …"""
+WAITS = ("tests/queue/adapters/", "tests/queue/serving/")
+"""… but for these."""
+KERNEL = ("tests/ebpf/",)
+MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
+"""What a file says that measures GPU time, or within which time something happens."""
 LOWEST = 19
 
 
-def lane(path: str) -> str:
-    """Of a test, by its node id or its file: what is in one lane runs in one process, in order."""
-    file = path.partition("::")[0]
-    for folder, name in WAITS.items():
-        if file.startswith(folder):
-            return name
-    return file if file.split("/")[1] in COMPUTES else "machine"
+@cache
+def lane(file: str) -> str:
+    """Of a file of tests, from the top of the repository."""
+    if file.startswith(KERNEL):
+        return "kernel"
+    if not computes(file) and MEASURES.search((REPO / file).read_text()):
+        return "measured"
+    return file
+
+
+def computes(file: str) -> bool:
+    return file.split("/")[1] in COMPUTES and not file.startswith(WAITS)
+
+
+def ordered(files: Iterable[str]) -> dict[str, int]:
+    """The place of each lane, of the files of all tests: those of many files first, then who waits and who computes in
+    turns, so that both are under way at any time; in each the one with most tests first."""
+    tests: dict[str, int] = {}
+    for file in files:
+        tests[lane(file)] = tests.get(lane(file), 0) + 1
+    by_size = sorted(tests, key=lambda one: -tests[one])
+    shared = [one for one in by_size if not one.endswith(".py")]
+    waiting = [one for one in by_size if one.endswith(".py") and not computes(one)]
+    computing = [one for one in by_size if one.endswith(".py") and computes(one)]
+    turns = [one for pair in zip_longest(waiting, computing) for one in pair if one is not None]
+    return {one: place for place, one in enumerate(shared + turns)}
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """In the order in which lanes begin; within a lane as they were."""
+    places = ordered(file_of(item.nodeid) for item in items)
+    items.sort(key=lambda item: places[lane(file_of(item.nodeid))])
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+    """As `arrange` ordered them, not by their number of tests."""
+
+    def __init__(self, config: pytest.Config, log: object = None) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
     def _split_scope(self, nodeid: str) -> str:
-        return lane(nodeid)
+        return lane(file_of(nodeid))
 
 
-def give_way(path: str) -> None:
+def give_way(nodeid: str) -> None:
     """To be called before each test: what it starts has its priority. Only root has the way back."""
     if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if lane(path).endswith(".py") else 0)
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if computes(file_of(nodeid)) else 0)

@@ -2,7 +2,7 @@
 /*
  * What differs between the two ways to build watch.c: ahead of time by clang for libbpf (SLUICE_PREBUILT), or on the
  * host by bcc. Calls of helpers are written as libbpf has them; bcc, which wants its own for those that take a map and
- * refuses them inside macros, gets them translated by nodeagent/adapters/ebpf_bcc.py.
+ * refuses them inside macros, gets them translated by nodeagent/adapters/ebpf/loaders/bcc.py.
  */
 #ifndef SLUICE_BPF_DIALECT_H
 #define SLUICE_BPF_DIALECT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What the programs hand to the child: one record per event through the ring, and rows of counters in maps.
- * nodeagent/adapters/ebpf_records.py has the same layouts as struct formats; tests/ebpf compares the two.
+ * nodeagent/adapters/ebpf/records.py has the same layouts as struct formats; tests/ebpf compares the two.
  */
 #ifndef SLUICE_BPF_RECORDS_H
 #define SLUICE_BPF_RECORDS_H

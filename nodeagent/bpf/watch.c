@@ -282,7 +282,7 @@ PROGRAM("uprobe/see_driver_launch") see_driver_launch(struct pt_regs *ctx)
 	return 0;
 }
 
-/* To learn what a probe costs on this machine: see calibrate() in adapters/ebpf_audit.py. */
+/* To learn what a probe costs on this machine: see calibrate() in adapters/ebpf/audit.py. */
 PROGRAM("uprobe/see_nothing") see_nothing(struct pt_regs *ctx)
 {
 	return 0;

@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from nodeagent.core import quantities
-from nodeagent.core.detection import Rule
-from nodeagent.core.mig_geometry import GeometryError, parse_geometry
-from nodeagent.ports import MemoryAsk
+from nodeagent.core.gpus.mig_geometry import GeometryError, parse_geometry
+from nodeagent.core.grants import quantities
+from nodeagent.core.watch.detection import Rule
+from nodeagent.ports.clients import MemoryAsk
 from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm
 
 K = TypeVar("K", bound=StrEnum)

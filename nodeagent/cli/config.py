@@ -13,11 +13,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from nodeagent.adapters.config_files import Loaded, load
+from nodeagent.adapters.host.config_files import load
 from nodeagent.cli.session import complain, print_json
-from nodeagent.config import SECTIONS, ConfigError
-from nodeagent.kubelet_config import DEFAULTS, KubeletConfig
+from nodeagent.core.reload import Loaded
 from nodeagent.paths import host_name
+from nodeagent.settings.daemon import SECTIONS, ConfigError
+from nodeagent.settings.kubelet import DEFAULTS, KubeletConfig
 
 EXIT_MISTAKES = 2
 

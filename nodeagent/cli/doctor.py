@@ -1,24 +1,51 @@
 """`sluice doctor`: what is missing on this host, seen from here and, when it answers, from the
-daemon."""
+daemon. `--dump FILE`: the daemon's last events and decisions, to replay."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_host, ebpf_pins, injection
-from nodeagent.adapters.host import host_findings
-from nodeagent.cli import by_hand
-from nodeagent.cli.session import Failed, connect, print_json
-from nodeagent.core.health import OFFERED, REMEDIES, Health
+from nodeagent.adapters.checks import host_findings
+from nodeagent.adapters.containers import injection
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf import pins as ebpf_pins
+from nodeagent.cli.main import EXIT_USAGE
+from nodeagent.cli.session import Failed, complain, connect, print_json
+from nodeagent.cli.watch import by_hand
+from nodeagent.core.gpus.health import OFFERED, REMEDIES, Health
 from nodeagent.paths import client_socket
-from nodeagent.ports import Finding, GpuView
+from nodeagent.ports.views import Finding, GpuView
 
 EXIT_MISSING = 1
+CREATED = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 _MARKS = {"ok": "ok", "warning": "warn", "missing": "MISSING"}
 
 
 def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    return _dump(options, environment) if options.dump else _report(options, environment)
+
+
+def _dump(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    """To a file that its owner alone may read: it names everybody's work."""
+    try:
+        with connect(options, environment) as client:
+            parts = list(client.dump_events())
+    except Failed as failed:
+        complain(f"doctor: {failed}")
+        return failed.status
+    try:
+        with open(os.open(options.dump, CREATED, 0o600), "wb") as file:
+            file.writelines(parts)
+    except OSError as error:
+        complain(f"doctor: {options.dump}: {error.strerror}")
+        return EXIT_USAGE
+    print(f"{sum(map(len, parts))} bytes in {options.dump}")
+    return 0
+
+
+def _report(options: argparse.Namespace, environment: dict[str, str]) -> int:
     socket = client_socket(options.socket, environment)
     findings = host_findings(native.locate(), environment, socket.parent)
     findings.append(injection.finding())

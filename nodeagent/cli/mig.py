@@ -8,10 +8,10 @@ from typing import Any
 
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect, print_json
-from nodeagent.core.events import write_plain
-from nodeagent.core.mig_geometry import geometry
-from nodeagent.core.quantities import format_bytes
-from nodeagent.mig_ports import MigAnswer, MigAsk, MigState, MigView
+from nodeagent.core.gpus.mig_geometry import geometry
+from nodeagent.core.grants.quantities import format_bytes
+from nodeagent.core.plain import write_plain
+from nodeagent.ports.mig import MigAnswer, MigAsk, MigState, MigView
 
 
 def mig(options: argparse.Namespace, environment: dict[str, str]) -> int:

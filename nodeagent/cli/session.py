@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent import native
-from nodeagent.adapters.client import Client, Closed, Unreachable
-from nodeagent.adapters.wire import Wire
+from nodeagent.adapters.api.client import Client, Closed, Unreachable
+from nodeagent.adapters.api.wire import Wire
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
-from nodeagent.core.events import write_plain
+from nodeagent.core.plain import write_plain
 from nodeagent.paths import client_socket
-from nodeagent.ports import RefusalKind, Refused
+from nodeagent.ports.clients import RefusalKind, Refused
 
 
 class Failed(Exception):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nodeagent.core.quantities import format_bytes
-from nodeagent.ports import DeviceView, GpuView, GrantView, NodeEvent, NodeView
+from nodeagent.core.grants.quantities import format_bytes
+from nodeagent.ports.views import DeviceView, GpuView, GrantView, NodeEvent, NodeView
 
 WIDTH = 80
 _GRANT_HEAD = (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from nodeagent import native
-from nodeagent.adapters import left_on_node
-from nodeagent.adapters.instance_lock import InstanceLock, Taken
+from nodeagent.adapters.host import left_on_node
+from nodeagent.adapters.ledger.instance_lock import InstanceLock, Taken
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE
 from nodeagent.cli.session import Failed, complain
 from nodeagent.paths import runtime_dir

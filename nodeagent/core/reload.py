@@ -8,12 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from nodeagent.config import SECTIONS, Settings
-from nodeagent.core.health_policy import HealthPolicy
-from nodeagent.kubelet_config import KubeletConfig
-from nodeagent.settings_fields import known_fields, live_keys
+from nodeagent.core.gpus.health_policy import HealthPolicy
+from nodeagent.settings.daemon import SECTIONS, Settings
+from nodeagent.settings.kubelet import Effective, KubeletConfig
+from sluicecommon.settings import known_fields, live_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Everything the configuration says, for one node."""
+
+    settings: Settings
+    node: str
+    """What this node is called."""
+    kubelet: Effective
+    health: HealthPolicy
+    files: tuple[Path, ...]
+    """What was read."""
+    watched: tuple[Path, ...]
+    """The same, and what would be read if it were there."""
+
+    @property
+    def refused(self) -> bool:
+        """The daemon would not start with it."""
+        return self.kubelet.config.enabled and bool(self.kubelet.problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
-from nodeagent.ports import Clock, NodeEvent
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.views import NodeEvent
 from nodeagent.units import NS_PER_S, GrantId
 
 log = logging.getLogger(__name__)

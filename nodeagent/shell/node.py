@@ -10,19 +10,22 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from nodeagent.adapters.seldom import Seldom
-from nodeagent.config import Settings
-from nodeagent.core import events as ev
-from nodeagent.core.grants import Rules
-from nodeagent.core.sampling import Pace, interval_s, next_pace
-from nodeagent.ports import Clock, LedgerLost, NodeReading, Nvml
-from nodeagent.shell.gpus import Gpus
-from nodeagent.shell.keeper import Keeper
-from nodeagent.shell.service import Service
+from nodeagent.core.gpus.sampling import Pace, interval_s, next_pace
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.states import Rules
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.gpus import NodeReading, Nvml
+from nodeagent.ports.ledger import LedgerLost
+from nodeagent.settings.daemon import Settings
+from nodeagent.shell.api.views import Views
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.seldom import Seldom
 from nodeagent.shell.turns import Turns
+from nodeagent.shell.watch.watch import Watch
 from nodeagent.units import NS_PER_MS, NS_PER_US, Nanoseconds
 
 log = logging.getLogger(__name__)
@@ -65,24 +68,28 @@ def rules_of(settings: Settings, boot_id: str) -> Rules:
 class Node:
     def __init__(
         self,
-        settings: Settings,
+        settings: Callable[[], Settings],
         clock: Clock,
         keeper: Keeper,
         turns: Turns,
         gpus: Gpus,
         nvml: Nvml,
-        service: Service,
-        endpoints: list[Endpoint],
+        watch: Watch,
+        views: Views,
+        endpoints: Sequence[Endpoint],
         notify: Callable[[str], None],
+        held_up_s: Callable[[], float],
     ) -> None:
-        self.settings = settings
-        """May be replaced while the daemon runs; the pace of reading follows."""
+        """`settings` as they are now. `held_up_s`: how long the next reading may have to wait for a
+        change of MIG."""
+        self._settings = settings
         self._clock = clock
         self._keeper = keeper
         self._turns = turns
         self._gpus = gpus
         self._nvml = nvml
-        self._service = service
+        self._watch = watch
+        self._views = views
         self._endpoints = endpoints
         self._notify = notify
         self._ended: asyncio.Future[int] | None = None
@@ -92,8 +99,7 @@ class Node:
         self._stale = False
         self._reading = asyncio.Lock()
         self._seldom = Seldom(log)
-        self.held_up_s: Callable[[], float] = lambda: 0.0
-        """How long the next reading may have to wait for a change of MIG."""
+        self._held_up_s = held_up_s
 
     def stop(self, status: int = EXIT_OK) -> None:
         """Ask the daemon to end; the first asker decides the exit status."""
@@ -117,8 +123,7 @@ class Node:
         tasks: list[asyncio.Task[None]] = []
         try:
             self._keeper.restore()
-            if self._service.watch is not None:
-                self._service.watch.resume()
+            self._watch.resume()
             await self.read_gpus()
             for endpoint in self._endpoints:
                 await endpoint.start()
@@ -145,8 +150,7 @@ class Node:
             for endpoint in self._endpoints:
                 with contextlib.suppress(OSError):
                     await endpoint.close()
-            if self._service.watch is not None:
-                self._service.watch.close()
+            self._watch.close()
             await self._nvml.close()
             self._keeper.close()
 
@@ -171,7 +175,7 @@ class Node:
             self.fatal(error)
 
     def _ok(self, name: str) -> None:
-        self._service.loops[name] = self._clock.unix_s()
+        self._views.loops[name] = self._clock.unix_s()
 
     def _plan_soon(self) -> None:
         if self._planning is not None:
@@ -199,16 +203,15 @@ class Node:
         reading = await self._nvml.read()
         self._gpus.take(reading, self._clock.monotonic_ns(), self._clock.unix_s())
         self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
-        watch = self._service.watch
-        urgent = watch.look(reading) if watch is not None else False
+        urgent = self._watch.look(reading)
         self._pace = next_pace(self._pace, self._last_reading, reading, urgent)
         self._last_reading = reading
         self._ok("gpus")
 
     async def _gpu_loop(self) -> None:
-        settings = self.settings.nvml
+        settings = self._settings().nvml
         while True:
-            busy = bool(self._keeper.open) or self._gpus.error is not None
+            busy = bool(self._keeper.opens()) or self._gpus.error is not None
             ordinary_s = settings.interval_s if busy else settings.idle_interval_s
             await asyncio.sleep(interval_s(self._pace, ordinary_s, settings.burst_interval_s))
             with self._surviving_limits("reading the GPUs"):
@@ -219,7 +222,7 @@ class Node:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._keeper.adopt_claims()
             with self._surviving_limits("figures of the host"):
-                self._service.sample()
+                self._views.sample()
             self._ok("housekeeping")
             if self._alive():
                 self._notify("WATCHDOG=1")
@@ -236,20 +239,20 @@ class Node:
 
     def _alive(self) -> bool:
         """Every loop has come round in its time; the slowest one decides."""
-        settings = self.settings
+        settings = self._settings()
         allowed_s = {
             "planning": 10 * max(1.0, settings.planner.idle_tick_ms / 1000),
             # A driver that hangs costs one deadline, then the pause before the next reader.
             "gpus": 2 * (settings.nvml.idle_interval_s + settings.nvml.deadline_s)
             + NVML_START_S
             + WATCHDOG_SLACK_S
-            + self.held_up_s(),
+            + self._held_up_s(),
         }
         now_s = self._clock.unix_s()
         late = [
             name
             for name, limit_s in allowed_s.items()
-            if now_s - self._service.loops.get(name, now_s) > limit_s
+            if now_s - self._views.loops.get(name, now_s) > limit_s
         ]
         if late:
             log.error("the watchdog is not fed: no round of %s", ", ".join(late))

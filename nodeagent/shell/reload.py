@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from nodeagent.adapters.config_files import Loaded
-from nodeagent.adapters.inotify import CONTENTS, DirectoryWatch
-from nodeagent.config import ConfigError
-from nodeagent.core.reload import Running, merge
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.core.reload import Loaded, Running, merge
+from nodeagent.ports.files import DirectoryWatch, WatchDirectory
+from nodeagent.ports.views import Samples
+from nodeagent.settings.daemon import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +52,19 @@ class Reloader:
         self,
         read: Callable[[], Loaded],
         loaded: Loaded,
-        apply: Sequence[Callable[[Running], None]],
         fatal: Callable[[BaseException], None],
+        watch: WatchDirectory,
         poll_s: float = POLL_S,
     ) -> None:
-        """`read` raises ConfigError. Each of `apply` is given the whole configuration, and is to
-        take what it needs of it; it is called again with the same one now and then."""
+        """`read` raises ConfigError."""
+        self.on_change: list[Callable[[Running], None]] = []
+        """Each is given the whole configuration, and is to take what it needs of it; it is called
+        again with the same one now and then."""
         self.figures = ReloadFigures()
         self.running = _running(loaded)
         self._read = read
-        self._apply = apply
         self._fatal = fatal
+        self._watch_directory = watch
         self._poll_s = poll_s
         self._paths = loaded.watched
         self._seen = _fingerprint(self._paths)
@@ -70,6 +73,13 @@ class Reloader:
         self._wake = asyncio.Event()
         self._watches: dict[Path, DirectoryWatch] = {}
         self._task: asyncio.Task[None] | None = None
+
+    def counters(self) -> Samples:
+        """For the metrics."""
+        return {
+            m.CONFIG_VALID: float(not self.figures.problems),
+            m.CONFIG_WAITING: len(self.figures.waiting),
+        }
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._loop())
@@ -128,7 +138,7 @@ class Reloader:
         if merged.changed:
             self.figures.reloads += 1
             log.info("configuration: changed %s", ", ".join(merged.changed))
-            for apply in self._apply:
+            for apply in self.on_change:
                 apply(self.running)
         elif asked and not merged.waiting:
             log.info("configuration: nothing has changed")
@@ -155,7 +165,7 @@ class Reloader:
                 del self._watches[path]
         for path in wanted - self._watches.keys():
             with contextlib.suppress(OSError):  # not there, or no more watches: the poll remains
-                self._watches[path] = DirectoryWatch(path, self._wake.set, CONTENTS)
+                self._watches[path] = self._watch_directory(path, self._wake.set)
 
 
 def _running(loaded: Loaded) -> Running:

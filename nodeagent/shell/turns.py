@@ -3,12 +3,13 @@ that we are alive."""
 
 from __future__ import annotations
 
-from nodeagent.config import PlannerSettings
-from nodeagent.core.planner import SetTurn, TurnPlanner
-from nodeagent.core.turn_windows import PlanRules, Tenant
-from nodeagent.core.usage import Activity
-from nodeagent.ports import Clock, GrantRecord, GrantState
-from nodeagent.shell.keeper import Keeper
+from nodeagent.core.grants.usage import Activity
+from nodeagent.core.turns.planner import SetTurn, TurnPlanner
+from nodeagent.core.turns.windows import PlanRules, Tenant
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.ledger import GrantRecord, GrantState
+from nodeagent.settings.daemon import PlannerSettings
+from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.units import NS_PER_MS, NS_PER_S, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy
 
 HEARTBEAT_NS = 400 * NS_PER_MS
@@ -60,8 +61,8 @@ class Turns:
         now_ns = self._clock.monotonic_ns()
         looks: dict[tuple[GrantId, GpuUuid], Activity] = {}
         tenants: list[Tenant] = []
-        for grant, opened in self._keeper.open.items():
-            held = self._keeper.book.grants.get(grant)
+        for grant, opened in self._keeper.opens().items():
+            held = self._keeper.grant(grant)
             if held is None or held.record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
                 continue
             record = held.record
@@ -71,13 +72,13 @@ class Turns:
                     looks[grant, device.gpu] = opened.account.activity(index)
             tenants.append(self._tenant(record))
         for change in self._plan(tenants, looks, now_ns):
-            region = self._keeper.open[change.grant].region
+            region = self._keeper.opens()[change.grant].region
             region.set_turn(change.device, change.turn, change.wake)
         if now_ns - self._beat_ns >= HEARTBEAT_NS:
             self._beat_ns = now_ns
-            for opened in self._keeper.open.values():
+            for opened in self._keeper.opens().values():
                 opened.region.heartbeat(now_ns)
-            for ended in self._tenants.keys() - self._keeper.open.keys():
+            for ended in self._tenants.keys() - self._keeper.opens().keys():
                 del self._tenants[ended]
         busiest = self.planner.busiest()
         if busiest > 1:

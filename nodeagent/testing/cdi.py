@@ -9,10 +9,11 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.core.cdi import device_names
-from nodeagent.core.events import write_plain
-from nodeagent.kubelet_ports import NONCE
-from nodeagent.ports import ContainerAnswer, Finding, GivenFiles, GrantMounts
+from nodeagent.core.kubelet.cdi import device_names
+from nodeagent.core.plain import write_plain
+from nodeagent.ports.containers import ContainerAnswer, GivenFiles, GrantMounts
+from nodeagent.ports.kubelet import NONCE
+from nodeagent.ports.views import Finding
 from nodeagent.units import GpuUuid
 
 SETTLES_S: Final = 0.025

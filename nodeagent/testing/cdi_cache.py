@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import yaml
 
-from nodeagent.adapters import inotify
-from nodeagent.adapters.cdi_installed import DIRECTORIES, SUFFIXES
+from nodeagent.adapters.containers.cdi_installed import DIRECTORIES, SUFFIXES
+from nodeagent.adapters.host import inotify
 
 _NAME: Final = re.compile(
     r"[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w-]*=[A-Za-z0-9](?:[\w.:-]*[A-Za-z0-9])?"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from nodeagent.adapters import mounts
+from nodeagent.adapters.host import mounts
 
 RUNTIME_FAILED: Final = 125
 NOT_FOUND: Final = 127

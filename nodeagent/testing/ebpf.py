@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from nodeagent.ports import LibraryIdentity
-from nodeagent.telemetry_ports import (
+from nodeagent.ports.processes import LibraryIdentity
+from nodeagent.ports.telemetry import (
     KernelEvent,
     KernelWatchUnavailable,
     LaunchCounts,

@@ -9,6 +9,8 @@ to the application containers, and frees devices only when it needs some.
 
 `python -m nodeagent.testing.kubelet --dir DIR` runs one by itself: a line of JSON in, a line out,
 for tests in other languages; see `serve_lines`.
+
+Longer than a file should be: the parts keep one another's state as the kubelet's own do.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Any, Final
 import grpc
 
 from nodeagent import native
-from nodeagent.adapters.kubelet_wire import (
+from nodeagent.adapters.kubelet.wire import (
     PLUGIN,
     POD_RESOURCES,
     PODS,
@@ -41,7 +43,7 @@ from nodeagent.adapters.kubelet_wire import (
     VERSION,
     KubeletWire,
 )
-from nodeagent.ports import ContainerAnswer
+from nodeagent.ports.containers import ContainerAnswer
 
 log = logging.getLogger(__name__)
 

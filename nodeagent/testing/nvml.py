@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from nodeagent.ports import GpuReading, NodeReading
+from nodeagent.ports.gpus import GpuReading, NodeReading
 from nodeagent.units import GIB, Bytes, GpuUuid
 
 

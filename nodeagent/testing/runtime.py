@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.adapters.cdi_installed import DIRECTORIES
+from nodeagent.adapters.containers.cdi_installed import DIRECTORIES
 from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
 from nodeagent.testing.container import RUNTIME_FAILED, Container, Refused, Volume, run
 

@@ -1,8 +1,8 @@
 """Who may what: pure values and one table; where identities come from is the adapters' business."""
 
-from .identity import Caller, Role
-from .lists import Names, RoleLists
-from .table import METHODS, TABLE, Act, Denied, Reach, Target, check, may
+from queuecontroller.access.identity import Caller, Role
+from queuecontroller.access.lists import Names, RoleLists
+from queuecontroller.access.table import METHODS, TABLE, Act, Denied, Reach, Target, check, may
 
 __all__ = [
     "METHODS",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from .identity import EVERY, Caller, Role
+from queuecontroller.access.identity import EVERY, Caller, Role
 
 SCHEME: Final = "sluice"
 LONGEST_NAME: Final = 253

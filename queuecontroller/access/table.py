@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from .identity import Caller, Role
+from queuecontroller.access.identity import Caller, Role
 
 
 class Reach(StrEnum):

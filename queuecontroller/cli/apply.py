@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from queuecontroller.adapters.client import OBJECTS_A_CALL, Client, Refused
+from queuecontroller.adapters.api.client import OBJECTS_A_CALL, Client, Refused
 from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.session import (
     Failed,

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from queuecontroller.adapters.client import Client
+from queuecontroller.adapters.api.client import Client
 from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from queuecontroller.adapters.client import Client
+from queuecontroller.adapters.api.client import Client
 from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (

@@ -15,7 +15,7 @@ from queuecontroller.config import SECTIONS, SYSTEM_SOCKET, ConfigError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=path, metavar="FILE", help="TOML; see docs/queue.md")
+    parser.add_argument("--config", type=path, metavar="FILE", help="TOML; see docs/queue/queue.md")
     parser.add_argument(
         "--socket",
         metavar="PATH",

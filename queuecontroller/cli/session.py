@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from queuecontroller.adapters.client import Client, Door, DoorUnusable, Refused, Unreachable
-from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.adapters.api.client import Client, Door, DoorUnusable, Refused, Unreachable
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
 from queuecontroller.config import SYSTEM_SOCKET, user_socket

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=path,
         metavar="FILE",
-        help="arrivals as JSON lines (docs/queue-manifests.md)",
+        help="arrivals as JSON lines (docs/queue/manifests.md)",
     )
     parser.add_argument(
         "--jobs",

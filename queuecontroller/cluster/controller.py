@@ -11,32 +11,52 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
+from queuecontroller.cluster.known.kinds import (
+    ELASTIC_PODS,
+    LEASES,
+    MANAGED_PODS,
+    OBJECTS,
+    RUNTIMES,
+    WORKLOADS,
+)
+from queuecontroller.cluster.known.policy import Policy
+from queuecontroller.cluster.known.world import Document, World, key_of, pruned, version_of
+from queuecontroller.cluster.lease import Elector, Write
+from queuecontroller.cluster.session import Session
+from queuecontroller.jobs.table import OfRuntime
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.shell import Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.following import Follower
-from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
-from sluicecommon.kubernetes.resources import Resource
-
-from .around import KINDS
-from .kinds import LEASES, OBJECTS, WORKLOADS
-from .lease import Elector, Write
-from .session import Session
-from .world import Document, World, pruned
+from sluicecommon.kubernetes.reflector import (
+    Change,
+    Changed,
+    Parameters,
+    Reflector,
+    Removed,
+    Synced,
+)
+from sluicecommon.kubernetes.resources import PODS, Resource
 
 log = logging.getLogger(__name__)
 LEASE: Final = "sluice-queue"
 SERVED_S: Final = 30.0
 """How often it is asked whether the kinds of more frameworks are served by now."""
 SYNC_S: Final = 0.05
+POD_SELECTORS: Final[tuple[Parameters, ...]] = (
+    MANAGED_PODS,
+    (("labelSelector", f"{ELASTIC_PODS}=true"),),
+)
+"""Of all pods in a cluster these are the ones that are held one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,9 @@ class Plan:
     lease_s: float
     new_uid: Callable[[], str]
     clock: Clock
+    policy: Policy = field(default_factory=Policy)
+    document: Document | None = None
+    """Kueue's Configuration, as far as the book reads it."""
 
 
 class Controller:
@@ -56,11 +79,11 @@ class Controller:
         self._watching = watching
         self._writing = writing
         self._plan = plan
-        self._world = World()
+        self._world = World(plan.policy)
         self._elector = Elector(plan.identity, plan.lease_s)
         self._uids: dict[tuple[Resource, str], str] = {}
         """Of what the watches told: another by the same name may be known already."""
-        self._followers: dict[Resource, Follower[Document]] = {}
+        self._followers: dict[tuple[Resource, Parameters], Follower[Document]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | None = None
         self._deciding: asyncio.Task[None] | None = None
@@ -74,7 +97,8 @@ class Controller:
     @property
     def why_not_ready(self) -> str:
         """Empty when it decides, or could at once."""
-        unheard = [one.kind for one, each in self._followers.items() if not each.reflector.synced]
+        followers = self._followers.items()
+        unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
         if unheard:
             return f"not heard of yet: {', '.join(unheard)}"
         return self._trouble
@@ -110,19 +134,21 @@ class Controller:
                 self._group = group
                 for kind in (*OBJECTS, WORKLOADS):
                     self._follow(kind)
+                for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
+                    self._follow(PODS, selectors)
                 group.create_task(self._find_frameworks())
                 group.create_task(self._elect())
         finally:
             await self._step_down("stopping")
             await self._give_back()
 
-    def _follow(self, kind: Resource) -> None:
+    def _follow(self, kind: Resource, selectors: Parameters = ()) -> None:
         assert self._group is not None
         reflector: Reflector[Document] = Reflector(
-            Decoder(pruned), jitter=lambda: random.uniform(0.5, 1.5)
+            Decoder(pruned), selectors, jitter=lambda: random.uniform(0.5, 1.5)
         )
         follower = Follower(self._watching, kind, reflector, partial(self._changed, kind))
-        self._followers[kind] = follower
+        self._followers[kind, selectors] = follower
         self._group.create_task(follower.run())
 
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
@@ -136,11 +162,28 @@ class Controller:
                 gone = self._world.drop(kind, key, self._uids.pop((kind, key)))
                 if gone and session is not None:
                     session.changed(kind, key, None)
+            case Synced():
+                self._compare(kind)
+
+    def _compare(self, kind: Resource) -> None:
+        """What the answer to a write told of, and a list that is newer does not have, came and went
+        while nobody watched."""
+        follower = self._followers.get((kind, ()))
+        if follower is None:
+            return
+        newest = follower.reflector.version
+        for document in self._world.all_of(kind):
+            key = key_of(document)
+            if (kind, key) in self._uids or version_of(document) > newest:
+                continue
+            self._world.drop(kind, key, str(document["metadata"].get("uid")))
+            if self._session is not None:
+                self._session.changed(kind, key, None)
 
     async def _find_frameworks(self) -> None:
         """Follows jobs of the kinds that are served, also of those that come later."""
         while True:
-            for group, version in {(one.group, one.version) for one in KINDS}:
+            for group, version in {(one.group, one.version) for one in self._wanted()}:
                 path = f"/apis/{group}/{version}" if group else f"/api/{version}"
                 try:
                     served = await self._watching.get_path(path)
@@ -152,13 +195,19 @@ class Controller:
                     log.warning("%s", error)
                     continue
                 plurals = {one.get("name") for one in served.get("resources") or ()}
-                for kind in KINDS:
+                for kind in self._wanted():
                     of_it = (kind.group, kind.version) == (group, version)
-                    if of_it and kind.plural in plurals and kind not in self._followers:
+                    if of_it and kind.plural in plurals and (kind, ()) not in self._followers:
                         log.info("following %s.%s", kind.plural, kind.group)
                         self._follow(kind)
             self._found = True
             await asyncio.sleep(SERVED_S)
+
+    def _wanted(self) -> list[Resource]:
+        policy = self._plan.policy
+        wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
+        trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
+        return [*wanted, *(RUNTIMES if trains else ())]
 
     def _is_synced(self) -> bool:
         return self._found and all(one.reflector.synced for one in self._followers.values())
@@ -236,6 +285,7 @@ class Controller:
             plan.clock,
             plan.new_uid,
             lambda: elector.leads(monotonic()),
+            plan.document,
         )
         self._deciding = asyncio.create_task(self._session.run())
 

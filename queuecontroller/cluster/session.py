@@ -11,21 +11,20 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
+from queuecontroller.cluster.known.mirror import Mirror
+from queuecontroller.cluster.known.world import Document, World, key_of
+from queuecontroller.cluster.saying.telling import of_workload
+from queuecontroller.cluster.tending.tending import Tending
+from queuecontroller.cluster.writing.queue_writer import QueueWriter
+from queuecontroller.cluster.writing.teller import Teller
+from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import Resource
-
-from .kinds import CHECKS, OBJECTS, WORKLOADS
-from .mirror import Mirror
-from .queue_writer import QueueWriter
-from .teller import Teller
-from .telling import of_workload
-from .tending import Tending
-from .workload_writer import WorkloadWriter
-from .world import Document, World, key_of
 
 log = logging.getLogger(__name__)
 _KINDS: Final = frozenset(OBJECTS)
@@ -68,7 +67,10 @@ class Session:
         clock: Clock,
         new_uid: Callable[[], str],
         may_write: Callable[[], bool],
+        configuration: Document | None = None,
     ) -> None:
+        """`configuration`: Kueue's, as far as the book reads it."""
+        self._configuration = configuration
         self._world = world
         book = Book(settings, False, new_uid)
         self.shell = Shell(book, Nothing(term), clock)
@@ -85,10 +87,14 @@ class Session:
         """Until cancelled. Raises Defect."""
         self.shell.told = self._told
         self.shell.start()
+        self.tending.ask_all()  # before: whose eviction is complete depends on what runs
+        if (given := self._configuration) is not None:
+            self.shell.step(
+                "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
+            )
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
         self._began = True
         self.queues.ask_all()
-        self.tending.ask_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
@@ -128,7 +134,7 @@ class Session:
                 namespace, _, name = key.rpartition("/")
                 self.queues.ask([(kind.kind, namespace, name)])
         else:
-            self.tending.job_changed(kind, key)
+            self.tending.changed(kind, key, document)
 
     def _told(self, touched: set[ObjectId]) -> None:
         keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]

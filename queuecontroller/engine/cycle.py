@@ -1,38 +1,57 @@
 """One scheduling cycle: the head of every ClusterQueue, judged against the same state.
 
-1. Nominate: each head gets its flavors, and its preemption targets where it needs any.
-2. Order: see `entries`.
-3. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. Whoever
+1. Choose heads: of each cohort tree in which something changed, the head of each ClusterQueue.
+   Those that cannot be admitted for other reasons than quota are inadmissible at once.
+2. Nominate: each head gets its flavors, and its preemption targets where it needs any.
+3. Order the entries: see `entries`.
+4. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. Whoever
    preempts, or could not, keeps the quota it waits for reserved until the cycle ends, so that no
    later entry takes it. Where the nodes are known, see `room`, an entry needs quota and room.
-4. The rest is put back by the caller, `scheduler`.
+5. Put back: all others stay in line, or are inadmissible until something changes.
+
+`Scheduler.cycle` runs the steps in this order. Steps 1 and 5 are the scheduler's, which has the
+lines of the ClusterQueues; the steps between them are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from .assignment import Assignment, Mode, PendingReason
-from .cache import Cache
-from .classic_preemption import classic_targets
-from .cluster_queue import ClusterQueueState
-from .decisions import CycleResult, Preempted, QuotaReserved, StillPending
-from .entries import Entry, Status, in_order
-from .fair_preemption import fair_targets
-from .flavors import FlavorAssigner, Pins
-from .model import CheckState, PreemptionPolicy, WorkloadKey
-from .partial_admission import search_counts
-from .preemption import Preemptor
-from .quota_tree import Fr, QuotaNode
-from .room import PutOff, Room
-from .room_preemption import RoomSearch, gone_with
-from .settings import EngineSettings
-from .workload_info import BEGIN, PODS_READY, Memo, Target, WorkloadInfo, has_flavors_left
-from .yielding import Yielding
+from queuecontroller.engine.entries import Entry, Status, in_order
+from queuecontroller.engine.flavors import FlavorAssigner, Pins
+from queuecontroller.engine.model.assignment import Assignment, Mode, PendingReason
+from queuecontroller.engine.model.decisions import (
+    CycleResult,
+    Preempted,
+    QuotaReserved,
+    StillPending,
+)
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.model.objects import CheckState, PreemptionPolicy, WorkloadKey
+from queuecontroller.engine.model.partial_admission import search_counts
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import (
+    BEGIN,
+    PODS_READY,
+    Memo,
+    Target,
+    WorkloadInfo,
+    has_flavors_left,
+)
+from queuecontroller.engine.preemption.classic import classic_targets
+from queuecontroller.engine.preemption.fair import fair_targets
+from queuecontroller.engine.preemption.for_room import RoomSearch, gone_with
+from queuecontroller.engine.preemption.room import Room, SearchDeferred
+from queuecontroller.engine.preemption.search import Preemptor
+from queuecontroller.engine.preemption.yielding import Yielding
+from queuecontroller.engine.quota.cache import Cache
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.engine.quota.tree import QuotaNode
+from queuecontroller.engine.validation import Why
 
 _Usages = dict[QuotaNode, dict[Fr, int]]
 
-_PUT_OFF = "Nodes were searched for other workloads; it is the turn of this one in the next cycle"
+_DEFERRED = "Nodes were searched for other workloads; it is the turn of this one in the next cycle"
 
 Judgement = tuple[Assignment, Sequence[Target]]
 
@@ -58,21 +77,21 @@ class Cycle:
         """By root."""
         self._gone: dict[QuotaNode, _Usages] = {}
         """By root: what the preempted of this cycle will give back, by ClusterQueue."""
-        self._lifted: _Usages | None = None
+        self._simulated: _Usages | None = None
         """The one of these that is taken out of its tree at the moment."""
         self._reserved: dict[QuotaNode, _Usages] = {}
         """By root: what is kept from others until the cycle ends, by ClusterQueue."""
         self.result = CycleResult()
 
-    # -- 1. nominate ------------------------------------------------------------------------------
+    # -- 2. nominate ------------------------------------------------------------------------------
 
-    def nominate(self, info: WorkloadInfo, news: bool = True) -> Entry:
-        """`news`: whether anything happened in the cohort tree since its heads were looked at."""
+    def nominate(self, info: WorkloadInfo, changed: bool = True) -> Entry:
+        """`changed`: whether anything happened in the cohort tree since the last look at it."""
         queue = self._cache.queues[info.cluster_queue]
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
         info.replaces = replaced.pod_sets if replaced is not None else None
-        if news and not self._settings.preserve_scan_progress:
+        if changed and not self._settings.preserve_scan_progress:
             info.last_assignment = BEGIN
         resumes = bool(info.last_assignment.tried)
         memo = info.memo
@@ -81,23 +100,23 @@ class Cycle:
         if memo is None or memo.generation != generation:
             try:
                 assignment, targets = self._judge(queue, info)
-            except PutOff as stop:
-                info.memo, info.put_off = None, info.put_off + 1
+            except SearchDeferred as stop:
+                info.memo, info.deferrals = None, info.deferrals + 1
                 entry = Entry(info, queue, stop.assignment or Assignment(), ())
-                entry.put_off = True
+                entry.deferred = True
                 return entry
-            info.put_off = 0
+            info.deferrals = 0
             memo = Memo(generation, assignment, targets)
             info.memo = None if resumes else memo
         assignment = memo.assignment
         entry = Entry(info, queue, assignment, memo.targets)
         entry.resumed = resumes
-        after = info.last_assignment.after(assignment.tried, news)
+        after = info.last_assignment.after(assignment.tried, changed)
         if after is not None:
             info.memo = None  # the next attempt starts at another flavor
         elif has_flavors_left(assignment.tried):
             self.result.circling.append(info)
-        entry.goes_on = after is not None
+        entry.has_pending_flavors = after is not None
         info.last_assignment = after or BEGIN
         return entry
 
@@ -106,9 +125,11 @@ class Cycle:
         key = info.workload.replaces
         return queue.workloads.get(key) if key is not None else None
 
-    def unfit(self, info: WorkloadInfo) -> Entry:
+    def inadmissible(self, info: WorkloadInfo, why: Why) -> Entry:
         """An entry that is not looked at further."""
-        return Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
+        entry = Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
+        entry.inadmissible(*why, shape_is_to_blame=False)
+        return entry
 
     def _judge(
         self, queue: ClusterQueueState, info: WorkloadInfo, pinned: Pins | None = None
@@ -141,39 +162,45 @@ class Cycle:
         counts = [one.count for one in info.pod_sets]
         return search_counts(info.workload.pod_sets, counts, attempt) or (full, ())
 
-    # -- 3. serve ---------------------------------------------------------------------------------
+    # -- 3. order ---------------------------------------------------------------------------------
 
-    def serve(self, entries: Sequence[Entry]) -> None:
-        for entry in in_order(entries, self._settings, self._cache):
+    def order(self, entries: Sequence[Entry]) -> Iterable[Entry]:
+        """Under fair sharing each next one is chosen when the one before it has been served."""
+        return in_order(entries, self._settings, self._cache)
+
+    # -- 4. serve ---------------------------------------------------------------------------------
+
+    def serve(self, ordered: Iterable[Entry]) -> None:
+        for entry in ordered:
             self._serve(entry)
             if self._settings.fair_sharing:
-                self._lift(None)  # who is next depends on the shares
-        self._lift(None)
+                self._simulate_removal(None)  # who is next depends on the shares
+        self._simulate_removal(None)
         for kept in self._reserved.values():
             _remove(kept)
         self._reserved.clear()
 
     def _serve(self, entry: Entry) -> None:
         mode = entry.assignment.mode
-        if entry.put_off:
-            entry.misfit(PendingReason.PENDING_EVALUATION, _PUT_OFF, shape_is_to_blame=False)
+        if entry.deferred:
+            entry.inadmissible(PendingReason.PENDING_EVALUATION, _DEFERRED, shape_is_to_blame=False)
             self._reserve(entry.queue.node, self._worth_reserving(entry))
             return
         if mode is Mode.NO_FIT:
-            entry.misfit(
+            entry.inadmissible(
                 entry.assignment.pending_reason,
                 entry.assignment.message(),
                 shape_is_to_blame=True,
             )
             return
         if mode is Mode.PREEMPT and not entry.targets:
-            entry.misfit(
+            entry.inadmissible(
                 PendingReason.WAITING_FOR_QUOTA, entry.assignment.message(), shape_is_to_blame=True
             )
             self._keep_from_others(entry)
             return
         if mode is Mode.PREEMPT and self._is_gated(entry):
-            entry.misfit(
+            entry.inadmissible(
                 PendingReason.ADMISSION_GATED,
                 "Workload requires preemption, but it's gated",
                 shape_is_to_blame=True,
@@ -197,7 +224,7 @@ class Cycle:
             self._preempt(entry)
             self._reserve(entry.queue.node, usage)
         elif self._settings.wait_for_pods_ready and not self._all_pods_ready():
-            entry.misfit(
+            entry.inadmissible(
                 PendingReason.WAITING_FOR_PODS_READY,
                 "waiting for all admitted workloads to be in PodsReady condition",
                 shape_is_to_blame=False,
@@ -221,16 +248,16 @@ class Cycle:
         entry.assignment.frees = verdict.frees
         return not verdict.refusal
 
-    def _lift(self, gone: _Usages | None) -> None:
+    def _simulate_removal(self, gone: _Usages | None) -> None:
         """Has the preempted of one tree out of it, and of no other. Entries that overlap come one
         after the other, so it is not put back before somebody needs to see it."""
-        if self._lifted is gone:
+        if self._simulated is gone:
             return
-        if self._lifted is not None:
-            _add(self._lifted)
+        if self._simulated is not None:
+            _add(self._simulated)
         if gone is not None:
             _remove(gone)
-        self._lifted = gone
+        self._simulated = gone
 
     def _reserve(self, node: QuotaNode, usage: dict[Fr, int]) -> None:
         """Until the end of the cycle only."""
@@ -246,7 +273,7 @@ class Cycle:
     def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
         """What an entry that could not preempt keeps from others: no more than is its own, or
         than it may borrow when it would."""
-        self._lift(None)
+        self._simulate_removal(None)
         node = entry.queue.node
         kept: dict[Fr, int] = {}
         for fr, amount in entry.assignment.usage.items():
@@ -269,7 +296,7 @@ class Cycle:
         """Whether the entry fits once everyone preempted in this cycle is gone, itself included."""
         node = entry.queue.node
         usage = entry.assignment.usage
-        self._lift(None)
+        self._simulate_removal(None)
         gone = self._gone.get(node.root, {})
         mine: _Usages = {}
         for target in entry.targets:
@@ -295,7 +322,7 @@ class Cycle:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
             return False
-        self._lift(self._gone[entry.queue.node.root])
+        self._simulate_removal(self._gone[entry.queue.node.root])
         self._cache.set_apart = taken
         pinned = {
             one.name: {resource: got.flavor for resource, got in one.flavors.items()}
@@ -304,7 +331,7 @@ class Cycle:
         entry.info.last_assignment = BEGIN
         try:
             assignment, targets = self._judge(entry.queue, entry.info, pinned)
-        except PutOff:
+        except SearchDeferred:
             entry.info.memo = None
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
@@ -341,7 +368,7 @@ class Cycle:
             self._preempted.setdefault(node.root, {})[target.info.key] = target.info
             gone = self._gone.setdefault(node.root, {})
             _note(gone, node, target.info.usage)
-            if self._lifted is gone:
+            if self._simulated is gone:
                 node.remove_usage(target.info.usage)
             if not target.info.evicted:
                 self._cache.mark_evicted(target.info)
@@ -376,6 +403,7 @@ class Cycle:
         self._cache.add_workload(info)
         entry.status = Status.ADMITTED
         ready = checks_ready(entry.queue, info, assignment)
+        info.admitted_ns = self._now_ns if ready else None
         self.result.reserved.append(QuotaReserved(info, assignment, ready))
 
     def _all_pods_ready(self) -> bool:

@@ -8,15 +8,17 @@ children decide among themselves comes before; shares are looked at anew after e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from .assignment import Assignment, Mode, PendingReason
-from .cache import Cache
-from .cluster_queue import ClusterQueueState
-from .quota_tree import FlavorResources, QuotaNode
-from .settings import EngineSettings
-from .shares import Share, dominant_share
-from .workload_info import Target, WorkloadInfo
+from queuecontroller.engine.model.assignment import Assignment, Mode, PendingReason
+from queuecontroller.engine.model.flavor_resources import FlavorResources
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
+from queuecontroller.engine.quota.cache import Cache
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.engine.quota.shares import Share, dominant_share
+from queuecontroller.engine.quota.tree import QuotaNode
 
 
 class Status(Enum):
@@ -29,10 +31,10 @@ class Status(Enum):
 class Entry:
     __slots__ = (
         "assignment",
-        "goes_on",
+        "deferred",
+        "has_pending_flavors",
         "info",
         "message",
-        "put_off",
         "queue",
         "reason",
         "requeue_at_once",
@@ -59,14 +61,14 @@ class Entry:
         self.requeue_at_once = False
         self.resumed = False
         """Whether only the flavors after the last tried one were looked at."""
-        self.goes_on = False
+        self.has_pending_flavors = False
         """Whether flavors are left that were not looked at."""
-        self.put_off = False
+        self.deferred = False
         """Whether the cycle had no time to search room for it."""
         self.shape_is_to_blame = True
         """Whether everyone of the workload's shape would have ended like it."""
 
-    def misfit(self, reason: PendingReason, message: str, *, shape_is_to_blame: bool) -> None:
+    def inadmissible(self, reason: PendingReason, message: str, *, shape_is_to_blame: bool) -> None:
         self.reason = reason
         self.message = message
         self.shape_is_to_blame = shape_is_to_blame
@@ -77,6 +79,18 @@ class Entry:
         self.reason = PendingReason.WAITING_FOR_QUOTA
         self.message = message
         self.requeue_at_once = True
+
+
+@dataclass(slots=True)
+class Heads:
+    """Whom a cycle looks at."""
+
+    to_nominate: list[tuple[WorkloadInfo, bool]] = field(default_factory=list)
+    """And whether anything happened in its cohort tree since the last look."""
+    inadmissible: list[Entry] = field(default_factory=list)
+    """For reasons that have nothing to do with quota."""
+    mismatched: list[Entry] = field(default_factory=list)
+    """Of namespaces that their ClusterQueue does not serve."""
 
 
 def in_classic_order(

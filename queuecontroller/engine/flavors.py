@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from .assignment import (
+from queuecontroller.engine.model.assignment import (
     NEARNESS,
     Assignment,
     Attempt,
@@ -21,13 +21,18 @@ from .assignment import (
     PodSetResult,
     PreemptionMode,
 )
-from .cluster_queue import ClusterQueueState, FlavorChoice, GroupChoices
-from .model import FlavorFungibility, FungibilityPolicy, FungibilityPreference, PreemptionPolicy
-from .quantities import PODS, format_amount
-from .quota_tree import Fr
-from .selectors import node_affinity_matches, untolerated
-from .settings import EngineSettings
-from .workload_info import PodSetRequests, WorkloadInfo
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.model.objects import (
+    FlavorFungibility,
+    FungibilityPolicy,
+    FungibilityPreference,
+    PreemptionPolicy,
+)
+from queuecontroller.engine.model.quantities import PODS, format_amount
+from queuecontroller.engine.model.selectors import node_affinity_matches, untolerated
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import PodSetRequests, WorkloadInfo
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState, FlavorChoice, GroupChoices
 
 # How a flavor can be had, and how high it must borrow: lower is better for the second.
 Price = tuple[PreemptionMode, int]

@@ -9,12 +9,19 @@ past a limit of attempts the workload is deactivated.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from .model import CheckState, ClusterQueue, LocalQueue, RequeueState, StopPolicy, Workload
-from .workload_info import ADMITTED, PODS_READY
+from queuecontroller.engine.model.objects import (
+    CheckState,
+    ClusterQueue,
+    LocalQueue,
+    RequeueState,
+    StopPolicy,
+    Workload,
+)
+from queuecontroller.engine.model.workload_info import ADMITTED, PODS_READY
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -87,7 +94,8 @@ def due_eviction(
     for check in workload.admission_checks:
         if check.state is CheckState.RETRY:
             message = f"Admission check {check.name} asks for a retry: {check.message}"
-            return Eviction(EvictionReason.ADMISSION_CHECK, message)
+            again = _after_checks(workload, now_ns)
+            return Eviction(EvictionReason.ADMISSION_CHECK, message, requeue=again)
     drain = StopPolicy.HOLD_AND_DRAIN
     if cluster_queue is not None and cluster_queue.stop_policy is drain:
         message = f"ClusterQueue {cluster_queue.name} is drained"
@@ -96,6 +104,16 @@ def due_eviction(
         message = f"LocalQueue {local_queue.name} is drained"
         return Eviction(EvictionReason.LOCAL_QUEUE_STOPPED, message)
     return _ran_too_long(workload, now_ns) or _not_ready(workload, now_ns, settings)
+
+
+def _after_checks(workload: Workload, now_ns: int) -> RequeueState | None:
+    """When it may be tried again, by the check that wants it latest; None: at once."""
+    every = workload.admission_checks
+    pauses = [one.retry_after_s or 0 for one in every if one.state is CheckState.RETRY]
+    longest_s = max(pauses, default=0)
+    if not longest_s:
+        return None
+    return replace(workload.requeue_state, requeue_at_ns=now_ns + longest_s * SECOND_NS)
 
 
 def due_at_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
@@ -109,7 +127,8 @@ def execution_ends_ns(workload: Workload) -> int | None:
     admitted = workload.condition(ADMITTED)
     if workload.max_execution_s is None or admitted is None or not admitted.status:
         return None
-    return admitted.changed_ns + workload.max_execution_s * SECOND_NS
+    left_s = max(0, workload.max_execution_s - workload.past_execution_s)
+    return admitted.changed_ns + left_s * SECOND_NS
 
 
 def _ran_too_long(workload: Workload, now_ns: int) -> Eviction | None:

@@ -3,35 +3,44 @@
 No clock and no I/O: every call that needs the time is given it. The shell submits workloads, runs
 `cycle` whenever something changed (or `next_wake_ns` has come), carries the decisions out and says
 when a workload finished or a preempted one has stopped.
+
+Longer than a file should be: events and the steps of the cycle that touch the lines change the same
+few tables, and who reads one needs the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
 
-from .assignment import HOPELESS, PendingReason
-from .cache import Cache
-from .cluster_queue import ClusterQueueState
-from .cycle import Cycle
-from .decisions import CycleResult
-from .entries import Entry, Status
-from .fair_pending import FairPendingQueue
-from .limit_range import LimitRange
-from .model import CheckState, LocalQueue, QueueingStrategy, StopPolicy, Workload, WorkloadKey
-from .pending import PendingQueue
-from .quota_tree import QuotaNode
-from .room import Room
-from .settings import AdmissionFairSharing, EngineSettings
-from .trees import NEVER_NS, GoesOn, Tree
-from .usage_history import NOTHING, Amounts, UsageHistory
-from .workload_info import BEGIN, FINISHED, WorkloadInfo
-from .yielding import Yielding
-
-_UNWELCOME: Final = (
-    PendingReason.MISCONFIGURED,
-    "Workload namespace doesn't match ClusterQueue selector",
+from queuecontroller.engine.cycle import Cycle
+from queuecontroller.engine.entries import Entry, Heads, Status
+from queuecontroller.engine.model.assignment import HOPELESS, PendingReason
+from queuecontroller.engine.model.decisions import CycleResult
+from queuecontroller.engine.model.limit_range import LimitRange
+from queuecontroller.engine.model.objects import (
+    LocalQueue,
+    QueueingStrategy,
+    StopPolicy,
+    Workload,
+    WorkloadKey,
 )
+from queuecontroller.engine.model.settings import (
+    AdmissionFairSharing,
+    EngineSettings,
+    PreemptionProtection,
+)
+from queuecontroller.engine.model.workload_info import BEGIN, FINISHED, WorkloadInfo
+from queuecontroller.engine.pending.fair import FairPendingQueue
+from queuecontroller.engine.pending.fifo import PendingQueue
+from queuecontroller.engine.pending.round import Round
+from queuecontroller.engine.pending.trees import LookAgain, Tree
+from queuecontroller.engine.preemption.room import Room
+from queuecontroller.engine.preemption.yielding import Yielding
+from queuecontroller.engine.quota.cache import Cache
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.engine.quota.tree import QuotaNode
+from queuecontroller.engine.quota.usage_history import NOTHING, Amounts, UsageHistory
+from queuecontroller.engine.validation import NAMESPACE_MISMATCH, Validation
 
 
 class Scheduler:
@@ -40,26 +49,23 @@ class Scheduler:
         self.settings = settings or EngineSettings()
         self.room = room
         self.cache = Cache()
+        self.cache.protection = self.settings.protection
         if room is not None:
             self.cache.holders.listener = room.moved
         self.pending: dict[str, PendingQueue] = {}
         self._local_queues: dict[str, LocalQueue] = {}
-        self._namespaces: dict[str, Mapping[str, str]] = {}
-        self._limit_ranges: dict[str, Sequence[LimitRange]] = {}
-        self._homeless: dict[WorkloadKey, tuple[Workload, str]] = {}
+        self._unqueued: dict[WorkloadKey, tuple[Workload, str]] = {}
         """Workloads no queue takes, and why."""
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
         self._yielding = Yielding()
+        self.validation = Validation(self.settings, self._yielding)
         self._queue_of: dict[WorkloadKey, str] = {}
         """The ClusterQueue a pending workload stands in."""
-        self._trees: dict[QuotaNode, Tree] = {}
-        self._round: list[Tree] = []
-        """The same in order; `_next_tree` is where the next cycle begins."""
-        self._next_tree = 0
+        self._round = Round()
         self._cycles = 0
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
-        self._doors: set[str] = set()
+        self._changed_local_queues: set[str] = set()
         """LocalQueues that changed since the last `settle`."""
         self._all_anew = False
         """Whether something changed that concerns every ClusterQueue."""
@@ -67,35 +73,33 @@ class Scheduler:
     # -- objects ----------------------------------------------------------------------------------
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        if self._namespaces.get(name) != labels:
-            self._namespaces[name] = labels
+        if self.validation.put_namespace(name, labels):
             self._look_again_at(name)
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> None:
-        if self._limit_ranges.get(namespace, ()) != tuple(limits):
-            self._limit_ranges[namespace] = tuple(limits)
+        if self.validation.put_limit_ranges(namespace, limits):
             self._look_again_at(namespace)
 
     def _look_again_at(self, namespace: str) -> None:
         """At the ClusterQueues that workloads of the namespace may stand in."""
-        doors = [one for one in self._local_queues.values() if one.namespace == namespace]
-        for name in {one.cluster_queue for one in doors} & self.pending.keys():
-            self.pending[name].reconsider()
-            self._tree_of(name).restless = True
+        queues = [one for one in self._local_queues.values() if one.namespace == namespace]
+        for name in {one.cluster_queue for one in queues} & self.pending.keys():
+            self.pending[name].requeue_inadmissible()
+            self._tree_of(name).pending_changed = True
 
     def put_local_queue(self, queue: LocalQueue) -> None:
         before = self._local_queues.get(queue.key)
         if before is None or _leads_to(before) != _leads_to(queue):
-            self._doors.add(queue.key)
+            self._changed_local_queues.add(queue.key)
         self._local_queues[queue.key] = queue
         if self.history is not None:
             self.history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
             if queue.cluster_queue in self.pending:  # its weight may change who is next
-                self._tree_of(queue.cluster_queue).restless = True
+                self._tree_of(queue.cluster_queue).pending_changed = True
 
     def drop_local_queue(self, key: str) -> None:
         if self._local_queues.pop(key, None) is not None:
-            self._doors.add(key)
+            self._changed_local_queues.add(key)
         if self.history is not None:
             self.history.drop_queue(key)
 
@@ -121,8 +125,9 @@ class Scheduler:
             history.restore(())
 
     def settle(self, now_ns: int = 0) -> None:
-        """Takes changed objects into effect: rebuilds the trees they touch, looks at everybody in
-        those again, and finds everyone whose LocalQueue changed a queue. Nobody else notices."""
+        """Takes changed objects into effect: rebuilds the cohort trees they touch, requeues the
+        inadmissible of those trees, and resubmits everyone whose LocalQueue changed. Workloads in
+        other trees are not evaluated again."""
         touched = self.cache.settle()
         if self._all_anew:
             touched |= self.cache.queues.keys()
@@ -143,7 +148,7 @@ class Scheduler:
                 line = self.pending.pop(name, None)
                 for info in line.everyone() if line is not None else ():
                     self._queue_of.pop(info.key, None)
-                    self._homeless[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
+                    self._unqueued[info.key] = (info.workload, f"ClusterQueue {name} doesn't exist")
                 continue
             why = self.cache.why_inactive(name)
             if why is not None:
@@ -154,41 +159,45 @@ class Scheduler:
                 self.pending[name] = _new_line(state, history, queue)
             else:
                 queue.strategy = state.spec.queueing_strategy
-                queue.reconsider()
-        before, self._trees = self._trees, {}
+                queue.requeue_inadmissible()
+        self._round.renew(self._rebuilt_trees(touched))
+
+    def _rebuilt_trees(self, touched: frozenset[str]) -> dict[QuotaNode, Tree]:
+        before = self._round.trees
+        trees: dict[QuotaNode, Tree] = {}
         for name, state in self.cache.queues.items():
             root = state.node.root
-            tree = self._trees.get(root)
+            tree = trees.get(root)
             if name not in touched:  # and neither is any other in its tree
-                self._trees[root] = tree or before[root]
+                trees[root] = tree or before[root]
                 continue
             if tree is None:
-                tree = self._trees[root] = Tree(root, self.settings, self.room)
+                tree = trees[root] = Tree(root, self.settings, self.room)
                 if root in before:
                     tree.known, tree.due_ns = before[root].known, before[root].due_ns
             if name not in self._inactive:
                 tree.members.append(self.pending[name])
                 tree.by_usage |= self.cache.is_by_usage(state)
                 tree.by_usage |= self.cache.scope_of(state) is not None
-        self._round, self._next_tree = list(self._trees.values()), 0
-        for tree in self._round:
-            tree.set_alarm()
+        return trees
 
     def _to_submit_again(self, new: Collection[str]) -> list[Workload]:
         """Those whose LocalQueue changed, and those that waited for a ClusterQueue."""
-        doors, self._doors = self._doors, set()
+        changed, self._changed_local_queues = self._changed_local_queues, set()
         opened = {one.key for one in self._local_queues.values() if one.cluster_queue in new}
-        doors |= opened
-        if not doors and not new:
+        changed |= opened
+        if not changed and not new:
             return []
         found = [
             workload
-            for workload, _ in self._homeless.values()
-            if workload.local_queue in doors
+            for workload, _ in self._unqueued.values()
+            if workload.local_queue in changed
             or (workload.admission is not None and workload.admission.cluster_queue in new)
         ]
-        for line in self.pending.values() if doors - opened else ():
-            found += [one.workload for one in line.everyone() if one.workload.local_queue in doors]
+        for line in self.pending.values() if changed - opened else ():
+            found += [
+                one.workload for one in line.everyone() if one.workload.local_queue in changed
+            ]
         return found
 
     # -- workloads --------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ class Scheduler:
     def submit(self, workload: Workload, now_ns: int = 0) -> None:
         """A workload, new or changed, pending or already holding quota."""
         key = workload.key
-        self._homeless.pop(key, None)
+        self._unqueued.pop(key, None)
         if workload.is_true(FINISHED):
             self.delete(key, now_ns)
             return
@@ -204,11 +213,11 @@ class Scheduler:
             self._hold(workload, now_ns)
             return
         local = self._local_queues.get(f"{workload.namespace}/{workload.queue_name}")
-        why = self._why_homeless(workload, local)
+        why = self._why_unqueued(workload, local)
         if why is not None or local is None:
             self._leave_line(key)
             self._look_again_at_victims(self._yielding.gone(key))
-            self._homeless[key] = (workload, why or "")
+            self._unqueued[key] = (workload, why or "")
             return
         info = WorkloadInfo(
             workload,
@@ -219,7 +228,7 @@ class Scheduler:
         )
         if self.room is not None:
             info.room_shape = self.room.shape(workload)
-            self.room.let_go(key)
+            self.room.release(key)
         self.enqueue(info, now_ns)
 
     def enqueue(self, info: WorkloadInfo, now_ns: int = 0) -> None:
@@ -228,20 +237,20 @@ class Scheduler:
         not_before = info.workload.requeue_state.requeue_at_ns or 0
         self.pending[info.cluster_queue].push(info, not_before, now_ns)
         tree = self._tree_of(info.cluster_queue)
-        tree.restless = True
+        tree.pending_changed = True
         if not_before > now_ns:
             tree.wakes_ns = min(tree.wakes_ns, not_before)
 
     def _tree_of(self, cluster_queue: str) -> Tree:
-        return self._trees[self.cache.queues[cluster_queue].node.path[-1]]
+        return self._round.trees[self.cache.queues[cluster_queue].node.path[-1]]
 
     def _leave_line(self, key: WorkloadKey) -> None:
         queue = self._queue_of.pop(key, None)
         if queue is not None and queue in self.pending:
             self.pending[queue].remove(key)
-            self._tree_of(queue).restless = True
+            self._tree_of(queue).pending_changed = True
 
-    def _why_homeless(self, workload: Workload, local: LocalQueue | None) -> str | None:
+    def _why_unqueued(self, workload: Workload, local: LocalQueue | None) -> str | None:
         if not workload.active:
             return "The workload is deactivated"
         if local is None:
@@ -256,8 +265,8 @@ class Scheduler:
         for victim in victims:
             queue = self._queue_of.get(victim)
             if queue is not None and queue in self.pending:
-                self.pending[queue].reconsider()
-                self._tree_of(queue).restless = True
+                self.pending[queue].requeue_inadmissible()
+                self._tree_of(queue).pending_changed = True
 
     def _hold(self, workload: Workload, now_ns: int) -> None:
         assert workload.admission is not None
@@ -266,7 +275,7 @@ class Scheduler:
         self._release(workload.key, now_ns)
         queue = workload.admission.cluster_queue
         if queue not in self.cache.queues:
-            self._homeless[workload.key] = (workload, f"ClusterQueue {queue} doesn't exist")
+            self._unqueued[workload.key] = (workload, f"ClusterQueue {queue} doesn't exist")
             return
         info = WorkloadInfo(
             workload, queue, self.cache.numbers, reclaimable=self.settings.reclaimable_pods
@@ -284,7 +293,7 @@ class Scheduler:
     def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
         """The workload holds quota no longer: it finished, or stopped after its eviction."""
         if self.room is not None:
-            self.room.let_go(key)
+            self.room.release(key)
         return self._release(key, now_ns)
 
     def _release(self, key: WorkloadKey, now_ns: int) -> WorkloadInfo | None:
@@ -301,13 +310,27 @@ class Scheduler:
         self.release(key, now_ns)
         self._leave_line(key)
         self._look_again_at_victims(self._yielding.gone(key))
-        self._homeless.pop(key, None)
+        self._unqueued.pop(key, None)
+
+    def protect(self, protection: PreemptionProtection) -> None:
+        """From now on; who found nobody to preempt looks again."""
+        if self.cache.protection != protection:
+            self.cache.protection = protection
+            for tree in self._round:
+                if tree.told >= 0:  # somebody has waited in it
+                    tree.protected_ns = 0
+
+    def admitted(self, key: WorkloadKey, now_ns: int) -> None:
+        """Its admission checks are ready: it begins only now."""
+        info = self._holding.get(key)
+        if info is not None:
+            info.admitted_ns = now_ns
 
     def holding(self, key: WorkloadKey) -> WorkloadInfo | None:
         return self._holding.get(key)
 
-    def homeless(self, key: WorkloadKey) -> str | None:
-        found = self._homeless.get(key)
+    def why_unqueued(self, key: WorkloadKey) -> str | None:
+        found = self._unqueued.get(key)
         return found[1] if found else None
 
     def queue_of(self, key: WorkloadKey) -> str:
@@ -322,94 +345,122 @@ class Scheduler:
         """How often the two preempted each other; 0 unless both did."""
         return self._yielding.turns(one, other)
 
-    def namespace_labels(self, name: str) -> Mapping[str, str]:
-        return self._namespaces.get(name, {})
-
     def next_wake_ns(self) -> int | None:
         """When a cycle may decide something although no event came, if ever."""
-        soonest = min((tree.wakes_ns for tree in self._round), default=NEVER_NS)
-        for tree in self._round:
-            if tree.due_ns is not None and tree.due_ns < soonest:
-                soonest = tree.due_ns
-        return None if soonest == NEVER_NS else soonest
+        return self._round.next_wake_ns()
 
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        history = self.cache.history
-        if history is not None and history.sample(now_ns):
-            self._reorder()
+        """One scheduling cycle, in the steps that `engine.cycle` numbers."""
+        self._sample_usage(now_ns)
         cycle = Cycle(self.cache, self.settings, now_ns, self.room, self._yielding)
-        entries: list[Entry] = []
-        unfit: list[Entry] = []
-        unwelcome: list[Entry] = []
-        round_ = self._round
-        for _ in range(len(round_)):
-            tree = round_[self._next_tree]
-            news = tree.is_news(now_ns)
-            full = len(entries) >= self.settings.max_heads_per_cycle
-            if full and (news or tree.goes_on is GoesOn.AT_ONCE):
-                cycle.result.more = True
-                break
-            self._next_tree = (self._next_tree + 1) % len(round_)
-            if full or not (news or tree.goes_on):
-                continue
-            heads = tree.heads(now_ns)
-            for info in _longest_put_off_first(heads):
-                if not self.is_welcome(info):
-                    unwelcome.append(_unfit_entry(info, cycle, _UNWELCOME))
-                    continue
-                why = self.why_unfit(info)
-                if why is not None:
-                    unfit.append(_unfit_entry(info, cycle, why))
-                else:
-                    entries.append(cycle.nominate(info, news))
-        self._note_put_off(entries)
-        cycle.result.heads = len(entries) + len(unfit) + len(unwelcome)
-        cycle.serve(entries)
-        for slice_ in cycle.result.replaced:
-            self._holding.pop(slice_.key, None)
-            if history is not None:
-                history.release(slice_.key, now_ns)
-        for entry in unwelcome:
-            # Even a StrictFIFO queue does not wait for a namespace to change its labels.
-            cycle.report_pending(entry)
-            self.pending[entry.queue.name].set_aside(entry.info)
-        aside = [entry.queue.name for entry in unwelcome]
-        for one in cycle.result.preempted:
-            self._yielding.preempted(one.target.key, one.preemptor.key)
-        for entry in (*unfit, *entries):
-            if entry.status is Status.ADMITTED:
-                self._leave_line(entry.info.key)
-                self._look_again_at_victims(self._yielding.let_pass(entry.info.key))
-                self._holding[entry.info.key] = entry.info
-                if history is not None:
-                    self._note_admission(entry, now_ns)
-            elif self._put_back(cycle, entry):
-                aside.append(entry.queue.name)
-        if aside:
-            # Those skipped may only have met what was reserved for one that is set aside now.
-            cycle.result.more |= any(entry.status is Status.SKIPPED for entry in entries)
-        for name in aside:
-            tree = self._tree_of(name)
-            tree.restless = True
-            cycle.result.more |= self.pending[name].head(tree.told, now_ns) is not None
+        heads = self._choose_heads(cycle, now_ns)
+        entries = self._nominate(cycle, heads)
+        cycle.serve(cycle.order(entries))
+        self._put_back(cycle, heads, entries, now_ns)
+        self._note_protected()
         return cycle.result
 
-    def _note_put_off(self, entries: Sequence[Entry]) -> None:
-        """The next cycle begins with the tree of the one that was put off first."""
+    def _choose_heads(self, cycle: Cycle, now_ns: int) -> Heads:
+        """Step 1: the heads of the trees that changed, and of those that had more to try."""
+        heads = Heads()
+        for tree in self._round.in_turn():
+            changed = tree.has_changed(now_ns)
+            full = len(heads.to_nominate) >= self.settings.max_heads_per_cycle
+            if full and (changed or tree.look_again is LookAgain.AT_ONCE):
+                cycle.result.more = True
+                break
+            if not full and (changed or tree.look_again):
+                self._add_heads(heads, cycle, tree.heads(now_ns), changed)
+        return heads
+
+    def _add_heads(
+        self, heads: Heads, cycle: Cycle, found: list[WorkloadInfo], changed: bool
+    ) -> None:
+        for info in found:
+            queue = self.cache.queues[info.cluster_queue]
+            if not self.validation.namespace_matches(queue, info):
+                heads.mismatched.append(cycle.inadmissible(info, NAMESPACE_MISMATCH))
+                continue
+            why = self.validation.why_inadmissible(info)
+            if why is not None:
+                heads.inadmissible.append(cycle.inadmissible(info, why))
+            else:
+                heads.to_nominate.append((info, changed))
+
+    def _nominate(self, cycle: Cycle, heads: Heads) -> list[Entry]:
+        """Step 2: flavors for each head, and whom it would preempt."""
+        entries = [cycle.nominate(info, changed) for info, changed in heads.to_nominate]
+        self._note_deferred(entries)
+        cycle.result.heads = len(entries) + len(heads.inadmissible) + len(heads.mismatched)
+        return entries
+
+    def _put_back(self, cycle: Cycle, heads: Heads, entries: Sequence[Entry], now_ns: int) -> None:
+        """Step 5: who was admitted leaves the line, all others stay in it or are inadmissible."""
+        self._end_replaced(cycle.result.replaced, now_ns)
+        inadmissible = [entry.queue.name for entry in heads.mismatched]
+        for entry in heads.mismatched:
+            # Even a StrictFIFO queue does not wait for a namespace to change its labels.
+            cycle.report_pending(entry)
+            self.pending[entry.queue.name].mark_inadmissible(entry.info)
+        for one in cycle.result.preempted:
+            self._yielding.preempted(one.target.key, one.preemptor.key)
+        for entry in (*heads.inadmissible, *entries):
+            if entry.status is Status.ADMITTED:
+                self._note_admitted(entry, now_ns)
+            elif not self._requeue(cycle, entry):
+                inadmissible.append(entry.queue.name)
+        if inadmissible:
+            # Those skipped may only have met what was reserved for one that is inadmissible now.
+            cycle.result.more |= any(entry.status is Status.SKIPPED for entry in entries)
+        cycle.result.more |= self._has_other_heads(inadmissible, now_ns)
+
+    def _note_protected(self) -> None:
+        """Who found nobody to preempt looks again when the first is protected no longer."""
+        for root, until_ns in self.cache.protected_until.items():
+            tree = self._round.trees.get(root)
+            if tree is not None:
+                tree.protected_ns = min(tree.protected_ns, until_ns)
+        self.cache.protected_until.clear()
+
+    def _end_replaced(self, slices: Sequence[WorkloadInfo], now_ns: int) -> None:
+        for slice_ in slices:
+            self._holding.pop(slice_.key, None)
+            if self.history is not None:
+                self.history.release(slice_.key, now_ns)
+
+    def _note_admitted(self, entry: Entry, now_ns: int) -> None:
+        key = entry.info.key
+        self._leave_line(key)
+        self._look_again_at_victims(self._yielding.let_pass(key))
+        self._holding[key] = entry.info
+        if self.history is not None:
+            self._note_admission(entry, now_ns)
+
+    def _has_other_heads(self, names: Sequence[str], now_ns: int) -> bool:
+        """Whether ClusterQueues whose head became inadmissible have another one now."""
+        found = False
+        for name in names:
+            tree = self._tree_of(name)
+            tree.pending_changed = True
+            found |= self.pending[name].head(tree.told, now_ns) is not None
+        return found
+
+    def _note_deferred(self, entries: Sequence[Entry]) -> None:
+        """The next cycle begins with the tree of the one that was deferred first."""
         self._cycles += 1
         longest: WorkloadInfo | None = None
         for entry in entries:
-            if not entry.put_off:
+            if not entry.deferred:
                 continue
             info = entry.info
-            if info.put_off == 1:
-                info.put_off_since = self._cycles
-            if longest is None or info.put_off_since < longest.put_off_since:
+            if info.deferrals == 1:
+                info.deferred_since = self._cycles
+            if longest is None or info.deferred_since < longest.deferred_since:
                 longest = info
         if longest is not None:
-            self._next_tree = self._round.index(self._tree_of(longest.cluster_queue))
+            self._round.begin_with(self._tree_of(longest.cluster_queue))
 
     def _note_admission(self, entry: Entry, now_ns: int) -> None:
         penalized: Amounts = NOTHING
@@ -418,84 +469,52 @@ class Scheduler:
             penalized = self.cache.numbers.by_resource(entry.assignment.usage)
         self._note_usage(entry.info, now_ns, penalized)
 
-    def _reorder(self) -> None:
-        """Histories were sampled anew: who is next may differ where they decide, and whom it would
-        preempt."""
-        for tree in self._round:
-            if tree.by_usage:
-                tree.root.generation += 1
+    def _sample_usage(self, now_ns: int) -> None:
+        """Where histories were sampled anew, who is next may differ, and whom it would preempt."""
+        if self.history is not None and self.history.sample(now_ns):
+            for tree in self._round:
+                if tree.by_usage:
+                    tree.root.generation += 1
 
-    def why_unfit(self, info: WorkloadInfo) -> tuple[PendingReason, str] | None:
-        """Reasons that have nothing to do with quota."""
-        workload = info.workload
-        preemptor = self._yielding.preemptor_of(info.key)
-        if preemptor is not None:
-            message = f"Workload was preempted for {preemptor}, which is to start first"
-            return PendingReason.WAITING_FOR_PREEMPTOR, message
-        for check in workload.admission_checks:
-            if check.state in (CheckState.RETRY, CheckState.REJECTED):
-                return PendingReason.MISCONFIGURED, "The workload has failed admission checks"
-        for one in workload.pod_sets:
-            if one.over_limit is not None:
-                message = f"resources validation failed: {one.over_limit}"
-                return PendingReason.MISCONFIGURED, message
-        for limits in self._limit_ranges.get(workload.namespace, ()):
-            message = limits.violation(workload.pod_sets) or ""
-            if message:
-                return PendingReason.MISCONFIGURED, message
-        return None
-
-    def is_welcome(self, info: WorkloadInfo) -> bool:
-        """Whether its ClusterQueue serves its namespace."""
-        selector = self.cache.queues[info.cluster_queue].spec.namespace_selector
-        if selector is None:
-            return self.settings.missing_selector_admits_all
-        return selector.matches(self._namespaces.get(info.workload.namespace, {}))
-
-    def _put_back(self, cycle: Cycle, entry: Entry) -> bool:
-        """Whether it was set aside."""
+    def _requeue(self, cycle: Cycle, entry: Entry) -> bool:
+        """Whether it stays in line; False: it is inadmissible until something changes."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
         if entry.reason in HOPELESS and not entry.resumed:
             self._look_again_at_victims(self._yielding.let_pass(info.key))
-        if entry.put_off:
-            self._goes_on(cycle, queue, at_once=True)
-            return False
+        if entry.deferred:
+            self._note_look_again(cycle, queue, at_once=True)
+            return True
         if self.room is not None and entry.status is not Status.PREEMPTING:
-            self.room.let_go(info.key)
+            self.room.release(info.key)
             tree = self._tree_of(queue.name)
             tree.lacks_room |= entry.reason is PendingReason.WAITING_FOR_PLACEMENT
         if entry.status is Status.PREEMPTING:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)
-            return False
-        if entry.goes_on:
+            return True
+        if entry.has_pending_flavors:
             if entry.status is Status.SKIPPED and not self.settings.preserve_scan_progress:
                 info.last_assignment = BEGIN
-            self._goes_on(cycle, queue, at_once=True)
-            return False
+            self._note_look_again(cycle, queue, at_once=True)
+            return True
         if queue.strategy is QueueingStrategy.STRICT_FIFO or entry.requeue_at_once:
             if entry.resumed:  # its next pass begins with the first flavor again
-                self._goes_on(cycle, queue, at_once=False)
-            return False
+                self._note_look_again(cycle, queue, at_once=False)
+            return True
         info.memo = None  # it is looked at again only when something has changed
         if entry.shape_is_to_blame:
-            queue.set_shape_aside(info)
+            queue.mark_shape_inadmissible(info)
         else:
-            queue.set_aside(info)
-        return True
+            queue.mark_inadmissible(info)
+        return False
 
-    def _goes_on(self, cycle: Cycle, queue: PendingQueue, at_once: bool) -> None:
+    def _note_look_again(self, cycle: Cycle, queue: PendingQueue, at_once: bool) -> None:
         tree = self._tree_of(queue.name)
-        tree.goes_on = max(tree.goes_on, GoesOn.AT_ONCE if at_once else GoesOn.AT_LEISURE)
+        tree.look_again = max(
+            tree.look_again, LookAgain.AT_ONCE if at_once else LookAgain.AT_LEISURE
+        )
         cycle.result.more |= at_once
-
-
-def _longest_put_off_first(heads: list[WorkloadInfo]) -> list[WorkloadInfo]:
-    """So that everybody's room is searched some day; the order of judging decides nothing else."""
-    if not any(info.put_off for info in heads):
-        return heads
-    return sorted(heads, key=lambda info: info.put_off_since if info.put_off else NEVER_NS)
 
 
 def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:
@@ -515,9 +534,3 @@ def _new_line(
     for info in before.everyone() if before is not None else ():
         made.push(info, info.workload.requeue_state.requeue_at_ns or 0)
     return made
-
-
-def _unfit_entry(info: WorkloadInfo, cycle: Cycle, why: tuple[PendingReason, str]) -> Entry:
-    entry = cycle.unfit(info)
-    entry.misfit(*why, shape_is_to_blame=False)
-    return entry

@@ -6,18 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queuecontroller.engine.assignment import HOPELESS, Mode, PendingReason
 from queuecontroller.engine.lifecycle import SECOND_NS, execution_ends_ns
-from queuecontroller.engine.model import Workload
-from queuecontroller.engine.quota_tree import Fr
+from queuecontroller.engine.model.assignment import HOPELESS, Mode, PendingReason
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.model.objects import Workload
+from queuecontroller.engine.model.workload_info import WorkloadInfo
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.workload_info import WorkloadInfo
-
-from . import wording
-from .limits import LimitKind
-from .scratch import Scratch
-from .shortages import Candidate, Needs, Shortage, needs
-from .turns import Turn, turn_of
+from queuecontroller.explain import wording
+from queuecontroller.explain.limits import LimitKind
+from queuecontroller.explain.scratch import Scratch
+from queuecontroller.explain.shortages import Candidate, Needs, Shortage, needs
+from queuecontroller.explain.turns import Turn, turn_of
 
 _QUOTA: Final = frozenset({*HOPELESS, PendingReason.WAITING_FOR_QUOTA})
 
@@ -74,10 +73,10 @@ def _explain(
     ahead: int,
     turn: Turn | None,
 ) -> Explanation:
-    homeless = scheduler.homeless(workload.key)
-    if homeless is not None:
+    unqueued = scheduler.why_unqueued(workload.key)
+    if unqueued is not None:
         local = scheduler.local_queue(f"{workload.namespace}/{workload.queue_name}")
-        return _stuck(wording.homeless(workload, local))
+        return _stuck(wording.unqueued(workload, local))
     state = scheduler.cache.queues.get(cluster_queue)
     line = scheduler.pending.get(cluster_queue)
     info = line.get(workload.key) if line is not None else None
@@ -86,12 +85,12 @@ def _explain(
     inactive = scheduler.cache.why_inactive(cluster_queue)
     if inactive is not None:
         return _stuck(wording.inactive(state, inactive))
-    if not scheduler.is_welcome(info):
-        labels = scheduler.namespace_labels(workload.namespace)
-        return _stuck(wording.unwelcome(workload.namespace, state.spec, labels))
-    unfit = scheduler.why_unfit(info)
-    if unfit is not None:
-        return _stuck(f"this were mended: {unfit[1]}")
+    if not scheduler.validation.namespace_matches(state, info):
+        labels = scheduler.validation.namespace_labels(workload.namespace)
+        return _stuck(wording.namespace_mismatch(workload.namespace, state.spec, labels))
+    inadmissible = scheduler.validation.why_inadmissible(info)
+    if inadmissible is not None:
+        return _stuck(f"this were mended: {inadmissible[1]}")
     found = needs(state, info, scheduler.settings)
     if found.uncovered:
         return _stuck(wording.uncovered(cluster_queue, found.uncovered))

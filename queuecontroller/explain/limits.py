@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from queuecontroller.engine.quota_tree import Cell, Fr, QuotaNode
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.quota.tree import Cell, QuotaNode
 
 
 class LimitKind(StrEnum):

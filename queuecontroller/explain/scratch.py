@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from queuecontroller.engine.assignment import Assignment, PreemptionMode
-from queuecontroller.engine.cluster_queue import ClusterQueueState
 from queuecontroller.engine.flavors import FlavorAssigner
-from queuecontroller.engine.quota_tree import Fr, QuotaNode, Usage
-from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import BEGIN, WorkloadInfo
+from queuecontroller.engine.model.assignment import Assignment, PreemptionMode
+from queuecontroller.engine.model.flavor_resources import Fr, Usage
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import BEGIN, WorkloadInfo
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.engine.quota.tree import QuotaNode
 
 
 class _NobodyGoes:

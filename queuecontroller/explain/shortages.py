@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from queuecontroller.engine.assignment import Assignment, Mode
-from queuecontroller.engine.cluster_queue import ClusterQueueState, FlavorChoice, GroupChoices
 from queuecontroller.engine.flavors import grouped
-from queuecontroller.engine.quota_tree import Fr, QuotaNode
-from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import WorkloadInfo
-
-from .limits import Limit, limits
-from .scratch import Scratch
+from queuecontroller.engine.model.assignment import Assignment, Mode
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import WorkloadInfo
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState, FlavorChoice, GroupChoices
+from queuecontroller.engine.quota.tree import QuotaNode
+from queuecontroller.explain.limits import Limit, limits
+from queuecontroller.explain.scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from queuecontroller.engine.fair_pending import FairPendingQueue
-from queuecontroller.engine.pending import PendingQueue
-from queuecontroller.engine.usage_history import usage_of
+from queuecontroller.engine.pending.fair import FairPendingQueue
+from queuecontroller.engine.pending.fifo import PendingQueue
+from queuecontroller.engine.quota.usage_history import usage_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from queuecontroller.engine.cluster_queue import ClusterQueueState
-from queuecontroller.engine.model import ClusterQueue, LocalQueue, StopPolicy, Workload
-from queuecontroller.engine.quantities import format_amount
-from queuecontroller.engine.quota_tree import Fr
-from queuecontroller.engine.selectors import Requirement, holds
-from queuecontroller.engine.workload_info import WorkloadInfo
-
-from .limits import Limit, LimitKind
-from .shortages import Candidate, Needs, Shortage
-from .turns import Turn
+from queuecontroller.engine.model.flavor_resources import Fr
+from queuecontroller.engine.model.objects import ClusterQueue, LocalQueue, StopPolicy, Workload
+from queuecontroller.engine.model.quantities import format_amount
+from queuecontroller.engine.model.selectors import Requirement, holds
+from queuecontroller.engine.model.workload_info import WorkloadInfo
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.explain.limits import Limit, LimitKind
+from queuecontroller.explain.shortages import Candidate, Needs, Shortage
+from queuecontroller.explain.turns import Turn
 
 SHOWN: Final = 3
 """Names in a list before the rest is only counted."""
@@ -190,7 +189,7 @@ def kept(cohort: str) -> str:
     )
 
 
-def homeless(workload: Workload, local: LocalQueue | None) -> str:
+def unqueued(workload: Workload, local: LocalQueue | None) -> str:
     """What a workload that stands in no queue needs."""
     if workload.admission is not None:
         return f"there were a ClusterQueue {workload.admission.cluster_queue}"
@@ -221,7 +220,7 @@ def inactive(state: ClusterQueueState, why: str) -> str:
     return f"this were mended: {why}"
 
 
-def unwelcome(namespace: str, queue: ClusterQueue, labels: Mapping[str, str]) -> str:
+def namespace_mismatch(namespace: str, queue: ClusterQueue, labels: Mapping[str, str]) -> str:
     selector = queue.namespace_selector
     if selector is None:
         return (

@@ -5,9 +5,9 @@ says what is to be done; `start_patch` and `stop_patch` are how it is let run an
 cannot be read raises the reader's ManifestError, and nothing else.
 """
 
-from .creating import on_create
-from .infos import pod_set_infos
-from .pods import (
+from queuecontroller.jobs.creating import on_create, resizing
+from queuecontroller.jobs.infos import pod_set_infos
+from queuecontroller.jobs.pods import (
     DeletePod,
     PodAction,
     ReleasePod,
@@ -19,7 +19,7 @@ from .pods import (
     role_of,
     start_pod_patch,
 )
-from .reconcile import (
+from queuecontroller.jobs.reconcile import (
     Action,
     CreateWorkload,
     DeleteWorkload,
@@ -40,11 +40,11 @@ from .reconcile import (
     reconcile,
     reconcile_slices,
 )
-from .serving import join_group_patch, reconcile_set
-from .slots import runtime_of
-from .starting import PodSetInfo, is_suspended, start_patch, stop_patch
-from .state import Finished, finished, is_active, pods_ready, reclaimable
-from .table import (
+from queuecontroller.jobs.serving import join_group_patch, reconcile_set
+from queuecontroller.jobs.slots import runtime_of
+from queuecontroller.jobs.starting import PodSetInfo, is_suspended, start_patch, stop_patch
+from queuecontroller.jobs.state import Finished, finished, is_active, pods_ready, reclaimable
+from queuecontroller.jobs.table import (
     External,
     Framework,
     Holding,
@@ -54,7 +54,7 @@ from .table import (
     frameworks,
     queues_its_own,
 )
-from .workload import (
+from queuecontroller.jobs.workload import (
     PriorityClass,
     pod_sets,
     prebuilt_of,
@@ -116,6 +116,7 @@ __all__ = [
     "reconcile_pods",
     "reconcile_set",
     "reconcile_slices",
+    "resizing",
     "role_of",
     "runtime_of",
     "start_patch",

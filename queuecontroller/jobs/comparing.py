@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .patches import ABSENT, Document, at, same
+from queuecontroller.jobs.patches import ABSENT, Document, at, same
 
 
 def holds(workload: Document, condition: str) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queuecontroller.reader import MOST, Reader
-
-from . import names
-from .patches import ABSENT, Change, Document, Path, at, difference
-from .pods import ROLE_MAIN, group_of, role_hash
-from .reconcile import ALONE, Setting, effective_queue, is_elastic, is_managed
-from .table import Framework, Holding
-from .workload import queue_of
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import ABSENT, Change, Document, Path, at, difference
+from queuecontroller.jobs.pods import ROLE_MAIN, group_of, role_hash
+from queuecontroller.jobs.reconcile import ALONE, Setting, effective_queue, is_elastic, is_managed
+from queuecontroller.jobs.table import Framework, Holding
+from queuecontroller.jobs.workload import queue_of
+from queuecontroller.reader import MOST, Problem, Reader
 
 _LABELS: Final = ("metadata", "labels")
 _ANNOTATIONS: Final = ("metadata", "annotations")
@@ -45,6 +44,16 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
         case Holding.PODS:
             _pass_on(fw, change, queue)
     return difference(document, change.document)
+
+
+def resizing(old: Document, document: Document) -> list[Problem]:
+    """Of a queued StatefulSet, or of its Scale: it is one Workload, and of another size it is
+    another one, for which it has to be let go first."""
+    before, after = (at(one, ("spec", "replicas")) for one in (old, document))
+    if before == after or 0 in (before, after) or ABSENT in (before, after):
+        return []
+    what = f"a queued StatefulSet keeps its size: {before} replicas, not {after}"
+    return [Problem("spec.replicas", what, "scale it to 0 first, then to the new size")]
 
 
 def _hold_pod(change: Change) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import Document
+from queuecontroller.jobs.starting import PodSetInfo
 from queuecontroller.reader import LEAST, MOST, ManifestError, Reader
-
-from . import names
-from .patches import Document
-from .starting import PodSetInfo
 
 CLUSTER_QUEUE_LABEL: Final = "kueue.x-k8s.io/cluster-queue-name"
 LOCAL_QUEUE_LABEL: Final = "kueue.x-k8s.io/local-queue-name"

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from queuecontroller.reader import ManifestError, Reader, shown
-
-from . import names
-from .comparing import holds, is_list, pod_sets_of, reclaimable_of
-from .patches import ABSENT, TOO_DEEP, Document, at
-from .reconcile import (
+from queuecontroller.jobs import names
+from queuecontroller.jobs.comparing import holds, is_list, pod_sets_of, reclaimable_of
+from queuecontroller.jobs.patches import ABSENT, TOO_DEEP, Document, at
+from queuecontroller.jobs.reconcile import (
     ALONE,
     CreateWorkload,
     DeleteWorkload,
@@ -30,10 +28,11 @@ from .reconcile import (
     UpdateWorkload,
     effective_queue,
 )
-from .starting import PodSetInfo, is_suspended, start_patch
-from .state import FAILED, SUCCEEDED, Finished, finished
-from .table import Framework, framework_named
-from .workload import owner_reference, pod_sets, prebuilt_of, workload_of
+from queuecontroller.jobs.starting import PodSetInfo, is_suspended, start_patch
+from queuecontroller.jobs.state import FAILED, SUCCEEDED, Finished, finished
+from queuecontroller.jobs.table import Framework, framework_named
+from queuecontroller.jobs.workload import owner_reference, pod_sets, prebuilt_of, workload_of
+from queuecontroller.reader import ManifestError, Reader, shown
 
 ROLE_MAIN: Final = "main"
 MOST_PODS: Final = 10_000
@@ -255,7 +254,10 @@ class _Pods:
 
     @property
     def total(self) -> int:
-        return total_of(self.first) if self.group else 1
+        if not self.group:
+            return 1
+        told = self.around.group_total
+        return total_of(self.first) if told is None else told
 
     @property
     def serving(self) -> bool:

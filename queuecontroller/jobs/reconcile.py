@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from queuecontroller.reader import ManifestError, Problem, Reader
-
-from . import names
-from .comparing import (
+from queuecontroller.jobs import names
+from queuecontroller.jobs.comparing import (
     alike,
     counts_of,
     holds,
@@ -26,12 +24,12 @@ from .comparing import (
     reason_of,
     reclaimable_of,
 )
-from .patches import ABSENT, TOO_DEEP, Document, at, difference
-from .slots import Runtime
-from .starting import before_start, has_note, is_suspended, stop_patch
-from .state import Finished, finished, is_active, pods_ready, reclaimable
-from .table import Framework, Holding
-from .workload import (
+from queuecontroller.jobs.patches import ABSENT, TOO_DEEP, Document, at, difference
+from queuecontroller.jobs.slots import Runtime
+from queuecontroller.jobs.starting import before_start, has_note, is_suspended, stop_patch
+from queuecontroller.jobs.state import Finished, finished, is_active, pods_ready, reclaimable
+from queuecontroller.jobs.table import Framework, Holding
+from queuecontroller.jobs.workload import (
     PriorityClass,
     max_execution_s,
     owner_reference,
@@ -41,6 +39,7 @@ from .workload import (
     queue_of,
     workload_of,
 )
+from queuecontroller.reader import ManifestError, Problem, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +150,8 @@ class Setting:
     priority_of: Callable[[PriorityClass | None], int | None] = field(default=lambda named: None)
     labels_to_copy: Sequence[str] = ()
     longest_name: int = names.LONGEST_NAME
+    group_total: int | None = None
+    """Pods of a group whose owner has a size of its own; None: as its pods say."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from queuecontroller.reader import ManifestError, Reader
-
-from . import names
-from .patches import ABSENT, TOO_DEEP, Change, Document, Path, at, difference
-from .reconcile import (
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import ABSENT, TOO_DEEP, Change, Document, Path, at, difference
+from queuecontroller.jobs.reconcile import (
     ALONE,
     Action,
     CreateWorkload,
@@ -23,9 +21,10 @@ from .reconcile import (
     effective_queue,
     is_managed,
 )
-from .slots import Slot, template_slot
-from .table import Framework, framework_named
-from .workload import owner_reference, pod_set_of_slot, queue_of, workload_of
+from queuecontroller.jobs.slots import Slot, template_slot
+from queuecontroller.jobs.table import Framework, framework_named
+from queuecontroller.jobs.workload import owner_reference, pod_set_of_slot, queue_of, workload_of
+from queuecontroller.reader import ManifestError, Reader
 
 SET_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"

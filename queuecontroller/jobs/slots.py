@@ -13,12 +13,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from queuecontroller.names import LABEL
-from queuecontroller.reader import MOST, ManifestError, Reader, shown
-
-from . import names
-from .patches import Document, Path
-from .table import (
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import Document, Path
+from queuecontroller.jobs.table import (
     Components,
     Framework,
     OfRuntime,
@@ -30,6 +27,8 @@ from .table import (
     Roles,
     framework_for,
 )
+from queuecontroller.names import LABEL
+from queuecontroller.reader import MOST, ManifestError, Reader, shown
 
 MOST_POD_SETS: Final = 18
 """Of a Workload, as Kueue has it."""

@@ -15,12 +15,21 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import (
+    ABSENT,
+    Change,
+    Document,
+    Path,
+    at,
+    difference,
+    same,
+    text_of,
+    wrong,
+)
+from queuecontroller.jobs.slots import Runtime, Slot, slots
+from queuecontroller.jobs.table import Framework, Holding
 from queuecontroller.reader import ManifestError, Problem, shown
-
-from . import names
-from .patches import ABSENT, Change, Document, Path, at, difference, same, text_of, wrong
-from .slots import Runtime, Slot, slots
-from .table import Framework, Holding
 
 _NOTE: Final = ("metadata", "annotations", names.BEFORE_START)
 _LONGEST_NOTE: Final = 200_000

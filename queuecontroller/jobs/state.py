@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from .patches import ABSENT, Document, Path, at
-from .slots import Runtime, slots
-from .table import (
+from queuecontroller.jobs.patches import ABSENT, Document, Path, at
+from queuecontroller.jobs.slots import Runtime, slots
+from queuecontroller.jobs.table import (
     AllExecutors,
     AllJobs,
     AllPods,

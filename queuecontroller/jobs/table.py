@@ -14,9 +14,8 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from queuecontroller.jobs.patches import Path
 from queuecontroller.reader import ManifestError, Problem, shown
-
-from .patches import Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queuecontroller.jobs import names
+from queuecontroller.jobs.patches import Document, Path, at
+from queuecontroller.jobs.slots import Runtime, Slot, slots
+from queuecontroller.jobs.table import Framework
 from queuecontroller.reader import ManifestError, Reader, shown
-
-from . import names
-from .patches import Document, Path, at
-from .slots import Runtime, Slot, slots
-from .table import Framework
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 _COPIED: Final = ("kueue.x-k8s.io/admission-gated-by", names.ALLOWED_FLAVORS)

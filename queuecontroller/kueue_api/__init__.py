@@ -4,6 +4,6 @@ conversion between the versions.
 Pure: documents in, documents out. The manifest reader checks by the same table.
 """
 
-from .table import GROUP, KINDS
+from queuecontroller.kueue_api.table import GROUP, KINDS
 
 __all__ = ["GROUP", "KINDS"]

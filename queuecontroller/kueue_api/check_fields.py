@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .fields import (
+from queuecontroller.kueue_api.fields import (
     AGE,
     LABEL_KEY,
     NAME,
@@ -21,7 +21,7 @@ from .fields import (
     Whole,
     fields,
 )
-from .shared_fields import CONDITIONS, OBJECT_NAME, RESOURCE
+from queuecontroller.kueue_api.shared_fields import CONDITIONS, OBJECT_NAME, RESOURCE
 
 ADMISSION_CHECK: Final = Kind(
     "AdmissionCheck",

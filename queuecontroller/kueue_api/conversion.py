@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from .fields import OLD, Version
-from .slices import domains_of, slices_of
-from .table import GROUP, KINDS
-from .workload_fields import OLD_CLASS_SOURCES
+from queuecontroller.kueue_api.fields import OLD, Version
+from queuecontroller.kueue_api.slices import domains_of, slices_of
+from queuecontroller.kueue_api.table import GROUP, KINDS
+from queuecontroller.kueue_api.workload_fields import OLD_CLASS_SOURCES
 
 LARGEST_KEPT: Final = 16 << 10
 """Characters of the annotation; all of an object's may have 256 KiB together."""

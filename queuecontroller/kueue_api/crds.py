@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from .fields import (
+from queuecontroller.kueue_api.fields import (
     STORED,
     Amount,
     Column,
@@ -27,7 +27,7 @@ from .fields import (
     Version,
     Whole,
 )
-from .table import GROUP, KINDS
+from queuecontroller.kueue_api.table import GROUP, KINDS
 
 CONVERT_PATH: Final = "/convert"
 VALIDATE_PATH: Final = "/validate"
@@ -187,7 +187,8 @@ def _fields(fields: Fields, version: Version) -> Schema:
 
 def _field(field: Field, version: Version) -> Schema:
     made = {"description": field.text, **schema_of(field.type, version)}
-    if field.required and made.get("type") == "string" and "enum" not in made:
+    is_text = made.get("type") == "string" and "enum" not in made
+    if field.required and is_text and field.default != "":
         made["minLength"] = 1
     old = version is not STORED and field.old_default is not None
     default = field.old_default if old else field.default

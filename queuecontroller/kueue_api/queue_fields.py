@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.objects import (
     FungibilityPolicy,
     FungibilityPreference,
     PreemptionPolicy,
     QueueingStrategy,
 )
-
-from .fields import (
+from queuecontroller.kueue_api.fields import (
     LABEL_KEY,
     NEW,
     OLD,
@@ -29,7 +28,7 @@ from .fields import (
     choices,
     fields,
 )
-from .shared_fields import (
+from queuecontroller.kueue_api.shared_fields import (
     ADMISSION_SCOPE,
     CONDITIONS,
     FAIR_SHARING,

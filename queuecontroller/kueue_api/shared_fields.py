@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuecontroller.engine.model import AdmissionMode, StopPolicy
-
-from .fields import (
+from queuecontroller.engine.model.objects import AdmissionMode, StopPolicy
+from queuecontroller.kueue_api.fields import (
     LABEL_KEY,
     NAME,
     Amount,

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from .check_fields import (
+from queuecontroller.kueue_api.check_fields import (
     ADMISSION_CHECK,
     MULTIKUEUE_CLUSTER,
     MULTIKUEUE_CONFIG,
     PROVISIONING_REQUEST_CONFIG,
 )
-from .fields import Kind
-from .queue_fields import (
+from queuecontroller.kueue_api.fields import Kind
+from queuecontroller.kueue_api.queue_fields import (
     CLUSTER_QUEUE,
     COHORT,
     LOCAL_QUEUE,
@@ -21,7 +21,7 @@ from .queue_fields import (
     TOPOLOGY,
     WORKLOAD_PRIORITY_CLASS,
 )
-from .workload_fields import WORKLOAD
+from queuecontroller.kueue_api.workload_fields import WORKLOAD
 
 GROUP: Final = "kueue.x-k8s.io"
 

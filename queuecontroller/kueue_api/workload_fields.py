@@ -1,16 +1,15 @@
 """Workload: the pods that are let in together, and what has been decided about them.
 
 By far the most written kind: its schema is kept small and has no CEL, which the API server would
-run at every write (docs/decisions/0025-kueue-api.md).
+run at every write (docs/decisions/queue/0025-kueue-api.md).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from queuecontroller.engine.model import CheckState
-
-from .fields import (
+from queuecontroller.engine.model.objects import CheckState
+from queuecontroller.kueue_api.fields import (
     AGE,
     LABEL_KEY,
     NAME,
@@ -30,7 +29,7 @@ from .fields import (
     choices,
     fields,
 )
-from .shared_fields import CONDITIONS, OBJECT_NAME, STRING_MAP, TOLERATION
+from queuecontroller.kueue_api.shared_fields import CONDITIONS, OBJECT_NAME, STRING_MAP, TOLERATION
 
 MOST_POD_SETS: Final = 18
 MOST_CHECKS: Final = 8
@@ -279,7 +278,7 @@ _STATUS: Final = fields(
                     fields(
                         reason=Field("Why.", Text(longest=316), required=True),
                         underlyingCause=Field(
-                            "Why, more closely.", Text(longest=316), required=True
+                            "Why, more closely.", Text(longest=316), required=True, default=""
                         ),
                         count=Field("How often.", COUNT, required=True),
                     ),

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queuecontroller.engine.model import AdmissionMode, ClusterQueue, Cohort
-from queuecontroller.engine.quantities import format_amount
+from queuecontroller.engine.model.objects import AdmissionMode, ClusterQueue, Cohort
+from queuecontroller.engine.model.quantities import format_amount
 from queuecontroller.explain import explain
+from queuecontroller.lint.findings import Finding, Severity
 from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.manifests.jobs import REPLICATED, SUBMITTED
 from queuecontroller.manifests.sources import Source
 from queuecontroller.reader import Reader
 from queuecontroller.simulate.run import Player
-
-from .findings import Finding, Severity
 
 WORKLOAD_KINDS: Final = SUBMITTED | {"Workload"}
 GPU_COUNT: Final = "nvidia.com/gpu.count"

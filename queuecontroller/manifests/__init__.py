@@ -1,9 +1,7 @@
 """Reads Kueue's objects (v1alpha2, v1beta1, v1beta2) and Kubernetes' pods and jobs into the
 engine's model."""
 
-from queuecontroller.reader import ManifestError, Problem, Reader
-
-from .kueue import (
+from queuecontroller.manifests.kueue import (
     read_cluster_queue,
     read_cohort,
     read_flavor,
@@ -11,7 +9,8 @@ from .kueue import (
     read_local_queue,
     read_topology_levels,
 )
-from .workloads import read_workload
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.reader import ManifestError, Problem, Reader
 
 __all__ = [
     "ManifestError",

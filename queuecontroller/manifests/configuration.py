@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
-from queuecontroller.engine.settings import WEIGHT_UNIT, AdmissionFairSharing
-from queuecontroller.engine.transformations import Strategy, Transformation, Transformations
+from queuecontroller.engine.model.settings import WEIGHT_UNIT, AdmissionFairSharing
+from queuecontroller.engine.model.transformations import Strategy, Transformation, Transformations
+from queuecontroller.manifests.durations import parse_duration_ns
 from queuecontroller.reader import Reader, read, shown
-
-from .durations import parse_duration_ns
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""
@@ -18,15 +17,25 @@ MOST_WEIGHT: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
+class MinAdmitDurations:
+    """Kueue's `preemptionProtection`, as proposed there, in ns."""
+
+    reclaim_ns: int = 0
+    fair_sharing_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     transformations: Transformations = field(default_factory=Transformations)
     admission_fair_sharing: AdmissionFairSharing | None = None
     """None: off, whatever the admission scopes say."""
+    protection: MinAdmitDurations | None = None
+    """None: what the service's own settings say."""
 
 
 def read_configuration(value: object, path: str = "Configuration") -> Configuration:
-    """Only `resources` and `admissionFairSharing` are read; the rest configures Kueue's own
-    processes."""
+    """Only `resources`, `admissionFairSharing` and `preemptionProtection` are read; the rest
+    configures Kueue's own processes."""
     return read(_configuration, value, path)
 
 
@@ -39,8 +48,27 @@ def _configuration(reader: Reader) -> Configuration:
     sharing = None
     if reader.has("admissionFairSharing"):
         sharing = _admission_fair_sharing(reader.child("admissionFairSharing"))
+    protection = None
+    if reader.has("preemptionProtection"):
+        protection = _protection(reader.child("preemptionProtection"))
     reader.ignore(*reader.names())
-    return Configuration(Transformations(rules, prefixes), sharing)
+    return Configuration(Transformations(rules, prefixes), sharing, protection)
+
+
+def _protection(reader: Reader) -> MinAdmitDurations:
+    reclaim = reader.child("reclaimWithinCohort")
+    fair_sharing = reader.child("fairSharing")
+    found = MinAdmitDurations(_min_admit_ns(reclaim), _min_admit_ns(fair_sharing))
+    reader.done()
+    return found
+
+
+def _min_admit_ns(reader: Reader) -> int:
+    found = _duration_ns(reader, "minAdmitDuration", "0")
+    if found < 0:
+        reader.problem("minAdmitDuration", "must not be negative", "write 0 or more")
+    reader.done()
+    return max(0, found)
 
 
 def _admission_fair_sharing(reader: Reader) -> AdmissionFairSharing:

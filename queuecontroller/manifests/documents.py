@@ -11,25 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from queuecontroller.engine.limit_range import LimitRange
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.limit_range import LimitRange
+from queuecontroller.engine.model.objects import (
     ClusterQueue,
     Cohort,
     LocalQueue,
     ResourceFlavor,
     Workload,
 )
-from queuecontroller.engine.settings import AdmissionFairSharing
-from queuecontroller.engine.transformations import Transformations
+from queuecontroller.engine.model.settings import AdmissionFairSharing
+from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.kueue_api import GROUP
 from queuecontroller.kueue_api import KINDS as KUEUE_KINDS
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.reader import ManifestError, Problem, Reader
-
-from .checking import check_kind
-from .configuration import read_configuration
-from .jobs import SUBMITTED, Priorities, workloads_of
-from .kueue import (
+from queuecontroller.manifests.checking import check_kind
+from queuecontroller.manifests.configuration import read_configuration
+from queuecontroller.manifests.jobs import SUBMITTED, Priorities, workloads_of
+from queuecontroller.manifests.kueue import (
     read_cluster_queue,
     read_cohort,
     read_flavor,
@@ -37,9 +34,11 @@ from .kueue import (
     read_local_queue,
     read_topology_levels,
 )
-from .nodes import read_node
-from .sources import CLUSTER_WIDE, Source, sources_of
-from .workloads import read_workload
+from queuecontroller.manifests.nodes import read_node
+from queuecontroller.manifests.sources import CLUSTER_WIDE, Source, sources_of
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.reader import ManifestError, Problem, Reader
 
 KUEUE_VERSIONS: Final = frozenset({"v1alpha1", "v1alpha2", "v1beta1", "v1beta2"})
 """v1alpha1 is where Cohort and Topology began."""

@@ -36,11 +36,3 @@ def parse_duration_ns(text: str) -> int:
             f"{text[:_LONGEST_TEXT]!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)"
         )
     return sign * total
-
-
-def format_duration(duration_ns: int) -> str:
-    """The shortest notation in whole units: 168h, 5m, 90s."""
-    for unit in ("h", "m", "s", "ms", "us"):
-        if duration_ns % _UNIT_NS[unit] == 0:
-            return f"{duration_ns // _UNIT_NS[unit]}{unit}"
-    return f"{duration_ns}ns"

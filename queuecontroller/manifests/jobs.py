@@ -10,20 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuecontroller.engine.model import PodSet, Workload
-from queuecontroller.engine.transformations import Transformations
+from queuecontroller.engine.model.objects import PodSet, Workload
+from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.jobs.names import PRIORITY_CLASS, QUEUE_NAME
 from queuecontroller.jobs.patches import text_of
 from queuecontroller.jobs.slots import Slot, slots_in
 from queuecontroller.jobs.table import BY_KIND, Framework, Holding, OfRuntime
 from queuecontroller.jobs.workload import max_execution_s, pod_class_of
+from queuecontroller.manifests.pods import AS_GIVEN
+from queuecontroller.manifests.workloads import pod_set_of
 from queuecontroller.reader import ManifestError, Reader
 
-from .pods import AS_GIVEN
-from .workloads import pod_set_of
-
 MOST_COPIES: Final = 100_000
-"""Each replica is a workload of its own; so many in one line are measured (docs/queue.md)."""
+"""Each replica is a workload of its own; so many in one line are measured (docs/queue/queue.md)."""
 
 REPLICATED: Final = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 FRAMEWORKS: Final[Mapping[str, Framework]] = {

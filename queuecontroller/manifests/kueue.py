@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from queuecontroller.engine.limit_range import Bounds, LimitRange
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.limit_range import Bounds, LimitRange
+from queuecontroller.engine.model.objects import (
     DEFAULT_WEIGHT_MILLI,
     AdmissionCheckRule,
     AdmissionMode,
@@ -32,15 +32,14 @@ from queuecontroller.engine.model import (
     ResourceQuota,
     StopPolicy,
 )
-from queuecontroller.engine.selectors import LabelSelector, Requirement
-from queuecontroller.reader import Reader, read
-
-from .checking import read_kind
-from .pods import (
+from queuecontroller.engine.model.selectors import LabelSelector, Requirement
+from queuecontroller.manifests.checking import read_kind
+from queuecontroller.manifests.pods import (
     read_requirements,
     read_taints,
     read_tolerations,
 )
+from queuecontroller.reader import Reader, read
 
 _OLD_FUNGIBILITY: Final = MappingProxyType(
     {
@@ -132,7 +131,7 @@ def _quota(reader: Reader) -> ResourceQuota:
     )
 
 
-def _selector(spec: Reader, key: str) -> LabelSelector | None:
+def read_selector(spec: Reader, key: str) -> LabelSelector | None:
     if not spec.has(key):
         return None
     reader = spec.child(key)
@@ -189,7 +188,7 @@ def _cluster_queue(reader: Reader) -> ClusterQueue:
         queueing_strategy=spec.choice(
             "queueingStrategy", QueueingStrategy, QueueingStrategy.BEST_EFFORT_FIFO, {}
         ),
-        namespace_selector=_selector(spec, "namespaceSelector"),
+        namespace_selector=read_selector(spec, "namespaceSelector"),
         flavor_fungibility=_fungibility(spec),
         preemption=_preemption(spec),
         stop_policy=spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE, {}),

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from queuecontroller.manifests.pods import read_taints
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.mig import known_spans
 from queuecontroller.reader import ManifestError, Reader
-
-from .pods import read_taints
 
 GPUS: Final = "sluice.dev/gpus"
 COUNT: Final = "nvidia.com/gpu.count"

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from queuecontroller.engine.quantities import saturate
-from queuecontroller.engine.selectors import (
+from queuecontroller.engine.model.quantities import saturate
+from queuecontroller.engine.model.selectors import (
     NodeSelectorTerm,
     Requirement,
     Taint,
     Toleration,
 )
-from queuecontroller.engine.transformations import Transformations
+from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.reader import Reader
 
 

@@ -12,17 +12,16 @@ from typing import Any, Final
 
 from queuecontroller.jobs.names import ELASTIC
 from queuecontroller.kueue_api import GROUP, KINDS
-from queuecontroller.reader import ManifestError, Problem, shown
-
-from .checking import check_kind, problems_as_api
-from .kueue import (
+from queuecontroller.manifests.checking import check_kind, problems_as_api
+from queuecontroller.manifests.kueue import (
     read_cluster_queue,
     read_cohort,
     read_flavor,
     read_local_queue,
     read_topology_levels,
 )
-from .workloads import read_workload
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.reader import ManifestError, Problem, shown
 
 _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyType(
     {

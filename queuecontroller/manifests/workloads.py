@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.objects import (
     Admission,
     AdmissionCheckStatus,
     CheckState,
@@ -17,11 +17,9 @@ from queuecontroller.engine.model import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.engine.transformations import Transformations
-from queuecontroller.reader import Reader
-
-from .checking import read_kind
-from .pods import (
+from queuecontroller.engine.model.transformations import Transformations
+from queuecontroller.manifests.checking import read_kind
+from queuecontroller.manifests.pods import (
     AS_GIVEN,
     container_requests,
     over_limit,
@@ -29,6 +27,7 @@ from .pods import (
     read_node_affinity,
     read_tolerations,
 )
+from queuecontroller.reader import Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
@@ -118,6 +117,7 @@ def _check(reader: Reader) -> AdmissionCheckStatus:
         reader.required("name"),
         reader.choice("state", CheckState, CheckState.PENDING, {}),
         reader.text("message"),
+        reader.optional_whole("requeueAfterSeconds", least=0),
     )
 
 
@@ -140,6 +140,7 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
         priority_class=priority_class or spec.optional_text("priorityClassName"),
         active=spec.flag("active", True),
         max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds", least=1),
+        past_execution_s=status.whole("accumulatedPastExecutionTimeSeconds", least=0),
         preemption_gates=_closed_gates(spec, status),
         admission=_admission(status),
         conditions=tuple(_condition(one) for one in status.children("conditions")),

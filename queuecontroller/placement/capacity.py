@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from queuecontroller.engine.selectors import Taint
+from queuecontroller.engine.model.selectors import Taint
 from queuecontroller.placement.mig import Span, known_spans
 
 TAKES_WORK: Final = frozenset({"healthy", "suspect"})

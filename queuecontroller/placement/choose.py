@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from queuecontroller.engine.selectors import (
+from queuecontroller.engine.model.selectors import (
     NodeSelectorTerm,
     Toleration,
     holds,
@@ -169,7 +169,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
         for room in stock.nodes.values():
             _on_node(room, pod, domain, why)
     elif missing:
-        foreign = 0 if request.mig else stock.shelves.members_without(request.least_bytes)
+        foreign = 0 if request.mig else stock.index.members_without(request.least_bytes)
         if foreign:
             why.counts["no GPU is of a model it takes"] += foreign
         if missing > foreign:
@@ -203,8 +203,8 @@ def _for_want_of_room(stock: Stock, request: GpuRequest) -> str:
     have = "has" if request.count == 1 else "have"
     share = request.share_ppm if request.hard else 0
     least = request.memory_bytes or 1
-    if stock.shelves.most_bytes(request.count, 0, request.exclusive) < least:
-        if request.exclusive and stock.shelves.most_bytes(request.count, 0, False) >= least:
+    if stock.index.most_bytes(request.count, 0, request.exclusive) < least:
+        if request.exclusive and stock.index.most_bytes(request.count, 0, False) >= least:
             return f"no {what} without company"
         return f"no {what} {have} the memory free"
     return f"no {what} {have} {share // 10_000} % of the time free beside the memory"
@@ -228,7 +228,7 @@ def _on_node(
     room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None, why: _Why
 ) -> tuple[Share, ...] | None:
     request = pod.request
-    obstacle = unfit(room, pod, domain)
+    obstacle = why_infeasible(room, pod, domain)
     if obstacle is not None:
         why(obstacle)
         return None
@@ -242,7 +242,7 @@ def _on_node(
     return choose_gpus(room, request, why)
 
 
-def unfit(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
+def why_infeasible(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
     """Why the node will not do, whatever is free on it; None: it may."""
     capacity = room.capacity
     if domain is not None and room.name not in domain:

@@ -72,15 +72,6 @@ def of_stock(stock: Stock, request: GpuRequest) -> Fragmentation:
     return _sum(of_node(room, request) for room in stock.nodes.values())
 
 
-def of_requests(stock: Stock, typical: Sequence[tuple[GpuRequest, int]]) -> int:
-    """Over several typical requests with weights: the weighted mean, in parts per million of the
-    free memory."""
-    weight = sum(share for _, share in typical)
-    if weight <= 0:
-        return 0
-    return sum(of_stock(stock, request).ppm * share for request, share in typical) // weight
-
-
 class Gauge:
     """The fragmentation of a stock for the reference sizes, and for the MIG profiles it offers;
     only nodes that changed since the last time are looked at."""

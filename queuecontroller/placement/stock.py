@@ -1,7 +1,7 @@
 """What is free: the nodes' reports less what is held.
 
 Every change is a hold or its release, and releasing restores exactly what was there; a what-if is
-`without`, whose undo puts everything back. `shelves` keeps the nodes in order of room, so that a
+`without`, whose undo puts everything back. `index` keeps the nodes in order of room, so that a
 choice looks at few of them.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
 from queuecontroller.placement.mig import Span, most
-from queuecontroller.placement.shelves import NodeKeys, Pool, Shelves, level_of
+from queuecontroller.placement.node_index import NodeIndex, NodeKeys, Pool, level_of
 
 
 class Share(NamedTuple):
@@ -125,7 +125,7 @@ class Trial:
 @dataclass(slots=True)
 class Stock:
     nodes: dict[str, NodeRoom] = field(default_factory=dict)
-    shelves: Shelves = field(default_factory=Shelves)
+    index: NodeIndex = field(default_factory=NodeIndex)
     freed: int = 0
     """Grows when something may fit that did not."""
     changes: int = 0
@@ -163,7 +163,7 @@ class Stock:
         for key in self._of_node.get(name, ()):
             _take(room, self._held[key].shares, 1)
         room.summarise()
-        self.shelves.enter(room.pool, name, room.keys)
+        self.index.enter(room.pool, name, room.keys)
         if room.mig:
             self._with_mig[name] = room
         self._note(freed=True)
@@ -173,7 +173,7 @@ class Stock:
         room = self.nodes.pop(name, None)
         if room is None:
             return
-        self.shelves.leave(room.pool, name, room.keys)
+        self.index.leave(room.pool, name, room.keys)
         for uuid in room.gpus:
             if self._node_of.get(uuid) == name:
                 del self._node_of[uuid]
@@ -300,7 +300,7 @@ class Stock:
                 room.gpus[share.uuid].alone -= sign * share.alone
         before = room.keys
         room.summarise()
-        self.shelves.move(room.pool, node, before, room.keys)
+        self.index.move(room.pool, node, before, room.keys)
 
     def with_room(
         self,
@@ -312,7 +312,7 @@ class Stock:
     ) -> Iterator[NodeRoom]:
         """Nodes that may have so many GPUs with so much memory and time free each, in order of
         room; `least_bytes` says how much that is among such GPUs, None if none of them will do."""
-        for name in self.shelves.candidates(gpus, least_bytes, share_ppm, idle, emptiest_first):
+        for name in self.index.candidates(gpus, least_bytes, share_ppm, idle, emptiest_first):
             yield self.nodes[name]
 
     def with_mig(self) -> Collection[NodeRoom]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from queuecontroller.engine.model import ResourceGroup, ResourceQuota
+from queuecontroller.engine.model.objects import ResourceGroup, ResourceQuota
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity, NodeCapacity
 
 MIB: Final = 1 << 20

@@ -13,17 +13,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from queuecontroller.access import Act, Caller, check
-from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.workload_info import FINISHED
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.workload_info import FINISHED
 from queuecontroller.manifests.jobs import MOST_COPIES
 from queuecontroller.names import wrong_names
 from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import WorkloadRecord
-
-from .authority import as_said, checks_said, only_checks
-from .catalogue import OBJECT_KINDS, WORKLOAD_KINDS, Catalogue, Identity, identify
-from .submission import Refused, records_of
-from .workloads import Workloads
+from queuecontroller.service.objects.authority import as_said, checks_said, only_checks
+from queuecontroller.service.objects.catalogue import (
+    OBJECT_KINDS,
+    WORKLOAD_KINDS,
+    Catalogue,
+    Identity,
+    identify,
+)
+from queuecontroller.service.objects.submission import Refused, records_of
+from queuecontroller.service.workloads.workloads import Workloads
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 from queuecontroller.access import Caller
 from queuecontroller.access.identity import OPERATOR
 from queuecontroller.engine.lifecycle import PodsReadySettings
-from queuecontroller.engine.model import StopPolicy, WorkloadKey
+from queuecontroller.engine.model.objects import StopPolicy, WorkloadKey
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.names import LONGEST
 from queuecontroller.records import (
     Change,
@@ -28,16 +28,20 @@ from queuecontroller.records import (
     Snapshot,
     WorkloadRecord,
 )
-
-from .applying import Applying, Reading, Said, at_once
-from .authority import checks_said, only_checks
-from .catalogue import WORKLOAD_KINDS, Catalogue, Identity, with_stop_policy
-from .journal import Journal
-from .node_desk import NodeDesk
-from .nodes import SECOND_NS, Nodes
-from .room import NodesRoom
-from .submission import Refused, Submission, record_of
-from .workloads import Workloads
+from queuecontroller.service.applying import Applying, Reading, Said, at_once
+from queuecontroller.service.journal import Journal
+from queuecontroller.service.node_desk import NodeDesk
+from queuecontroller.service.nodes.nodes_room import NodesRoom
+from queuecontroller.service.nodes.sessions import SECOND_NS, Nodes
+from queuecontroller.service.objects.authority import checks_said, only_checks
+from queuecontroller.service.objects.catalogue import (
+    WORKLOAD_KINDS,
+    Catalogue,
+    Identity,
+    with_stop_policy,
+)
+from queuecontroller.service.objects.submission import Refused, Submission, record_of
+from queuecontroller.service.workloads.workloads import Workloads
 
 TERM_GAP: Final = 1000
 """How far a term jumps when somebody says that the database is an old copy: as many starts may be
@@ -66,6 +70,8 @@ class BookSettings:
     keep_finished_s: float = 86_400.0
     most_per_user: int = 10_000
     """Workloads of one user, finished ones too."""
+    preempted_rests_ns: int = 0
+    """Until a preempted workload is queued again."""
 
 
 class Book:
@@ -86,6 +92,7 @@ class Book:
             self.room,
             settings.pods_ready,
             settings.grace_s,
+            settings.preempted_rests_ns,
         )
         self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
@@ -176,6 +183,7 @@ class Book:
         """Lets changed objects take effect on those they concern: on who waits through the engine,
         here on who holds quota and may have to give it back."""
         self._share_admission(now_ns)
+        self._protect()
         self.engine.settle(now_ns)
         queues = {name for kind, _, name in changed if kind == "ClusterQueue"}
         doors = {f"{where}/{name}" for kind, where, name in changed if kind == "LocalQueue"}
@@ -187,6 +195,15 @@ class Book:
                 and (given.cluster_queue in queues or record.workload.local_queue in doors)
             ]
             self.workloads.look(concerned, now_ns)
+
+    def _protect(self) -> None:
+        """As the Configuration says it, where one says anything."""
+        wanted, said = self.settings.engine.protection, self.catalogue.configuration.protection
+        if said is not None:
+            wanted = replace(
+                wanted, reclaim_ns=said.reclaim_ns, fair_sharing_ns=said.fair_sharing_ns
+            )
+        self.engine.protect(wanted)
 
     def _share_admission(self, now_ns: int) -> None:
         history, wanted = self.engine.history, self.catalogue.configuration.admission_fair_sharing
@@ -397,10 +414,12 @@ class Book:
                 self._tokens.pop(self.workloads.records[key].token, None)
                 self.workloads.remove(key, "finished long ago", now_ns)
 
-    # -- invariants, for tests and for /readyz ----------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------
 
     def contradictions(self) -> list[str]:
-        """What must never be: quota given without a row, work without quota. Empty when sound."""
+        """What must never be: quota given without a row, work without quota. Empty when sound.
+        For tests, which ask after every step: it goes through all workloads, and a service that
+        found one could do no better than go on."""
         wrong = []
         for key, record in self.workloads.records.items():
             workload = record.workload

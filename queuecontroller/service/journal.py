@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.usage_history import UsageRecord
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.quota.usage_history import UsageRecord
 from queuecontroller.records import (
     Assignment,
     Change,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.workload_info import FINISHED
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.workload_info import FINISHED
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.plain import read_plain, write_plain
 from queuecontroller.records import (
@@ -21,10 +21,9 @@ from queuecontroller.records import (
     PodState,
     WorkloadRecord,
 )
-
-from .journal import Journal
-from .nodes import Held, Hello, Node, Nodes
-from .workloads import NODE_LOST, Workloads
+from queuecontroller.service.journal import Journal
+from queuecontroller.service.nodes.sessions import Held, Hello, Node, Nodes
+from queuecontroller.service.workloads.workloads import NODE_LOST, Workloads
 
 _LIVE: Final = {
     "running": PodState.RUNNING,

@@ -15,15 +15,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.records import Assignment, Change, ObjectId, Store, StoreLost
-
-from .book import Book
-from .figures import CYCLE_SECONDS, Histogram
-from .nodes import SECOND_NS, Superseded, Unproven
-from .status import Status, Views
-from .waiting_room import WaitingRoom
-from .writer import Writer
+from queuecontroller.service.book import Book
+from queuecontroller.service.figures import CYCLE_SECONDS, Histogram
+from queuecontroller.service.nodes.sessions import SECOND_NS, Superseded, Unproven
+from queuecontroller.service.status import Status, Views
+from queuecontroller.service.waiting_room import WaitingRoom
+from queuecontroller.service.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

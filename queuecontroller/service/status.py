@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queuecontroller.engine.assignment import HOPELESS
-from queuecontroller.engine.decay import FRACTION_BITS
-from queuecontroller.engine.fair_pending import FairPendingQueue
-from queuecontroller.engine.model import Workload, WorkloadKey
-from queuecontroller.engine.pending import PendingQueue
-from queuecontroller.engine.quantities import CPU, format_amount
-from queuecontroller.engine.shares import dominant_share
-from queuecontroller.engine.usage_history import usage_of
+from queuecontroller.engine.model.assignment import HOPELESS
+from queuecontroller.engine.model.objects import Workload, WorkloadKey
+from queuecontroller.engine.model.quantities import CPU, format_amount
+from queuecontroller.engine.pending.fair import FairPendingQueue
+from queuecontroller.engine.pending.fifo import PendingQueue
+from queuecontroller.engine.quota.decay import FRACTION_BITS
+from queuecontroller.engine.quota.shares import dominant_share
+from queuecontroller.engine.quota.usage_history import usage_of
 from queuecontroller.placement.capacity import GpuCapacity
 from queuecontroller.records import Assignment, GpuAsk, ObjectId, PodState, WorkloadRecord
-
-from .asks import describe
-from .book import Book
-from .conditions import phase
-from .nodes import SECOND_NS, Node
-from .submission import Refused
+from queuecontroller.service.book import Book
+from queuecontroller.service.nodes.sessions import SECOND_NS, Node
+from queuecontroller.service.objects.asks import describe
+from queuecontroller.service.objects.submission import Refused
+from queuecontroller.service.workloads.conditions import phase
 
 API: Final = "kueue.x-k8s.io/v1beta1"
 OURS: Final = "sluice.dev/v1"
@@ -80,10 +79,10 @@ class Views:
         if workload.admission is None and shown_phase in ("Pending", "Paused"):
             position = self.place(key, queue, now_ns, fresh)
             waiting_there = len(book.engine.pending.get(queue, ()))
-            homeless = book.engine.homeless(key) or book.engine.cache.why_inactive(queue)
-            reason = "Inadmissible" if homeless else waiting.reason if waiting else "Pending"
-            message = homeless or (waiting.message if waiting else "not looked at yet")
-            if homeless is None and reason not in HOPELESS:
+            unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
+            reason = "Inadmissible" if unqueued else waiting.reason if waiting else "Pending"
+            message = unqueued or (waiting.message if waiting else "not looked at yet")
+            if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)
         elif waiting is not None:
             reason, message = waiting.reason, waiting.message

@@ -11,10 +11,9 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from queuecontroller.engine.model import WorkloadKey
-
-from .status import Status, Views
-from .workloads import Workloads
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.service.status import Status, Views
+from queuecontroller.service.workloads.workloads import Workloads
 
 PLACES: Final = 100
 """Places renewed with each look; there is one a second, and one with every change."""

@@ -19,9 +19,8 @@ from time import perf_counter
 from typing import Final
 
 from queuecontroller.records import Change, ObjectId, Store, StoreLost
-
-from .book import Book
-from .figures import CYCLE_SECONDS, Histogram
+from queuecontroller.service.book import Book
+from queuecontroller.service.figures import CYCLE_SECONDS, Histogram
 
 Publish = Callable[[Change, set[ObjectId], set[str]], None]
 """Tells what was written, which objects changed, which nodes have decisions."""

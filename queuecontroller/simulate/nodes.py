@@ -11,8 +11,14 @@ from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.placement.stock import Stock
 from queuecontroller.reader import ManifestError
-
-from .trace import LONGEST_S, NS_PER_S, TraceError, object_of, seconds_of, text_of
+from queuecontroller.simulate.trace import (
+    LONGEST_S,
+    NS_PER_S,
+    TraceError,
+    object_of,
+    seconds_of,
+    text_of,
+)
 
 MOST_POINTS: Final = 200
 """Of a timeline; with more, every other one is dropped."""

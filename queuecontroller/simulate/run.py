@@ -9,19 +9,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from queuecontroller.engine.decisions import CycleResult
-from queuecontroller.engine.model import PodSet, Workload, WorkloadKey
-from queuecontroller.engine.quantities import format_amount
+from queuecontroller.engine.model.decisions import CycleResult
+from queuecontroller.engine.model.objects import PodSet, Workload, WorkloadKey
+from queuecontroller.engine.model.quantities import format_amount
+from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.settings import EngineSettings
 from queuecontroller.manifests.documents import Documents
 from queuecontroller.manifests.nodes import GPUS, MEMORY
 from queuecontroller.placement.stock import Share
 from queuecontroller.placement.totals import followed
-
-from .nodes import NodeNews, Timeline
-from .room import PlayedRoom
-from .trace import NS_PER_S, Arrival
+from queuecontroller.simulate.nodes import NodeNews, Timeline
+from queuecontroller.simulate.played_room import PlayedRoom
+from queuecontroller.simulate.trace import NS_PER_S, Arrival
 
 LONGEST_NS = 365 * 24 * 3600 * NS_PER_S
 """Nothing is played past a year."""
@@ -231,7 +230,7 @@ class Player:
         return found
 
     def _why_not(self, key: WorkloadKey) -> str:
-        found, queue = self.scheduler.homeless(key), self.scheduler.queue_of(key)
+        found, queue = self.scheduler.why_unqueued(key), self.scheduler.queue_of(key)
         if found is None and queue:
             found = self.scheduler.cache.why_inactive(queue)
         return found or self.reasons.get(key, "not looked at yet")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
-from queuecontroller.engine.model import LocalQueue
-from queuecontroller.engine.quantities import QuantityError, parse_amount
+from queuecontroller.engine.model.objects import LocalQueue
+from queuecontroller.engine.model.quantities import QuantityError, parse_amount
 
 NS_PER_S: Final = 1_000_000_000
 _FIELDS: Final = {"at_s", "queue", "requests", "count", "runs_s", "priority", "name"}

@@ -21,11 +21,10 @@ from pathlib import Path
 from time import process_time_ns
 
 from queuecontroller.collector import Collector
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.settings import EngineSettings
-
-from .baseline import BASELINE, Scenario, prepared, rank, workload_of
+from queuecontroller.testing.baseline import BASELINE, Scenario, prepared, rank, workload_of
 
 MOST_CYCLES = 50
 """After each end. With everybody different there are as many heads as workloads."""

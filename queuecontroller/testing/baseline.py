@@ -3,9 +3,9 @@
     python -m queuecontroller.testing.baseline [--large] [--fair] [--requeue-delay-s 1]
 
 Measured like the recorded run of Kueue's own engine: arrivals and run times pass in virtual time,
-only the time inside the engine counts, freed quota is collected for 1 s before those set aside are
-looked at again, and whoever is preempted stops at once. Decisions do not depend on the machine;
-the speed does. It is CPU time: the engine has one thread and waits for nothing, and what else the
+only the time inside the engine counts, freed quota is collected for 1 s before the inadmissible
+are requeued, and whoever is preempted stops at once. Decisions do not depend on the machine; the
+speed does. It is CPU time: the engine has one thread and waits for nothing, and what else the
 machine does at the moment is no part of deciding.
 """
 
@@ -21,8 +21,8 @@ from functools import partial
 from time import process_time_ns
 
 from queuecontroller.collector import Collector
-from queuecontroller.engine.decisions import CycleResult
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.decisions import CycleResult
+from queuecontroller.engine.model.objects import (
     ClusterQueue,
     ClusterQueuePreemption,
     FlavorQuotas,
@@ -35,9 +35,9 @@ from queuecontroller.engine.model import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.engine.model.selectors import LabelSelector
+from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.selectors import LabelSelector
-from queuecontroller.engine.settings import EngineSettings
 
 MS = 1_000_000
 

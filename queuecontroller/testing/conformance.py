@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from queuecontroller.manifests import ManifestError
-
-from .case import Case, Outcome, Verdict
-from .cycle_cases import run_cycle_case
-from .flavor_cases import run_flavor_case
-from .preemption_cases import run_preemption_case
+from queuecontroller.testing.case import Case, Outcome, Verdict
+from queuecontroller.testing.cycle_cases import run_cycle_case
+from queuecontroller.testing.flavor_cases import run_flavor_case
+from queuecontroller.testing.preemption_cases import run_preemption_case
 
 Runner = Callable[[Case], Outcome]
 

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from queuecontroller.engine.decisions import CycleResult
-from queuecontroller.engine.model import Admission, Condition, Workload
-from queuecontroller.engine.quantities import parse_amount
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.workload_info import (
+from queuecontroller.engine.model.decisions import CycleResult
+from queuecontroller.engine.model.objects import Admission, Condition, Workload
+from queuecontroller.engine.model.quantities import parse_amount
+from queuecontroller.engine.model.workload_info import (
     ADMITTED,
     EVICTED,
     PREEMPTED,
     QUOTA_RESERVED,
 )
+from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.manifests import (
     read_cluster_queue,
     read_cohort,
@@ -25,10 +25,9 @@ from queuecontroller.manifests import (
     read_topology_levels,
     read_workload,
 )
-
-from .case import Case, Comparison, Outcome, excluded
-from .flavor_cases import settings_of, values
-from .preemption_cases import NOW_NS
+from queuecontroller.testing.case import Case, Comparison, Outcome, excluded
+from queuecontroller.testing.flavor_cases import settings_of, values
+from queuecontroller.testing.preemption_cases import NOW_NS
 
 NAMESPACES: Mapping[str, Mapping[str, str]] = {
     "default": {},

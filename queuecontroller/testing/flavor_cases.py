@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queuecontroller.engine.assignment import Assignment, Mode, PreemptionMode
-from queuecontroller.engine.cache import Cache
-from queuecontroller.engine.cluster_queue import ClusterQueueState
 from queuecontroller.engine.flavors import FlavorAssigner, Price
-from queuecontroller.engine.quantities import parse_amount
-from queuecontroller.engine.quota_tree import FlavorResources, Fr
-from queuecontroller.engine.settings import EngineSettings
-from queuecontroller.engine.workload_info import PodSetRequests, WorkloadInfo
+from queuecontroller.engine.model.assignment import Assignment, Mode, PreemptionMode
+from queuecontroller.engine.model.flavor_resources import FlavorResources, Fr
+from queuecontroller.engine.model.quantities import parse_amount
+from queuecontroller.engine.model.settings import EngineSettings
+from queuecontroller.engine.model.workload_info import PodSetRequests, WorkloadInfo
+from queuecontroller.engine.quota.cache import Cache
+from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
 from queuecontroller.manifests import (
     read_cluster_queue,
     read_flavor,
     read_topology_levels,
     read_workload,
 )
-
-from .case import Case, Comparison, Outcome
+from queuecontroller.testing.case import Case, Comparison, Outcome
 
 _POSSIBILITIES: Mapping[str, PreemptionMode] = {
     "NoCandidates": PreemptionMode.NO_CANDIDATES,

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from queuecontroller.engine.assignment import (
+from queuecontroller.engine.model.assignment import (
     Assignment,
     FlavorAssignment,
     Mode,
     PodSetResult,
 )
-from queuecontroller.engine.cache import Cache
-from queuecontroller.engine.classic_preemption import classic_targets
-from queuecontroller.engine.fair_preemption import fair_targets
-from queuecontroller.engine.preemption import Preemptor, order_key
-from queuecontroller.engine.settings import EngineSettings, FairPreemptionStrategy
-from queuecontroller.engine.workload_info import Target, WorkloadInfo
+from queuecontroller.engine.model.settings import EngineSettings, FairPreemptionStrategy
+from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
+from queuecontroller.engine.preemption.classic import classic_targets
+from queuecontroller.engine.preemption.fair import fair_targets
+from queuecontroller.engine.preemption.search import Preemptor, order_key
+from queuecontroller.engine.quota.cache import Cache
 from queuecontroller.manifests import (
     read_cluster_queue,
     read_cohort,
     read_flavor,
     read_workload,
 )
-
-from .case import Case, Comparison, Outcome
-from .flavor_cases import settings_of, values
+from queuecontroller.testing.case import Case, Comparison, Outcome
+from queuecontroller.testing.flavor_cases import settings_of, values
 
 NOW_NS = 1_767_225_600_000_000_000
 """2026-01-01T00:00:00Z, the fixed clock of all recorded cases."""

@@ -31,12 +31,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from queuecontroller.engine.assignment import Mode
-from queuecontroller.engine.decisions import CycleResult, Preempted, QuotaReserved
-from queuecontroller.engine.model import FungibilityPreference, Workload, WorkloadKey
+from queuecontroller.engine.model.assignment import Mode
+from queuecontroller.engine.model.decisions import CycleResult, Preempted, QuotaReserved
+from queuecontroller.engine.model.objects import FungibilityPreference, Workload, WorkloadKey
+from queuecontroller.engine.model.settings import EngineSettings, FairPreemptionStrategy
+from queuecontroller.engine.model.workload_info import WorkloadInfo
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.settings import EngineSettings, FairPreemptionStrategy
-from queuecontroller.engine.workload_info import WorkloadInfo
 from queuecontroller.manifests import (
     ManifestError,
     read_cluster_queue,

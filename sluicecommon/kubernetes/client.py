@@ -37,7 +37,7 @@ class ApiClient:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raises NoAccess. `connections`: more than 16 writes in flight only add latency
-        (docs/decisions/0014-kubernetes-client.md)."""
+        (docs/decisions/queue/0014-kubernetes-client.md)."""
         if credentials.access.server_name and not _NAMES_SERVERS:
             raise NoAccess("tls-server-name needs aiohttp 3.9 or later")
         self._credentials = credentials

@@ -115,6 +115,11 @@ class Reflector(Generic[T]):
     def __len__(self) -> int:
         return len(self._versions)
 
+    @property
+    def version(self) -> int:
+        """Of the collection, as far as all of it has been told; 0: not known."""
+        return int(self._version) if self._version.isascii() and self._version.isdigit() else 0
+
     # --- what came of the request -------------------------------------------------------------
 
     def paused(self) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters import region_layout
-from tests.places import REPO
+from nodeagent.adapters.region import layout as region_layout
+from tests.kit.places import REPO
 
 HEADERS = ("proto/region.h", "proto/register.h")
 GOLDEN = REPO / "tests" / "golden"

@@ -8,23 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import (
-    ebpf,
-    hooks,
-    hostile,
-    kubelet,
-    placement,
-    queue,
-    room,
-    scrape,
-    service,
-    shares,
-    together,
-)
+from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
 from tests.bench.entries import Entry, table, write
-from tests.demo.__main__ import workplace
-from tests.node import running
-from tests.places import BUILD
+from tests.bench.queueing import hostile, placement, queue, room, service
+from tests.kit.node import running
+from tests.kit.places import BUILD
+from tests.kit.workplace import workplace
 
 PARTS = (
     "hooks",

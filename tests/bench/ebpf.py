@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_audit, ebpf_host
-from nodeagent.adapters.ebpf_kernel import Kernel, close_all
-from nodeagent.adapters.ebpf_loading import Programs, load
-from nodeagent.adapters.ebpf_watcher import Options
-from nodeagent.telemetry_ports import AuditWindow
+from nodeagent.adapters.ebpf import audit as ebpf_audit
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf.kernel import Kernel, close_all
+from nodeagent.adapters.ebpf.loaders.choose import Programs, load
+from nodeagent.adapters.ebpf.watcher import Options
+from nodeagent.ports.telemetry import AuditWindow
 from tests.bench.entries import Entry, entry
 from tests.ebpf.live import STAND_IN, live
-from tests.places import MESON
+from tests.kit.places import MESON
 
 PLACE = MESON / "tests"
 DRIVER = PLACE / "libprobe_driver.so"
@@ -40,9 +41,9 @@ AUDIT = Options(
 
 
 LOADS = {
-    "prebuilt": "import sys, pathlib; from nodeagent.adapters import ebpf_prebuilt as loader;"
+    "prebuilt": "import sys, pathlib; from nodeagent.adapters.ebpf.loaders import prebuilt as loader;"
     " loader.load(pathlib.Path(sys.argv[1]), None)",
-    "bcc": "from nodeagent.adapters import ebpf_bcc as loader; loader.load()",
+    "bcc": "from nodeagent.adapters.ebpf.loaders import bcc as loader; loader.load()",
 }
 PRINT_PEAK = (
     "lines = open('/proc/self/status').read().splitlines();"
@@ -62,7 +63,7 @@ class Slice:
 
 
 class Bench:
-    """tests/bench/probebench.c."""
+    """tests/bench/programs/probebench.c."""
 
     def __init__(self, mode: str, amount: str) -> None:
         self.process = subprocess.Popen(

@@ -7,8 +7,8 @@ import statistics
 from pathlib import Path
 
 from tests.bench.entries import Entry, entry
-from tests.node import Node
-from tests.places import MESON, SHIM, SIM
+from tests.kit.node import Node
+from tests.kit.places import MESON, SHIM, SIM
 
 HOOKBENCH = MESON / "tests" / "hookbench"
 

@@ -12,16 +12,16 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from nodeagent import native
-from nodeagent.adapters.device_plugin import PluginServer
-from nodeagent.adapters.kubelet_wire import KubeletWire
-from nodeagent.kubelet_ports import PreferenceAsk, SlotDevice
-from nodeagent.ports import ContainerAnswer
+from nodeagent.adapters.kubelet.device_plugin import PluginServer
+from nodeagent.adapters.kubelet.wire import KubeletWire
+from nodeagent.ports.containers import ContainerAnswer
+from nodeagent.ports.kubelet import PreferenceAsk, SlotDevice
 from nodeagent.testing.kubelet import Container, FakeKubelet, Pod
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.bench.entries import Entry, entry, quantile
-from tests.demo.__main__ import workplace
-from tests.node import Node, running, until
-from tests.places import SIM
+from tests.kit.node import Node, running, until
+from tests.kit.places import SIM
+from tests.kit.workplace import workplace
 
 RESOURCE = "nvidia.com/gpu"
 GPUS, SLOTS, MANY_SLOTS, GRANTS = 8, 100, 200, 80

@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from nodeagent import metrics as m
-from nodeagent.config import MetricsSettings
-from nodeagent.core.histogram import WAIT_BOUNDS_S, Histogram
-from nodeagent.ports import (
-    ContainerRef,
-    DeviceView,
-    GpuReading,
-    GpuView,
-    GrantView,
-    LoopView,
-    NodeView,
-    ProcessReading,
-    ProfileReading,
-)
-from nodeagent.shell.scrape import Scrape
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.core.metrics.histogram import WAIT_BOUNDS_S, Histogram
+from nodeagent.ports.gpus import GpuReading, ProcessReading, ProfileReading
+from nodeagent.ports.ledger import ContainerRef
+from nodeagent.ports.views import DeviceView, GpuView, GrantView, LoopView, NodeView
+from nodeagent.settings.daemon import MetricsSettings
+from nodeagent.shell.api.scrape import Scrape
 from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, Bytes, GrantId, SharePolicy
 from tests.bench.entries import Entry, entry, quantile

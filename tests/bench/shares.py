@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.bench.entries import Entry, entry
-from tests.node import Node
+from tests.kit.node import Node
 
 LIMITS_PERCENT = (10, 25, 50, 75, 90)
 KERNELS_NS = (100_000, 1_000_000, 10_000_000, 100_000_000)

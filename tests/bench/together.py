@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.bench.entries import Entry, entry
-from tests.node import Node, Tenant, soon_ns
+from tests.kit.node import Node, Tenant, soon_ns
 
 KERNEL_NS = "1000000"
 REPORT_S = 0.02

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from tests.clients import table
-from tests.node import Node, running
-from tests.places import REPO
+from tests.kit.node import Node, running
+from tests.kit.places import REPO
 
 
 @pytest.fixture(scope="session")
 def place() -> Path:
     """The virtual environment of the clients; the first time it is made, which takes minutes, with cargo there half an hour."""
     done = subprocess.run(
-        [REPO / "packaging" / "clients-tool.sh"], capture_output=True, text=True, timeout=3600
+        [REPO / "packaging" / "fetch" / "clients-tool.sh"],
+        capture_output=True,
+        text=True,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return Path(done.stdout.strip().splitlines()[-1])

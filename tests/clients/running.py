@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.clients.table import ROWS, Row
-from tests.measure import ahead
-from tests.node import Node
+from tests.kit.measure import ahead
+from tests.kit.node import Node
 
 MIB, GIB = 2**20, 2**30
 GRANT = ("--gpumem", "8Gi", "--cores", "40")

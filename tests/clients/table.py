@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.places import BUILD
+from tests.kit.places import BUILD
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from tests.clients.running import (
     without,
 )
 from tests.clients.table import ROWS, Row
-from tests.measure import shares
-from tests.node import Node, until
+from tests.kit.measure import shares
+from tests.kit.node import Node, until
+from tests.kit.pods import Kubelet
 from tests.peers.peer import SOURCES, build
-from tests.pods import Kubelet
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(5400)]  # the first makes the place
 
@@ -112,7 +112,7 @@ def screen(node: Node, where: str, command: Path, until: str) -> str:
     environment = node.environment() if where == GRANTED else node.on_the_driver()
     prefix: tuple[str | Path, ...] = ()
     if where == GRANTED:
-        from tests.places import SLUICE
+        from tests.kit.places import SLUICE
 
         prefix = (SLUICE, "run", "--name", "screen", *GRANT, "--")
     process = subprocess.Popen(

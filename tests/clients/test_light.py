@@ -23,9 +23,9 @@ from tests.clients.running import (
     without,
 )
 from tests.clients.table import ROWS, Row
-from tests.node import Node
+from tests.kit.node import Node
+from tests.kit.places import SIM
 from tests.peers.peer import SOURCES, build
-from tests.places import SIM
 
 
 def test_every_getter_of_nvidia_ml_py(node: Node) -> None:

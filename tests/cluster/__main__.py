@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.build import Unbuildable
-from tests.cluster.node import GPUS, Cluster, ClusterError
-from tests.places import BUILD
+from tests.cluster.machine.node import GPUS, Cluster, ClusterError
+from tests.cluster.programs.build import Unbuildable
+from tests.kit.places import BUILD
 
 
 def main(arguments: list[str]) -> int:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import cgroups, product
-from tests.cluster.build import Unbuildable, go
 from tests.cluster.figures import Figures
 from tests.cluster.lab import Lab
-from tests.cluster.node import Cluster
-from tests.node import NodeError, until
+from tests.cluster.machine import cgroups
+from tests.cluster.machine.node import Cluster
+from tests.cluster.programs import product
+from tests.cluster.programs.build import Unbuildable, go
+from tests.kit.node import NodeError, until
 
 ORDER = (
     "test_constants",

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.cluster import build, pki
 from tests.cluster.api import Api, ApiError
+from tests.cluster.programs import build, pki
 
 HOST = "127.0.0.1"
 READY_S = 120.0

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.places import BUILD
+from tests.kit.places import BUILD
 
 PATH = BUILD / "cluster.json"
 

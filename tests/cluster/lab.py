@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import manifests, product
+from tests.cluster import manifests
 from tests.cluster.api import path_of
+from tests.cluster.machine.node import Cluster
 from tests.cluster.manifests import NAMESPACE
-from tests.cluster.node import Cluster
-from tests.node import until
+from tests.cluster.programs import product
+from tests.kit.node import until
 
 RELEASE, SYSTEM = "sluice", "sluice-system"
 AGENT, QUEUE = f"{RELEASE}-agent", f"{RELEASE}-queue"

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.cluster import pins
-from tests.cluster.build import Unbuildable, once
-from tests.cluster.node import Cluster
+from tests.cluster.machine.node import Cluster
+from tests.cluster.programs import pins
+from tests.cluster.programs.build import Unbuildable, once
 
 PORT = 9090
 

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from queuecontroller.cluster import rights
+from queuecontroller.cluster.joining import rights
 from queuecontroller.kueue_api import GROUP
 from queuecontroller.kueue_api.crds import Webhook, definitions
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, free_ports
-from tests.node import until
+from tests.kit.node import until
+from tests.queue.kueue_api.serving import certify
 
 KUEUE = f"/apis/{GROUP}/v1beta2"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -74,13 +75,21 @@ def account(plane: ControlPlane, place: Path) -> Path:
 class Replica:
     """One process."""
 
-    def __init__(self, plane: ControlPlane, log: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, plane: ControlPlane, log: Path, settings: Sequence[str] = (), server: str = ""
+    ) -> None:
+        """`server`: where it finds the API server, if not at its own address."""
         self.plane = plane
         self.log = log
+        kubeconfig = account(plane, log.parent)
+        if server:
+            text = kubeconfig.read_text().replace(plane.url, server)
+            kubeconfig = log.with_suffix(".kubeconfig")
+            kubeconfig.write_text(text)
         (self.port,) = free_ports(1)
         every = (
             "kubernetes.mode=kubernetes",
-            f"kubernetes.kubeconfig={account(plane, log.parent)}",
+            f"kubernetes.kubeconfig={kubeconfig}",
             "kubernetes.namespace=sluice",
             f"kubernetes.leader_lease_s={LEASE_S:g}",
             *settings,
@@ -134,6 +143,49 @@ def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replic
     finally:
         if replica.process is not None:
             replica.end(signal.SIGKILL)
+
+
+@contextmanager
+def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]:
+    """With its webhooks, which the API server reaches by address. The definitions are as a user applies them: they know of no
+    authority."""
+    certify(place)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}}
+    text = json.dumps(
+        {"apiVersion": "v1", "kind": "List", "items": [*definitions(Webhook()), namespace]}
+    )
+    if not is_served(plane):
+        plane.kubectl("apply", "--server-side", "-f", "-", given=text)
+    until("Kueue's kinds are served", lambda: is_served(plane), 60)
+    (port,) = free_ports(1)
+    authority = next(one for one in place.glob("*.crt") if one.name != "server.crt")
+    with serving(
+        plane,
+        place,
+        f"kubernetes.webhooks_listen=127.0.0.1:{port}",
+        f"kubernetes.webhooks_url=https://127.0.0.1:{port}",
+        f"kubernetes.webhooks_certificate={place}/server.crt",
+        f"kubernetes.webhooks_key={place}/server.key",
+        f"kubernetes.webhooks_ca={authority}",
+        *settings,
+    ) as replica:
+        until("it decides", replica.leads, 60)
+        until("jobs are asked about", lambda: is_asked(plane), 60)
+        yield replica
+
+
+def is_asked(plane: ControlPlane) -> bool:
+    """The API server takes a moment to know of a webhook and of a converter."""
+    asked = job("try", "none", suspend=False)
+    held: Any = plane.api.call("POST", f"{JOBS}?dryRun=All", asked)
+    bare = {"apiVersion": "v1", "kind": "Pod", **asked["spec"]["template"]}
+    bare["metadata"] = asked["metadata"]
+    gated: Any = plane.api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", bare)
+    try:
+        plane.api.get(f"/apis/{GROUP}/v1beta1/resourceflavors")
+    except ApiError:
+        return False
+    return bool(held["spec"]["suspend"] or gated["spec"].get("schedulingGates"))
 
 
 def quota(name: str, cpu: int | str, **spec: Any) -> dict[str, Any]:

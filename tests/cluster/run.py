@@ -19,22 +19,14 @@ from typing import IO, Any
 
 import pytest
 
-from tests.cluster import build, images, pins, product, prometheus
-from tests.cluster.build import Unbuildable
-from tests.places import REPO
+from tests.cluster import prometheus
+from tests.cluster.programs import build, images, pins, product
+from tests.cluster.programs.build import Unbuildable
+from tests.kit.places import REPO
 
 HERE = REPO / "tests" / "cluster"
-WITHOUT_A_NODE = (
-    "test_constants",
-    "test_control_plane",
-    "test_job_frameworks",
-    "test_kueue_objects",
-    "test_queueing",
-    "test_queueing_killed",
-    "test_queueing_webhooks",
-    "test_tokens",
-)
-"""A new file is in the node's lane until it is named here."""
+WITHOUT_A_NODE = HERE / "without_a_node"
+"""All else is in the node's lane."""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,9 +38,9 @@ def main(arguments: list[str]) -> int:
             print(f"test-cluster: {what}: {error}", file=sys.stderr, flush=True)
         else:
             print(f"test-cluster: {what}: {time.monotonic() - begin_s:.0f} s", flush=True)
-    files = sorted(HERE.glob("test_*.py"))
-    beside = [str(one) for one in files if one.stem in WITHOUT_A_NODE]
-    here = [str(one) for one in files if one.stem not in WITHOUT_A_NODE]
+    files = sorted(HERE.rglob("test_*.py"))
+    beside = [str(one) for one in files if one.parent == WITHOUT_A_NODE]
+    here = [str(one) for one in files if one.parent != WITHOUT_A_NODE]
     lane = Beside([*beside, "-m", "cluster", *arguments])
     try:
         status = pytest.main([*here, "-m", "cluster", *arguments], [lane])

@@ -6,83 +6,29 @@ says was used, never by what Sluice says of itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 from tests.demo.queue import the_queue
-from tests.node import Node, running, soon_ns, until
-from tests.places import BUILD
+from tests.kit.driver_memory import used_bytes
+from tests.kit.node import Node, running, soon_ns, until
+from tests.kit.places import BUILD
+from tests.kit.report import Report, heading
+from tests.kit.workplace import workplace
 
 GIB = 2**30
 MS = "1000000"
-SHARE_TOLERANCE = 0.03
 QUOTA_BACK_S = 1.0
 CUDA_ERROR_OUT_OF_MEMORY = 2
-
-
-@dataclass
-class Report:
-    facts: dict[str, Any] = field(default_factory=lambda: {"shares": []})
-    rows: list[tuple[str, str, str, bool]] = field(default_factory=list)
-
-    def share(self, what: str, want: float, got: float) -> None:
-        self.facts["shares"].append({"name": what, "want_ratio": want, "got_ratio": round(got, 4)})
-        self.row(
-            what, f"{want:.0%} of the GPU's time", f"{got:.1%}", abs(want - got) <= SHARE_TOLERANCE
-        )
-
-    def row(self, what: str, want: str, got: str, held: bool) -> None:
-        self.rows.append((what, want, got, held))
-        print(f"  {'ok  ' if held else 'FAIL'} {what:<46} want {want:<26} got {got}", flush=True)
-
-    @property
-    def held(self) -> bool:
-        return all(row[3] for row in self.rows)
-
-
-def heading(text: str) -> None:
-    print(f"\n{text}", flush=True)
 
 
 def gpu(node: Node, index: int) -> str:
     uuid: str = next(g["uuid"] for g in node.info()["gpus"] if g["index"] == index)
     return uuid
-
-
-def used_bytes(node: Node, index: int) -> int:
-    """Memory in use on a GPU as the driver counts it, asked anew (not the daemon's cached reading)."""
-    return next(used for at, used in driver_memory(node) if at == index)
-
-
-def driver_memory(node: Node) -> list[tuple[int, int]]:
-    """(index, bytes that programs have) of every GPU, asked of NVML."""
-    program = (
-        "import pynvml as n\n"
-        "n.nvmlInit()\n"
-        "for i in range(n.nvmlDeviceGetCount()):\n"
-        "    gpu = n.nvmlDeviceGetHandleByIndex(i)\n"
-        "    print(i, n.nvmlDeviceGetMemoryInfo(gpu, version=n.nvmlMemory_v2).used)\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
-        text=True,
-        capture_output=True,
-        timeout=30,
-        env=node.environment(LD_LIBRARY_PATH=str(BUILD / "sim")),
-    ).stdout
-    return [(int(a), int(b)) for a, b in (line.split() for line in out.splitlines())]
 
 
 def side_by_side(node: Node, report: Report) -> None:
@@ -319,16 +265,6 @@ SCENES: list[Callable[[Node, Report], None]] = [
     quota_back,
     daemon_dies,
 ]
-
-
-@contextlib.contextmanager
-def workplace() -> Iterator[Path]:
-    """A short path: Unix sockets allow 107 bytes."""
-    path = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def main() -> int:

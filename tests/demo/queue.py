@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.node import Node, Tenant, running, until
-from tests.places import SLUICE, TENANT
-from tests.pond import Pond, serving
+from tests.kit.node import Node, Tenant, running, until
+from tests.kit.places import SLUICE, TENANT
+from tests.kit.pond import Pond, serving
 
 MS = "1000000"
 HALF = ("--gpumem", "20Gi", "--cores", "50")

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_host
-from nodeagent.adapters.cgroups import unified_root
-from nodeagent.adapters.ebpf import SILENT_S, ChildKernelWatch
-from nodeagent.adapters.ebpf_pins import BPFFS
-from nodeagent.adapters.ebpf_watcher import Options
-from nodeagent.telemetry_ports import KernelEvent, WatchState
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf.pins import BPFFS
+from nodeagent.adapters.ebpf.watch import SILENT_S, ChildKernelWatch
+from nodeagent.adapters.ebpf.watcher import Options
+from nodeagent.adapters.processes.cgroups import unified_root
+from nodeagent.ports.telemetry import KernelEvent, WatchState
 from nodeagent.units import NS_PER_S
-from tests.node import until
-from tests.places import MESON
+from tests.kit.node import until
+from tests.kit.places import MESON
 
 T = TypeVar("T")
 E = TypeVar("E")

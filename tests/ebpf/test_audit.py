@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import elf
-from nodeagent.adapters.ebpf_libraries import LAUNCHERS
-from nodeagent.telemetry_ports import AuditWindow, ForeignLibrary, ProbeAltered, ProcessLaunches
+from nodeagent.adapters.ebpf.libraries import LAUNCHERS
+from nodeagent.adapters.host import elf
+from nodeagent.ports.telemetry import AuditWindow, ForeignLibrary, ProbeAltered, ProcessLaunches
 from tests.ebpf.live import LOADERS, MEDDLER, OPTIONS, LiveWatch, live, needs_ebpf
-from tests.node import Node, running, until
-from tests.places import PRELOAD, REPO, SHIM, SIM, TENANT
+from tests.kit.node import Node, running, until
+from tests.kit.places import PRELOAD, REPO, SHIM, SIM, TENANT
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 DRIVER = SIM / "libcuda.so.1"
@@ -167,19 +167,19 @@ def test_a_restored_nop_of_our_own_probe_is_noticed(
 
 def test_every_door_of_the_interposer_is_a_launcher() -> None:
     """A door that is added must be audited, too."""
-    source = (REPO / "interpose" / "launch.c").read_text()
     doors = {
         line.split("(")[0].split()[-1]
-        for line in source.splitlines()
+        for source in ("compute/launch.c", "graph/graph.c")
+        for line in (REPO / "interpose" / source).read_text().splitlines()
         if line.startswith("CUresult cu") and "Launch" in line.split("(")[0]
     }
-    assert doors
+    assert {"cuLaunchKernel", "cuGraphLaunch"} <= doors
     assert doors <= set(LAUNCHERS)
     assert set(LAUNCHERS) <= elf.exports(SHIM / "libcuda.so.1")
 
 
 def test_ids_of_files_do_not_depend_on_their_names(tmp_path: Path) -> None:
-    from nodeagent.adapters.ebpf_libraries import Kind, Libraries, classify, file_id
+    from nodeagent.adapters.ebpf.libraries import Kind, Libraries, classify, file_id
 
     assert classify(DRIVER) is Kind.DRIVER
     assert classify(SHIM / "libcuda.so.1") is Kind.INTERPOSER

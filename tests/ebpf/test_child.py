@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.telemetry_ports import DeviceOpened, KernelWatchUnavailable, WatchState
+from nodeagent.ports.telemetry import DeviceOpened, KernelWatchUnavailable, WatchState
 from tests.ebpf.live import OPTIONS, LiveWatch, Opener, cgroup, needs_ebpf, relative
-from tests.node import until
+from tests.kit.node import until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.ebpf_pins import BPFFS
-from tests.cgroups import Container, answers, pods
-from tests.demo.__main__ import workplace
+from nodeagent.adapters.ebpf.pins import BPFFS
+from tests.ebpf.daemon import is_up
 from tests.ebpf.live import LOADERS, STAND_IN, Opener, needs_ebpf
-from tests.ebpf.test_in_the_daemon import is_up
-from tests.node import Node, until
+from tests.kit.cgroups import Container, answers, pods
+from tests.kit.node import Node, until
+from tests.kit.workplace import workplace
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 POD, OTHER = "1b4e28ba-2fa1-11d2-883f-0000000000b1", "1b4e28ba-2fa1-11d2-883f-0000000000b2"
@@ -69,7 +69,9 @@ def test_an_opener_without_an_allocation_is_refused_and_held_and_nobody_else(
             assert beside.open() == 0
             acts = [event["text"] for event in node.cli_json("events", "--kind", "act")]
             mine = [text.partition(":")[0] for text in acts if f"pid {opener.pid} " in text]
-            assert mine == ["deny_opens", "freeze"]
+            # What the open brought is taken back 10 s after it; a busy machine may be there already.
+            done = [act for act in mine if not act.startswith("undo")]
+            assert done == ["deny_opens", "freeze"]
         finally:
             for one in openers:
                 os.kill(one.pid, signal.SIGKILL)

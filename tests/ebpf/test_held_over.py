@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import ebpf_pins
-from nodeagent.adapters.ebpf_pins import BPFFS, pins_of
-from tests.cgroups import Container, pods
-from tests.demo.__main__ import workplace
+from nodeagent.adapters.ebpf import pins as ebpf_pins
+from nodeagent.adapters.ebpf.pins import BPFFS, pins_of
+from tests.ebpf.daemon import is_up
 from tests.ebpf.live import Opener, needs_ebpf
-from tests.ebpf.test_in_the_daemon import is_up
-from tests.integration.test_held_over import config, contained, looked, rows, set_policy, undone
-from tests.node import Node, until
-from tests.places import AT_REST, TENANT
+from tests.kit.cgroups import Container, pods
+from tests.kit.held import config, contained, looked, rows, set_policy, undone
+from tests.kit.node import Node, until
+from tests.kit.places import AT_REST, TENANT
+from tests.kit.workplace import workplace
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 POD = "1b4e28ba-2fa1-11d2-883f-0000000000c1"

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS, pid_namespace
+from nodeagent.adapters.ebpf.loaders.programs import MAPS, PROGRAMS, pid_namespace
 from tests.ebpf.live import LOADERS, needs_ebpf
 
 RELEASE = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
@@ -24,9 +24,9 @@ pytestmark = [
 ]
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 COMMANDS = {
-    "bcc": (sys.executable, "-m", "nodeagent.adapters.ebpf_bcc"),
+    "bcc": (sys.executable, "-m", "nodeagent.adapters.ebpf.loaders.bcc"),
     "prebuilt": (
-        *(sys.executable, "-m", "nodeagent.adapters.ebpf_prebuilt"),
+        *(sys.executable, "-m", "nodeagent.adapters.ebpf.loaders.prebuilt"),
         str(native.locate().bpf_object),
     ),
 }

@@ -14,26 +14,16 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters import ebpf_host
+from nodeagent.adapters.ebpf import host as ebpf_host
+from tests.ebpf.daemon import is_up, metric
 from tests.ebpf.live import LOADERS, STAND_IN, Opener, needs_ebpf
-from tests.node import Node, NodeError, running, until
-from tests.places import SLUICE
+from tests.kit.node import Node, NodeError, running, until
+from tests.kit.places import SLUICE
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 SLACK = 2.5
 """The promise is for a machine with room."""
 SETTINGS = f'[ebpf]\nenabled = "on"\ndevices = "{STAND_IN}"\naudit_interval_s = 2\n'
-
-
-def metric(node: Node, name: str, labels: str = "") -> float:
-    found = re.search(rf"^{name}{re.escape(labels)} (\S+)$", node.metrics(), re.MULTILINE)
-    if found is None:
-        raise NodeError(f"no {name}{labels}")
-    return float(found[1])
-
-
-def is_up(node: Node) -> bool:
-    return metric(node, "sluice_ebpf_up") == 1.0
 
 
 def child_of(node: Node) -> int:
@@ -45,7 +35,7 @@ def child_of(node: Node) -> int:
                 parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
             except OSError:
                 continue
-            if b"nodeagent.adapters.ebpf_child" in words and int(parent) == node.daemon.pid:
+            if b"nodeagent.adapters.ebpf.child" in words and int(parent) == node.daemon.pid:
                 return int(name)
     raise NodeError("the daemon has no eBPF child")
 

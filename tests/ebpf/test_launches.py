@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.telemetry_ports import LaunchCounts
+from nodeagent.ports.telemetry import LaunchCounts
 from tests.ebpf.live import LOADERS, OPTIONS, LiveWatch, live, needs_ebpf
-from tests.node import Node, Tenant, running, until
+from tests.kit.node import Node, Tenant, running, until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 MILLION = 1_000_000

@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters import (
-    ebpf_audit,
-    ebpf_bcc,
-    ebpf_headers,
-    ebpf_host,
-    ebpf_kernel,
-    ebpf_prebuilt,
-)
-from nodeagent.adapters import ebpf_records as rec
-from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS
-from nodeagent.config import device_numbers
-from tests.places import REPO
+from nodeagent.adapters.ebpf import audit as ebpf_audit
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf import kernel as ebpf_kernel
+from nodeagent.adapters.ebpf import records as rec
+from nodeagent.adapters.ebpf.loaders import bcc as ebpf_bcc
+from nodeagent.adapters.ebpf.loaders import headers as ebpf_headers
+from nodeagent.adapters.ebpf.loaders import prebuilt as ebpf_prebuilt
+from nodeagent.adapters.ebpf.loaders.programs import MAPS, PROGRAMS
+from nodeagent.settings.daemon import device_numbers
+from tests.kit.places import REPO
 
 SIZES = {
     "record": rec.RECORD.size,
@@ -211,5 +209,5 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(
     assert all(finding.level == "warning" for finding in found.values()), "grants work without"
     assert "install python3-b" in found["ebpf bcc"].remedy
     assert "install libbpf" in found["ebpf libbpf"].remedy
-    assert "docs/telemetry.md" in found["ebpf headers"].remedy
+    assert "docs/node/telemetry.md" in found["ebpf headers"].remedy
     assert all("sluice trace" in finding.remedy for finding in found.values())

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_host, ebpf_loading
-from nodeagent.adapters.ebpf_loading import LoadFailed, Programs
-from nodeagent.adapters.ebpf_prebuilt import OLD
-from nodeagent.adapters.ebpf_programs import MAPS, PROGRAMS
-from nodeagent.telemetry_ports import DeviceOpened, WatchState
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf.loaders import choose as ebpf_loading
+from nodeagent.adapters.ebpf.loaders.choose import LoadFailed, Programs
+from nodeagent.adapters.ebpf.loaders.prebuilt import OLD
+from nodeagent.adapters.ebpf.loaders.programs import MAPS, PROGRAMS
+from nodeagent.ports.telemetry import DeviceOpened, WatchState
 from tests.ebpf.live import LOADERS, OPTIONS, LiveWatch, Opener, live, needs_ebpf
-from tests.node import until
+from tests.kit.node import until
 
 BUILT = native.locate().bpf_object
 needs_both = pytest.mark.skipif(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import ebpf_host
-from nodeagent.telemetry_ports import DeviceOpened, ProcessExec, ProcessExit
+from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.ports.telemetry import DeviceOpened, ProcessExec, ProcessExit
 from tests.ebpf.live import (
     LOADERS,
     OPTIONS,
@@ -26,8 +26,8 @@ from tests.ebpf.live import (
     needs_ebpf,
     relative,
 )
-from tests.measure import within
-from tests.node import until
+from tests.kit.measure import within
+from tests.kit.node import until
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cgroups import Container, answers, pods
-from tests.demo.__main__ import workplace
+from tests.ebpf.daemon import is_up
 from tests.ebpf.live import Opener, needs_ebpf
-from tests.ebpf.test_in_the_daemon import is_up
-from tests.integration.test_held_over import contained, stopped
-from tests.node import Node, until
-from tests.places import AT_REST, REPO, SLUICE, TENANT
+from tests.kit.cgroups import Container, answers, pods
+from tests.kit.held import contained, stopped
+from tests.kit.node import Node, until
+from tests.kit.places import AT_REST, REPO, SLUICE, TENANT
+from tests.kit.workplace import workplace
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 POD = "1b4e28ba-2fa1-11d2-883f-0000000000d1"
@@ -28,7 +28,7 @@ PLACES = ("/run", "/var/lib")
 
 
 def prerm() -> str:
-    return _through_path((REPO / "packaging/debian/sluice-nodeagent.prerm").read_text())
+    return _through_path((REPO / "packaging/debian/nodeagent/prerm").read_text())
 
 
 def preun() -> str:

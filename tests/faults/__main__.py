@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.cases import CASES, Case
-from tests.places import BUILD, REPO
+from tests.faults.list.cases import CASES, Case
+from tests.kit.places import BUILD, REPO
 
 HERE = "tests/faults"
 OUT = BUILD / "faults.json"
@@ -47,13 +47,6 @@ class Recorder:
             if report.outcome == "failed":
                 self.failures[report.nodeid] = why(report)
 
-    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Where a test has a short form for every run and a long one for this, the long one is enough."""
-        long = {function_of(item) for item in items if is_long(item)}
-        short = [item for item in items if function_of(item) in long and not is_long(item)]
-        config.hook.pytest_deselected(items=short)
-        items[:] = [item for item in items if item not in short]
-
     def pytest_collectreport(self, report: Any) -> None:
         if report.outcome == "failed":
             self.failures[report.nodeid] = why(report)
@@ -61,17 +54,6 @@ class Recorder:
     def of(self, test: str) -> str:
         found = self.outcomes.get(f"tests/{test}", set())
         return next((one for one in self.WORST if one in found), "not run")
-
-
-def function_of(item: Any) -> str:
-    name: str = item.nodeid.partition("[")[0]
-    return name
-
-
-def is_long(item: Any) -> bool:
-    """By its parameters."""
-    spec = getattr(item, "callspec", None)
-    return spec is not None and any(mark.name == "faults" for mark in spec.marks)
 
 
 def why(report: Any) -> str:
@@ -197,20 +179,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--scale", type=float, default=1.0, help="of the kills")
+    parser.add_argument("--lanes", type=int, default=3, help="tests at once, see tests/lanes.py")
     options, more = parser.parse_known_args()
     began_s = time.monotonic()
     recorder = Recorder()
     kills = Kills(options.seed, options.scale)
     try:
-        return conclude(tests(recorder, more), recorder, kills, began_s)
+        return conclude(tests(recorder, options.lanes, more), recorder, kills, began_s)
     finally:
         kills.stop()
 
 
-def tests(recorder: Recorder, more: list[str]) -> int:
+def tests(recorder: Recorder, lanes: int, more: list[str]) -> int:
     named = sorted({f"tests/{t}" for case in CASES for t in case.tests if HERE not in f"tests/{t}"})
     wanted = "not packages and not full and not cluster"
-    return int(pytest.main(["-m", wanted, "-q", *more, HERE, *named], plugins=[recorder]))
+    options = ["-m", wanted, "-q", "-n", str(lanes), "-p", "tests.faults.long_forms"]
+    return int(pytest.main([*options, *more, HERE, *named], plugins=[recorder]))
 
 
 def conclude(status: int, recorder: Recorder, kills: Kills, began_s: float) -> int:

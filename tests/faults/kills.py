@@ -30,17 +30,18 @@ from typing import Any
 import psutil
 
 from nodeagent import native
-from nodeagent.adapters import ebpf_host
-from nodeagent.adapters.client import Client
-from nodeagent.adapters.wire import Wire
-from tests.demo.__main__ import driver_memory, workplace
+from nodeagent.adapters.api.client import Client
+from nodeagent.adapters.api.wire import Wire
+from nodeagent.adapters.ebpf import host as ebpf_host
 from tests.ebpf.live import STAND_IN
-from tests.node import Node, until
-from tests.places import AT_REST, SLUICE, TENANT
-from tests.pond import Pond
-from tests.queue.service.puppet import Puppet
-from tests.queue.service.puppet import until as eventually
+from tests.kit.driver_memory import driver_memory
+from tests.kit.node import Node, until
+from tests.kit.places import AT_REST, SLUICE, TENANT
+from tests.kit.pond import Pond
+from tests.kit.workplace import workplace
 from tests.queue.service.world import TEAMS
+from tests.queue.serving.puppet import Puppet
+from tests.queue.serving.puppet import until as eventually
 
 FULL = {"tenant": 1700, "daemon": 120, "nvml child": 80, "ebpf child": 30, "controller": 80}
 """2,010 in about ten minutes on two busy cores. What costs is the start of what was killed: 13 ms for a tenant, 2 s for
@@ -197,7 +198,7 @@ class NodeUnderFire:
             elif what == "daemon":
                 self.kill_daemon()
             else:
-                self.kill_child(what.replace(" ", "_"))
+                self.kill_child(what.replace(" ", "."))
             self.result.kills[what] += 1
             if what != "tenant" or number % 10 == 0:
                 self.look(driver_too=number % 100 == 0)

@@ -19,13 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cgroups import Container, pods
-from tests.demo.__main__ import workplace
+from tests.ebpf.daemon import is_up
 from tests.ebpf.live import STAND_IN, STAND_IN_PATH, needs_ebpf
-from tests.ebpf.test_in_the_daemon import is_up
 from tests.faults.programs import build
-from tests.node import Node, running, until
-from tests.places import AT_REST, SIM, SLUICE, TENANT
+from tests.kit.cgroups import Container, pods
+from tests.kit.node import Node, running, until
+from tests.kit.places import AT_REST, SIM, SLUICE, TENANT
+from tests.kit.workplace import workplace
 
 pytestmark = [
     pytest.mark.root,

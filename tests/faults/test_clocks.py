@@ -22,12 +22,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import measure
-from tests.demo.__main__ import workplace
 from tests.faults.programs import build
-from tests.node import Node, Tenant, running, until
-from tests.places import TENANT
-from tests.pond import Pond
+from tests.kit import measure
+from tests.kit.node import Node, Tenant, running, until
+from tests.kit.places import TENANT
+from tests.kit.pond import Pond
+from tests.kit.workplace import workplace
 from tests.queue.service.world import TEAMS
 
 HOUR_S, DECADE_S = 3600, 10 * 365 * 86_400

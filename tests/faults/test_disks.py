@@ -17,35 +17,18 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters.client import Unreachable
-from nodeagent.adapters.ledger_sqlite import SqliteLedger
-from nodeagent.adapters.sqlite_file import LedgerTooNew
-from nodeagent.ports import GrantAsk, Granted, LedgerLost, MemoryAsk, Refused
-from nodeagent.units import Bytes, Ppm, SharePolicy
-from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
+from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew
+from nodeagent.ports.ledger import LedgerLost
+from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
 from queuecontroller.records import StoreLost
-from tests.demo.__main__ import workplace
 from tests.faults.filesystems import ext4, fill, small_tmpfs
+from tests.faults.grants import attached, processes, refused, registered
 from tests.faults.programs import build
 from tests.faults.programs.writer import BOOT
-from tests.integration.harness import Daemon, Tenant, daemon, until
-from tests.places import REPO
-
-GRANT = ("--gpumem", "1Gi", "--cores", "1")
-ASK = GrantAsk(1, MemoryAsk(amount_bytes=Bytes(1 << 30)), Ppm(10_000), SharePolicy.HARD)
-
-
-def refused(node: Daemon) -> str:
-    """A grant is asked for, and released if it was given; why it was not, or nothing."""
-    try:
-        with node.client() as client:
-            for step in client.create_grant(ASK):
-                if isinstance(step, Granted):
-                    client.release_grant(step.view.grant)
-                    return ""
-        return "it had to wait"
-    except (Refused, Unreachable) as error:
-        return str(error) or type(error).__name__
+from tests.kit.daemon.harness import daemon, until
+from tests.kit.places import REPO
+from tests.kit.workplace import workplace
 
 
 @contextlib.contextmanager
@@ -58,16 +41,6 @@ def daemon_on(disk: Callable[[Path], contextlib.AbstractContextManager[Any]]) ->
         finally:
             if node.process is not None and node.process.poll() is None:
                 node.kill()
-
-
-def processes(node: Daemon, name: str) -> int:
-    return next((int(one.processes) for one in node.grants() if one.name == name), 0)
-
-
-def registered(node: Daemon, name: str) -> Tenant:
-    tenant = node.run(*GRANT, "--name", name)
-    assert tenant.do("register")["error"] == 0
-    return tenant
 
 
 @pytest.mark.faults
@@ -126,24 +99,6 @@ def test_d3_a_sync_that_fails_is_never_taken_for_one_that_did_not(error: str) ->
         assert processes(node, "before") == 1
         assert job.do("entry", 0)["generation"] % 2 == 1
         assert refused(node) == ""
-
-
-def attached(pid: int, calls: str, what: str) -> subprocess.Popen[bytes]:
-    """strace at a process and all its threads, which makes these calls fail; as soon as it does."""
-    tracer = subprocess.Popen(
-        [
-            *("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}"),
-            *("-e", f"inject={calls}:{what}", "-p", str(pid)),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-
-    def all_traced() -> bool:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return all("TracerPid:\t0" not in (task / "status").read_text() for task in tasks)
-
-    until("strace is there", all_traced)
-    return tracer
 
 
 @pytest.mark.faults
@@ -335,7 +290,7 @@ def test_d5_a_damaged_database_is_put_aside_or_refused_in_a_sentence(
 @pytest.mark.parametrize("out", ["full", "closed"])
 def test_d9_without_a_place_for_its_log_the_daemon_keeps_running(out: str) -> None:
     with daemon(start=False) as node:
-        words = [sys.executable, "-m", "tests.integration.fake_node", "--config", str(node.config)]
+        words = [sys.executable, "-m", "tests.kit.daemon.fake_node", "--config", str(node.config)]
         redirect = ">/dev/full 2>/dev/full" if out == "full" else ">&- 2>&-"
         node.process = subprocess.Popen(
             ["sh", "-c", f'exec "$@" {redirect}', "sh", *words],

@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from tests.demo.__main__ import workplace
-from tests.node import Node, running, until
+from tests.kit.node import Node, running, until
+from tests.kit.workplace import workplace
 
 ENDLESS = """
 import ctypes, sys, time

@@ -10,12 +10,11 @@ import types
 
 import pytest
 
-from nodeagent import __main__ as daemon_main
-from queuecontroller import serving
-from queuecontroller.adapters.metrics import MOST_NODES, MOST_QUEUES, render
-from queuecontroller.service.nodes import Hello
+from queuecontroller.adapters.web.metrics import MOST_NODES, MOST_QUEUES, render
+from queuecontroller.service.nodes.sessions import Hello
 from queuecontroller.service.shell import Shell
-from tests.integration.harness import daemon
+from sluicecommon.logs import LineFormat
+from tests.kit.daemon.harness import daemon
 from tests.queue.service.world import World
 
 EVIL = {
@@ -37,7 +36,7 @@ def harmless(text: str) -> bool:
 
 
 @evil
-@pytest.mark.parametrize("formatter", [daemon_main._Format, serving._Format])
+@pytest.mark.parametrize("formatter", [LineFormat])
 def test_h2_a_line_of_a_log_is_one_line_and_moves_no_cursor(
     formatter: type[logging.Formatter], name: str
 ) -> None:

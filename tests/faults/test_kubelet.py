@@ -14,9 +14,9 @@ import grpc
 import pytest
 
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from tests.kit.node import until
+from tests.kit.pods import pod_node
 from tests.kubelet.place import RESOURCE, Place, limits, with_place
-from tests.node import until
-from tests.pods import pod_node
 
 
 async def raw(place: Place, *requests: list[str]) -> list[bytes]:
@@ -40,13 +40,13 @@ async def test_e2_the_same_allocate_again_and_at_once_is_answered_the_same(place
     ]
     assert len({plain(place, answer) for answer in one_by_one + at_once}) == 1
     assert place.daemon is not None
-    assert len(place.daemon.keeper.book.grants) <= 1
+    assert len(place.daemon.keeper.live()) <= 1
     first = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
     assert place.cdi_of(await place.kubelet.start_container(pod.uid, "main")) == first
-    assert len(place.daemon.keeper.book.grants) == 1, "one grant, however often it was asked"
+    assert len(place.daemon.keeper.live()) == 1, "one grant, however often it was asked"
     total = sum(
         device.memory_bytes
-        for held in place.daemon.keeper.book.grants.values()
+        for held in place.daemon.keeper.live().values()
         for device in held.record.devices
     )
     assert total == 1024 << 20
@@ -54,7 +54,7 @@ async def test_e2_the_same_allocate_again_and_at_once_is_answered_the_same(place
     place.kubelet.end(pod.uid)
     for _ in range(3):
         await place.daemon.look()
-    assert place.daemon.keeper.book.grants == {}
+    assert place.daemon.keeper.live() == {}
 
 
 def plain(place: Place, answer: bytes) -> str:
@@ -142,7 +142,7 @@ def test_e7_odd_names_of_pods_lead_nowhere(field: str, odd: str, caplog: Any) ->
         assert outside(place.directory) == before
         assert place.daemon is not None
         assert place.daemon.errors == []
-        for held in place.daemon.keeper.book.grants.values():
+        for held in place.daemon.keeper.live().values():
             assert len(held.record.name) <= 512
         inside = [path for path in place.directory.rglob("*") if odd in path.name]
         assert inside == [], "a name of somebody's is no name of a file"

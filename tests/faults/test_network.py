@@ -17,23 +17,15 @@ from typing import Any
 import pytest
 
 from queuecontroller.access import Caller
-from tests.demo.__main__ import workplace
-from tests.node import Node, until
-from tests.pond import SLUICE_QUEUE, Pond
-from tests.queue.service.callers import Party, callers, message
-from tests.queue.service.certificates import Authority, Pair
-from tests.queue.service.puppet import Puppet
-from tests.queue.service.puppet import until as eventually
-from tests.queue.service.test_partition import (
-    CONTROLLER,
-    NODE,
-    Cable,
-    NodeInSpace,
-    _ip,
-    both,
-    cable,
-)
+from tests.kit.node import Node, until
+from tests.kit.pond import SLUICE_QUEUE, Pond
+from tests.kit.workplace import workplace
+from tests.queue.adapters.callers import Party, callers, message
+from tests.queue.adapters.certificates import Authority, Pair
 from tests.queue.service.world import TEAMS
+from tests.queue.serving.cable import CONTROLLER, NODE, Cable, NodeInSpace, _ip, both, cable
+from tests.queue.serving.puppet import Puppet
+from tests.queue.serving.puppet import until as eventually
 
 __all__ = ["both", "cable"]
 pytestmark = [pytest.mark.root, pytest.mark.faults]

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.client import Unreachable
-from nodeagent.ports import Refused
-from tests.faults.test_disks import attached, processes, refused, registered
-from tests.integration.harness import Daemon, daemon, until
+from nodeagent.adapters.api.client import Unreachable
+from nodeagent.ports.clients import Refused
+from tests.faults.grants import attached, processes, refused, registered
+from tests.kit.daemon.harness import Daemon, daemon, until
 
 DESCRIPTORS = (
     "openat,socket,accept4,accept,pidfd_open,dup,fcntl,pipe2,epoll_create1,eventfd2,memfd_create"
@@ -125,7 +125,7 @@ def start_in(node: Daemon, group: Path) -> bool:
                 *(
                     sys.executable,
                     "-m",
-                    "tests.integration.fake_node",
+                    "tests.kit.daemon.fake_node",
                     "--config",
                     str(node.config),
                 ),

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.fuzz import mutation, queue_readers, readers
-from tests.places import BUILD, REPO
+from tests.kit.places import BUILD, REPO
 
 HERE = REPO / "tests" / "fuzz"
 
@@ -32,11 +32,11 @@ class Native:
 
 TARGETS = {
     "hook": Native(2048),
-    "policy": Native(8 + 12_288 + 64, ("interpose/region.c",)),
-    "region": Native(13 * 64, ("interpose/region.c",)),
-    "registration": Native(1200, ("interpose/region.c",)),
+    "policy": Native(8 + 12_288 + 64, ("interpose/attach/region.c",)),
+    "region": Native(13 * 64, ("interpose/attach/region.c",)),
+    "registration": Native(1200, ("interpose/attach/region.c",)),
     "settings": Native(600),
-    "siblings": Native(2 + 40 * (8 + 8 * 24), ("interpose/fair.c",)),
+    "siblings": Native(2 + 40 * (8 + 8 * 24), ("interpose/compute/rules/fair.c",)),
 }
 FLAGS = ["-std=gnu11", "-g", "-O1", "-D_GNU_SOURCE", "-I", str(REPO)]
 

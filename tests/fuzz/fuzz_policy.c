@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/gate.h"
-#include "interpose/region.h"
+#include "interpose/compute/rules/gate.h"
+#include "interpose/attach/region.h"
 
 static void expect(int truth)
 {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/region.h"
+#include "interpose/attach/region.h"
 
 #define LIMIT (UINT64_C(64) << 30)
 

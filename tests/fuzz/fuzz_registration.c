@@ -20,9 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/clock.h"
-#include "interpose/oldglibc.h"
-#include "interpose/settings.h"
+#include "interpose/attach/clock.h"
+#include "interpose/attach/oldglibc.h"
+#include "interpose/attach/settings.h"
 #include "proto/register.h"
 
 #define FD 1000000 /* nobody's: what is not replaced here fails */
@@ -139,7 +139,7 @@ static int fuzz_close(int fd)
 #define recv fuzz_recv
 #define poll(fds, count, timeout_ms) fuzz_poll(fds, count, timeout_ms) /* and not struct pollfd's name */
 #define close fuzz_close
-#include "interpose/attach.c"
+#include "interpose/attach/attach.c"
 
 uint64_t clock_ns(void)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/settings.c"
+#include "interpose/attach/settings.c"
 
 #define NAME "SLUICE_GRANT_DIR="
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/fair.h"
+#include "interpose/compute/rules/fair.h"
 
 #define MOST 8
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
 Reader = Callable[[bytes], object]
 OURS = tuple(f"{REPO}/{package}/" for package in ("nodeagent", "queuecontroller", "sluicecommon"))

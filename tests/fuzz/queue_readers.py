@@ -8,13 +8,14 @@ from typing import Any, cast
 from queuecontroller import jobs
 from queuecontroller.access import Names, RoleLists
 from queuecontroller.access.lists import parse_checks
-from queuecontroller.adapters import kubernetes_reviews, users_api
-from queuecontroller.adapters.http import HttpServer
+from queuecontroller.adapters.api import users
+from queuecontroller.adapters.web import reviews
+from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.jobs.patches import merged
 from queuecontroller.manifests.nodes import read_node
 from queuecontroller.reader import ManifestError
-from queuecontroller.service.seals import Fence, Seals
-from queuecontroller.service.submission import Refused
+from queuecontroller.service.nodes.seals import Fence, Seals
+from queuecontroller.service.objects.submission import Refused
 from tests.fuzz.mutation import Target
 
 LISTS = RoleLists(
@@ -59,14 +60,14 @@ def http_head(data: bytes) -> object:
             return []
 
     server = HttpServer("", ("", 0), cast(Any, Shell()), None)
-    status, _kind, body = server.answer(data)
-    assert status[:3] in ("200", "404", "405")
-    return body
+    reply = server.reply(data)
+    assert reply.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
+    return reply
 
 
 def objects(data: bytes) -> object:
     """Of one Apply: a text may come as any that protobuf takes."""
-    reading = users_api._documents([data.decode("utf-8", "replace")])
+    reading = users._documents([data.decode("utf-8", "replace")])
     while True:
         try:
             next(reading)
@@ -222,7 +223,7 @@ def targets() -> list[Target]:
         ),
         Target(
             "place in a list",
-            lambda data: users_api._after(data.decode("utf-8", "replace")),
+            lambda data: users._after(data.decode("utf-8", "replace")),
             (Refused,),
             (b'["Workload","team-a","w"]',),
             "a user",
@@ -243,15 +244,15 @@ def targets() -> list[Target]:
         ),
         Target(
             "conversion review",
-            kubernetes_reviews.converted,
-            (kubernetes_reviews.BadReview,),
+            reviews.converted,
+            (reviews.BadReview,),
             (json.dumps(CONVERSION).encode(),),
             "users, by way of an API server",
         ),
         Target(
             "admission review",
-            kubernetes_reviews.judged,
-            (kubernetes_reviews.BadReview,),
+            reviews.judged,
+            (reviews.BadReview,),
             (json.dumps(ADMISSION).encode(),),
             "users, by way of an API server",
         ),

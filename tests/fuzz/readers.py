@@ -1,6 +1,6 @@
 """Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
 
-C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/test_reading_fuzz.py too.
+C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
 docs/security.md lists who reads what.
 """
 
@@ -13,36 +13,36 @@ import struct
 from pathlib import Path
 from typing import Any, cast
 
-from nodeagent import hami_pods, native
-from nodeagent.adapters import (
-    cdi_installed,
-    cgroups,
-    config_files,
-    container_toolkit,
-    ebpf_records,
-    elf,
-    kubelet_records,
-    metrics_http,
-    mounts,
-    nvml_wire,
-    region,
-    region_layout,
-    registration,
-    uevents,
-)
-from nodeagent.adapters.kubelet_wire import KubeletWire
-from nodeagent.adapters.sqlite_file import UNREADABLE
-from nodeagent.core import quantities
-from nodeagent.core.events import read_plain
-from nodeagent.core.pod_documents import read_pod
-from nodeagent.kubelet_ports import KubeletAway
-from nodeagent.ports import GrantRecord, NodeReading, ProcessHandle, RegisterAnswer
-from nodeagent.settings_fields import ConfigError
+from nodeagent import native
+from nodeagent.adapters.containers import cdi_installed
+from nodeagent.adapters.containers import toolkit as container_toolkit
+from nodeagent.adapters.ebpf import records as ebpf_records
+from nodeagent.adapters.host import config_files, elf, mounts
+from nodeagent.adapters.kubelet import records as kubelet_records
+from nodeagent.adapters.kubelet.wire import KubeletWire
+from nodeagent.adapters.ledger.sqlite_file import UNREADABLE
+from nodeagent.adapters.nvml import uevents
+from nodeagent.adapters.nvml import wire as nvml_wire
+from nodeagent.adapters.processes import cgroups
+from nodeagent.adapters.region import layout as region_layout
+from nodeagent.adapters.region import registration
+from nodeagent.adapters.region import store as region
+from nodeagent.adapters.web import metrics as metrics_http
+from nodeagent.core.grants import quantities
+from nodeagent.core.kubelet.pod_documents import read_pod
+from nodeagent.core.plain import read_plain
+from nodeagent.ports.gpus import NodeReading
+from nodeagent.ports.kubelet import KubeletAway
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.processes import ProcessHandle
+from nodeagent.ports.registration import RegisterAnswer
+from nodeagent.settings import hami_pods
 from nodeagent.testing.nvidia_cdi import installed_spec
 from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GrantId, SlotIndex
 from sluicecommon.kubernetes import credentials, decoding, reviews
 from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.settings import ConfigError
 from tests.fuzz import seeds
 from tests.fuzz.mutation import Reader, Target, through_a_file
 
@@ -149,7 +149,7 @@ def http_head(data: bytes) -> object:
         "", 0, cast(Any, None), lambda openmetrics: b"figures", lambda: 0.0, access
     )
     head = data.replace(b"/healthz", b"/").replace(b"/readyz", b"/")  # these need a node
-    reply = server._reply(head)
+    reply = server.reply(head)
     assert reply.startswith(b"HTTP/1.1 ")
     assert b"figures" not in reply or b"s3cret" in data
     return reply

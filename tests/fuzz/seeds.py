@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nodeagent.adapters import region_layout as c
+from nodeagent.adapters.region import layout as c
 from tests.interpose.regions import library
 
 HERE = Path(__file__).parent / "corpus"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz import seeds
 from tests.fuzz.__main__ import TARGETS
-from tests.places import MESON, REPO
+from tests.kit.places import MESON, REPO
 
 CORPUS = REPO / "tests" / "fuzz" / "corpus"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import elf
+from nodeagent.adapters.host import elf
 from tests.fuzz import mutation, queue_readers, readers
 from tests.fuzz.__main__ import TARGETS
-from tests.places import REPO
+from tests.kit.places import REPO
 
 NAMES = (
     *("cdi json", "cdi yaml", "kubelet checkpoint", "nvml child", "proc cgroup", "elf symbols"),

@@ -12,12 +12,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-from nodeagent.adapters.host import DRIVER, find_library
+from nodeagent.adapters.checks import DRIVER, find_library
 from tests.bench.hooks import HOOKBENCH
-from tests.demo.__main__ import Report, heading, workplace
 from tests.gpu import frameworks
-from tests.node import Node, running, soon_ns
-from tests.places import SHIM
+from tests.kit.node import Node, running, soon_ns
+from tests.kit.places import SHIM
+from tests.kit.report import Report, heading
+from tests.kit.workplace import workplace
 
 GIB = 2**30
 OUT_OF_MEMORY = 2

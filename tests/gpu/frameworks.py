@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.demo.__main__ import Report, heading
-from tests.node import Node, NodeError, Tenant
+from tests.kit.node import Node, NodeError, Tenant
+from tests.kit.report import Report, heading
 
 GIB = 2**30
 JOB = Path(__file__).with_name("torch_job.py")

@@ -1,0 +1,1 @@
+"""The product in one piece, by scene: real processes over the simulated driver."""

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.demo.__main__ import workplace
-from tests.node import running
+from tests.kit.node import running
+from tests.kit.workplace import workplace
 
 ASK = """
 import ctypes as c

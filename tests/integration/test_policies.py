@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.demo.__main__ import workplace
-from tests.measure import shares
-from tests.node import Node, Tenant, running, until
+from tests.kit.measure import shares
+from tests.kit.node import Node, Tenant, running, until
+from tests.kit.workplace import workplace
 
 ELASTIC = ("--gpumem", "4Gi", "--cores", "50", "--policy", "elastic")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cli.attempts import WAYS
-from nodeagent.cli.selftest import ANY, MATRIX, MOUNT, NEVER, Row, judge
-from tests.demo.__main__ import workplace
-from tests.node import Node, running
-from tests.places import REPO
+from nodeagent.cli.selftest.attempts import WAYS
+from nodeagent.cli.selftest.interposer import ANY, MATRIX, MOUNT, NEVER, Row, judge
+from tests.kit.node import Node, running
+from tests.kit.places import REPO
+from tests.kit.workplace import workplace
 
 GIB = 1 << 30
 

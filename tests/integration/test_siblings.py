@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.demo.__main__ import workplace
-from tests.node import Node, running, until
-from tests.places import TENANT
+from tests.kit.node import Node, running, until
+from tests.kit.places import TENANT
+from tests.kit.workplace import workplace
 
 MS = 1_000_000
 LAUNCH = 'i=0; for ns in $1; do "$2" --kernel-ns $ns $4 >"$3.$i" & i=$((i + 1)); done; wait'

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
 NEEDED = [
     "nodeagent/native/shim/libcuda.so.1",

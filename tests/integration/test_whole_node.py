@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.demo.__main__ import driver_memory, workplace
-from tests.measure import shares
-from tests.node import Node, running, until
-from tests.places import PRELOAD, REPO, SHIM, SIM, TENANT
+from tests.kit.driver_memory import driver_memory
+from tests.kit.measure import shares
+from tests.kit.node import Node, running, until
+from tests.kit.places import PRELOAD, REPO, SHIM, SIM, TENANT
+from tests.kit.workplace import workplace
 
 GIB = 2**30
 WAIT = ("--wait", "30")

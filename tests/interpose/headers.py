@@ -1,6 +1,6 @@
 """What the driver's own headers declare: every symbol, with the version cuGetProcAddress knows it by.
 
-The headers come from their packages on PyPI (packaging/driver-headers.sh) and are read as text:
+The headers come from their packages on PyPI (packaging/fetch/driver-headers.sh) and are read as text:
 `cuMemAlloc_v2` is declared by a macro that renames `cuMemAlloc`, the per-thread flavours by
 `__CUDA_API_PTSZ(...)`, and the versions are in the names of the typedefs. Run as a program it prints
 what the newest headers have and our lists have not, in the form of the lists.
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.interpose.symbols import Symbol, driver_symbols, listed
-from tests.places import REPO
+from tests.kit.places import REPO
 
 FOREIGN = {"cuWGLGetDevice"}
 """Windows only."""
@@ -28,7 +28,7 @@ class NoHeaders(Exception):
 def fetched(newest: bool = False) -> Path:
     environment = {**os.environ, **({"HEADERS": "newest"} if newest else {})}
     done = subprocess.run(
-        [REPO / "packaging" / "driver-headers.sh"],
+        [REPO / "packaging" / "fetch" / "driver-headers.sh"],
         capture_output=True,
         text=True,
         env=environment,
@@ -89,11 +89,11 @@ def nvml_api(place: Path) -> set[str]:
 
 def our_nvml() -> set[str]:
     lists = (("hooks.def", "HOOK"), ("hooks.def", "DRIVER_ONLY"), ("forward.def", "FORWARD"))
-    return {name for path, macro in lists for name in listed(f"nvml_shim/{path}", macro)}
+    return {name for path, macro in lists for name in listed(f"nvml/{path}", macro)}
 
 
 def news(place: Path) -> list[str]:
-    """Lines that cuda_symbols.txt and nvml_shim/forward.def lack."""
+    """Lines that cuda_symbols.txt and nvml/forward.def lack."""
     ours = driver_symbols()
     lines = [
         f"{one.name} {one.since} {one.base}"

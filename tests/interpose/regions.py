@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nodeagent.adapters import region_layout as c
-from tests import places
+from nodeagent.adapters.region import layout as c
+from tests.kit import places
 
 BUILD = Path(os.environ.get("SLUICE_TEST_BUILD", places.BUILD))
 """Where the shim and the region library are; another build (sanitizers, clang) may be named."""

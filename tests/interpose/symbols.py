@@ -1,11 +1,11 @@
-"""The lists of driver symbols, as the tests read them: interpose/{cuda_symbols.txt,hooks.def,forward.def}."""
+"""The lists of driver symbols, as the tests read them: interpose/driver/{cuda_symbols.txt,hooks.def,forward.def}."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
 INTERPOSE = REPO / "interpose"
 
@@ -37,7 +37,10 @@ class Hook:
 
 def driver_symbols() -> dict[str, Symbol]:
     """Every symbol of the driver API, the superseded ones included."""
-    rows = (line.split() for line in (INTERPOSE / "cuda_symbols.txt").read_text().splitlines())
+    rows = (
+        line.split()
+        for line in (INTERPOSE / "driver" / "cuda_symbols.txt").read_text().splitlines()
+    )
     return {name: Symbol(name, int(since), base) for name, since, base in rows}
 
 
@@ -51,7 +54,7 @@ class Unlisted:
 
 
 def unlisted() -> dict[str, Unlisted]:
-    lines = (INTERPOSE / "cuda_unlisted.txt").read_text().splitlines()
+    lines = (INTERPOSE / "driver" / "cuda_unlisted.txt").read_text().splitlines()
     rows = (line.split() for line in lines if not line.startswith("#"))
     return {name: Unlisted(kind == "function", where == "shim") for name, kind, where in rows}
 
@@ -64,7 +67,7 @@ def exported() -> set[str]:
 def hooks() -> dict[str, Hook]:
     found = re.findall(
         r"^HOOK\((\w+), \w+, (\w+), \(.*\), (\d+)\)$",
-        (INTERPOSE / "hooks.def").read_text(),
+        (INTERPOSE / "driver" / "hooks.def").read_text(),
         re.MULTILINE,
     )
     return {name: Hook(group, int(since)) for group, name, since in found}

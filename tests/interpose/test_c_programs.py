@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters import region_layout as c
+from nodeagent.adapters.region import layout as c
 from tests.interpose import regions
 from tests.interpose.regions import GIB, MIB, Region
 
@@ -123,6 +123,18 @@ def test_the_book_of_who_is_ahead_survives_siblings_that_lie_and_die(
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_clock_that_is_behind_follows_the_daemons(variant: str) -> None:
     run("clock_test", variant)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_charge_moves_to_another_slot_with_driver_calls_under_way(
+    tmp_path: Path, variant: str, seed: int
+) -> None:
+    """Keeps the reproducer of an allocation that was inside the driver while the slot changed: charged in the old
+    slot, in none of the tables yet, and so nowhere once it was there."""
+    region = Region(tmp_path / "grant", limits=(LIMIT,), flags=ENFORCE_BOTH)
+    out = run("move_test", variant, "100", str(seed), env=region.environment())
+    assert json.loads(out.strip().splitlines()[-1])["allocations"] > 100
 
 
 @pytest.mark.full

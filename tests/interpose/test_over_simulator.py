@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters import region_layout as c
+from nodeagent.adapters.region import layout as c
 from tests.interpose import regions
 from tests.interpose.regions import GIB, MIB, Region
 

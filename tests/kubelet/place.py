@@ -13,48 +13,36 @@ from typing import Any
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters.allocations_sqlite import SqliteAllocations
-from nodeagent.adapters.cgroups import CgroupPods
-from nodeagent.adapters.device_plugin import PluginServer
-from nodeagent.adapters.kubelet_records import KubeletFiles
-from nodeagent.adapters.kubelet_wire import KubeletWire, nonce_of
-from nodeagent.adapters.ledger_sqlite import SqliteLedger
-from nodeagent.adapters.pidfd import SystemProcesses
-from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
-from nodeagent.config import Settings
-from nodeagent.core import events as ev
-from nodeagent.core.kubelet_offers import OfferRules
-from nodeagent.core.pod_limits import DefaultLimits, ResourceNames
-from nodeagent.kubelet_ports import Allocation, LimitsSource
-from nodeagent.kubelet_serving import PluginServers
-from nodeagent.ports import ContainerAnswer, GivenFiles, GrantMounts, GrantRecord, NodeReading
-from nodeagent.shell.gpus import Gpus
-from nodeagent.shell.keeper import Keeper
-from nodeagent.shell.kubelet import DeskSettings, KubeletDesk
-from nodeagent.shell.limits import NodeDefaults, PodLimits
+from nodeagent.adapters.kubelet.allocations import SqliteAllocations
+from nodeagent.adapters.kubelet.device_plugin import PluginServer
+from nodeagent.adapters.kubelet.records import KubeletFiles
+from nodeagent.adapters.kubelet.wire import KubeletWire, nonce_of
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
+from nodeagent.adapters.processes.cgroups import CgroupPods
+from nodeagent.adapters.processes.pidfd import SystemProcesses
+from nodeagent.adapters.region.store import RegionLibrary, TmpfsRegions
+from nodeagent.assembly.kubelet import PluginServers
+from nodeagent.core.grants import events as ev
+from nodeagent.core.kubelet.offers import OfferRules
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.ports.containers import ContainerAnswer, GivenFiles, GrantMounts
+from nodeagent.ports.gpus import NodeReading
+from nodeagent.ports.kubelet import Allocation, LimitsSource
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.settings.daemon import Settings
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.kubelet.desk import DeskSettings, KubeletDesk
+from nodeagent.shell.kubelet.limits import NodeDefaults, PodLimits
 from nodeagent.shell.node import rules_of
 from nodeagent.testing.cdi import FakeCdi
 from nodeagent.testing.kubelet import FakeKubelet, Pod
 from nodeagent.testing.nvml import gpu_reading
-from nodeagent.units import NS_PER_S, Nanoseconds
+from tests.kit.clock import ManualClock
 
 RESOURCE = "nvidia.com/gpu"
 FILES = GivenFiles("/preload")
 BOOT = "11111111-2222-3333-4444-555555555555"
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now_ns = 10**12
-
-    def monotonic_ns(self) -> Nanoseconds:
-        return Nanoseconds(self.now_ns)
-
-    def unix_s(self) -> float:
-        return self.now_ns / NS_PER_S
-
-    def advance(self, seconds: float) -> None:
-        self.now_ns += int(seconds * NS_PER_S)
 
 
 class NoDoor:
@@ -102,9 +90,9 @@ class Daemon:
             self.ledger,
             TmpfsRegions(place.directory / "grants", place.library, BOOT, mounts=None),
             SystemProcesses(),
+            lambda registrar: NoDoor(),
             fatal=self.fatal,
         )
-        self.keeper.doorman = NoDoor()
         self.errors: list[BaseException] = []
         self.allocations = CrashingAllocations(place.directory / "allocations.sqlite")
         resources: set[str] = set()

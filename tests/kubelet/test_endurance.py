@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from tests.kit.places import REPO
 from tests.kubelet.place import RESOURCE, Place, limits, place, with_place
-from tests.places import REPO
 
 GPUS, SLOTS, MOST_PODS = 2, 20, 24
 

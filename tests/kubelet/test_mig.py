@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.core.kubelet_offers import mig_resource
-from nodeagent.ports import GpuReading, MigReading
+from nodeagent.core.kubelet.offers import mig_resource
+from nodeagent.ports.gpus import GpuReading, MigReading
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod
 from nodeagent.units import GIB, Bytes, GpuUuid, SharePolicy
 from tests.kubelet.place import RESOURCE, Daemon, Place, limits, with_place
@@ -57,7 +57,7 @@ async def test_mixed_offers_each_profile_beside_whole_cards(place: Place) -> Non
         used += cdi["gpus"]
     assert len(set(used)) == 2
     assert place.daemon is not None
-    for held in place.daemon.keeper.book.grants.values():
+    for held in place.daemon.keeper.live().values():
         (device,) = held.record.devices
         assert device.memory_bytes == 10 * GIB, "whole, whatever the pod asks for"
         assert held.record.policy is SharePolicy.EXCLUSIVE

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.core.kubelet_offers import OfferRules
-from nodeagent.shell.kubelet import DeskSettings
+from nodeagent.core.kubelet.offers import OfferRules
+from nodeagent.shell.kubelet.desk import DeskSettings
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB
 from tests.kubelet.place import RESOURCE, Crashed, Place, limits, with_place
@@ -30,7 +30,7 @@ async def test_a_pod_gets_what_it_asks_for(place: Place) -> None:
     pod = Pod("trainer", (Container("main", limits=limits(gpumem=8192, gpucores=30)),))
     cdi = await place.run(pod)
     assert place.daemon is not None
-    (held,) = place.daemon.keeper.book.grants.values()
+    (held,) = place.daemon.keeper.live().values()
     assert cdi["grant"] == held.record.grant
     assert cdi["pod_uid"] == pod.uid
     (device,) = held.record.devices
@@ -70,7 +70,7 @@ async def test_init_containers_share_the_grant_of_the_container_after_them(place
     main = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
     assert fetch["grant"] == main["grant"]
     assert place.daemon is not None
-    (held,) = place.daemon.keeper.book.grants.values()
+    (held,) = place.daemon.keeper.live().values()
     assert held.record.devices[0].memory_bytes == 4 * GIB
 
 
@@ -90,7 +90,7 @@ async def test_containers_side_by_side_have_grants_of_their_own(place: Place) ->
         grants.add(place.cdi_of(await place.kubelet.start_container(pod.uid, name))["grant"])
     assert len(grants) == 3
     assert place.daemon is not None
-    held = place.daemon.keeper.book.grants.values()
+    held = place.daemon.keeper.live().values()
     assert sorted(one.record.devices[0].memory_bytes // GIB for one in held) == [1, 2, 3]
 
 
@@ -129,12 +129,12 @@ async def test_released_only_when_the_records_and_the_cgroup_agree_twice(place: 
     place.kubelet.end(pod.uid)
     for _ in range(3):
         await daemon.look()
-    assert len(daemon.keeper.book.grants) == 1, "its cgroup is still there"
+    assert len(daemon.keeper.live()) == 1, "its cgroup is still there"
     (place.directory / "cgroup" / "systemd" / "kubepods" / f"pod{pod.uid}").rmdir()
     await daemon.look()
-    assert len(daemon.keeper.book.grants) == 1, "seen gone once"
+    assert len(daemon.keeper.live()) == 1, "seen gone once"
     await daemon.look()
-    assert daemon.keeper.book.grants == {}
+    assert daemon.keeper.live() == {}
     assert place.cdi.names() == []
     assert daemon.rows() == []
 
@@ -148,7 +148,7 @@ async def test_nothing_is_released_while_the_kubelet_is_away(place: Place) -> No
     await place.kubelet.stop()
     for _ in range(4):
         await daemon.look()
-    assert len(daemon.keeper.book.grants) == 1
+    assert len(daemon.keeper.live()) == 1
     assert "kubelet.sock" in daemon.desk.figures.away
     await place.kubelet.start()
 
@@ -178,12 +178,12 @@ async def test_a_gpu_is_taken_off_and_put_back_while_pods_run(place: Place) -> N
     daemon = place.daemon
     assert daemon is not None
     await place.run(Pod("trainer", (Container("main", limits=limits(gpumem=1024)),)))
-    grants = set(daemon.keeper.book.grants)
+    grants = set(daemon.keeper.live())
     hidden = frozenset(gpu.uuid for gpu in place.readings)
     rules = OfferRules("acme.io/other", 3, exclude_uuids=hidden)
     daemon.desk.configure(DeskSettings(rules, "spread"))
     await place.kubelet.until(lambda: not place.kubelet.endpoints[RESOURCE].devices)
-    assert set(daemon.keeper.book.grants) == grants, "what runs goes on"
+    assert set(daemon.keeper.live()) == grants, "what runs goes on"
     daemon.desk.configure(DeskSettings(OfferRules("acme.io/other", 3), "spread"))
     await place.kubelet.until(lambda: len(place.kubelet.endpoints[RESOURCE].devices) == 20)
 
@@ -237,7 +237,7 @@ async def test_a_damaged_checkpoint_is_no_knowledge(place: Place) -> None:
     place.kubelet.end(pod.uid)
     for _ in range(3):
         await daemon.look()
-    assert len(daemon.keeper.book.grants) == 1
+    assert len(daemon.keeper.live()) == 1
     with pytest.raises(StartError, match="not a checkpoint"):
         await place.kubelet.start_container(pod.uid, "main")
 
@@ -252,7 +252,7 @@ async def test_cdi_that_cannot_be_written_is_told_and_tried_again(place: Place) 
     place.cdi.fails = ""
     cdi = place.cdi_of(await place.kubelet.start_container(pod.uid, "main"))
     assert place.daemon is not None
-    assert [cdi["grant"]] == list(place.daemon.keeper.book.grants)
+    assert [cdi["grant"]] == list(place.daemon.keeper.live())
 
 
 @with_place()

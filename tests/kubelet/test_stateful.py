@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nodeagent import native
-from nodeagent.adapters.kubelet_wire import driver_of
-from nodeagent.kubelet_ports import (
+from nodeagent.adapters.kubelet.wire import driver_of
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.containers import ContainerAnswer
+from nodeagent.ports.kubelet import (
     AllocationState,
     ContainerLimits,
     ContainerRequests,
     NotYet,
     PodIdentity,
 )
-from nodeagent.ports import ContainerAnswer, GrantAsk, MemoryAsk
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from tests.kubelet.place import RESOURCE, Crashed, Place
@@ -242,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         daemon = self.place.daemon
         assert daemon is not None
         assert daemon.errors == []
-        grants = daemon.keeper.book.grants
+        grants = daemon.keeper.live()
         for (uid, container), grant in self.started.items():
             record = grants[grant].record  # type: ignore[index]
             assert record.container is not None
@@ -264,7 +265,7 @@ class Machine(RuleBasedStateMachine):
         owners: dict[str, str] = {}
         for device, uid in used:
             assert owners.setdefault(device, uid) == uid, f"{device} belongs to two pods"
-        loads = daemon.keeper.book.loads()
+        loads = daemon.keeper.loads()
         for gpu in daemon.gpus.capacities():
             load = loads.get(gpu.uuid)
             assert load is None or (
@@ -289,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         self.place.kubelet._write_checkpoint()
         for _ in range(3):
             await daemon.look()
-        left = daemon.keeper.book.grants
+        left = daemon.keeper.live()
         rows = [row for row in daemon.rows() if row.state is not AllocationState.RELEASED]
         names = self.place.cdi.names()
         drivers = set(self.place.cdi.drivers()) - {self.place.cdi.driver}

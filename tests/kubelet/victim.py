@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from nodeagent.adapters.clock import SystemClock
+from nodeagent.adapters.host.clock import SystemClock
 from tests.kubelet.place import Daemon, Place
 
 

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 
-from nodeagent.adapters.ebpf_kernel import load_libbpf
+from nodeagent.adapters.ebpf.kernel import load_libbpf
 
 
 def exists(kind: str, number: int) -> bool:

@@ -6,7 +6,7 @@ import functools
 import subprocess
 from pathlib import Path
 
-from tests.places import BUILD, REPO
+from tests.kit.places import BUILD, REPO
 
 NAMES = ("sluice-common", "sluice-nodeagent", "sluice-queue", "sluice-sim")
 VERSION = (REPO / "VERSION").read_text().strip()
@@ -23,7 +23,7 @@ def built(version: str = VERSION, variant: str = "") -> dict[str, Path]:
     """Builds it, by name of the package. `variant` builds it again, elsewhere."""
     where = BUILD / "test-packages" / (f"deb-{version}{variant}")
     subprocess.run(
-        [REPO / "packaging" / "deb.sh", where],
+        [REPO / "packaging" / "release" / "deb.sh", where],
         check=True,
         timeout=900,
         env={

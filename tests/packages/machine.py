@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nodeagent.adapters import ebpf_host
-from tests.places import BUILD, REPO
+from nodeagent.adapters.ebpf import host as ebpf_host
+from tests.kit.places import BUILD, REPO
 
 HOME = "/root/packages"
 """Where the packages lie, as downloaded."""
@@ -187,11 +187,16 @@ class Machine:
 def unpack(name: str) -> Path:
     """A fresh root; the archive it comes from is made once."""
     subprocess.run(
-        [REPO / "packaging" / "tools.sh", "systemd-nspawn=systemd-container"], check=True, cwd=REPO
+        [REPO / "packaging" / "fetch" / "tools.sh", "systemd-nspawn=systemd-container"],
+        check=True,
+        cwd=REPO,
     )
     archive = BUILD / "test-packages" / "machine.tar"
     subprocess.run(
-        [REPO / "packaging" / "root.sh", "machine", archive], check=True, timeout=1200, cwd=REPO
+        [REPO / "packaging" / "release" / "root.sh", "machine", archive],
+        check=True,
+        timeout=1200,
+        cwd=REPO,
     )
     root = BUILD / "test-packages" / name
     shutil.rmtree(root, ignore_errors=True)

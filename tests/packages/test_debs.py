@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.places import REPO
 from tests.packages.debs import NAMES, VERSION, built, contents, output
-from tests.places import REPO
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1800)]
 
@@ -140,7 +140,9 @@ def test_it_depends_on_what_it_imports(debs: dict[str, Path]) -> None:
 
 def test_lintian_finds_nothing(debs: dict[str, Path]) -> None:
     changes = next(debs["sluice-sim"].parent.glob("*.changes"))
-    subprocess.run([REPO / "packaging" / "tools.sh", "lintian=lintian"], check=True, cwd=REPO)
+    subprocess.run(
+        [REPO / "packaging" / "fetch" / "tools.sh", "lintian=lintian"], check=True, cwd=REPO
+    )
     found = subprocess.run(
         [
             "lintian",
@@ -168,11 +170,11 @@ def test_a_second_build_elsewhere_is_the_same_to_the_byte(debs: dict[str, Path])
 
 def test_the_bill_of_materials_names_every_package_with_its_hash(debs: dict[str, Path]) -> None:
     directory = debs["sluice-sim"].parent
-    bill = json.loads(output(sys.executable, REPO / "packaging" / "sbom.py", directory))
+    bill = json.loads(output(sys.executable, REPO / "packaging" / "release" / "sbom.py", directory))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     hashes = {one["name"]: one["hashes"][0]["content"] for one in bill["components"]}
     for name, deb in debs.items():
         assert hashes[name] == hashlib.sha256(deb.read_bytes()).hexdigest()
-    assert hashes["nvidia-ml-py"] in (REPO / "packaging" / "vendor.txt").read_text()
+    assert hashes["nvidia-ml-py"] in (REPO / "packaging" / "release" / "vendor.txt").read_text()
     refs = {one["bom-ref"] for one in bill["components"]} | {"sluice"}
     assert {ref for row in bill["dependencies"] for ref in [row["ref"], *row["dependsOn"]]} <= refs

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import config as node_config
-from nodeagent import metrics as node_metrics
+from nodeagent.core.metrics import catalogue as node_metrics
+from nodeagent.settings import daemon as node_config
 from queuecontroller import config as queue_config
 from queuecontroller import metrics as queue_metrics
-from tests.places import REPO
+from tests.kit.places import REPO
 
 DOCS = REPO / "docs"
 OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "proto/README.md")
@@ -38,11 +38,12 @@ SETTINGS = {
 }
 NO_SETTING = {
     "kubelet": {"nodes"},  # sections of their own
-    "queue": {"enabled", "admins", "users", "checks"},  # the chart's
+    "queue": {"enabled", "mode", "replicas", "admins", "users", "checks"},  # the chart's
     "tls": {"crt"},  # a file's ending
 }
+STRUCT = re.compile(r"\bstruct (sluice_\w+) {")
 OTHERS_TABLES = {"xid", "condition", "verdict"}
-"""Of docs/health.md: the table of XIDs is a file of its own."""
+"""Of docs/node/health.md: the table of XIDs is a file of its own."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 
@@ -99,7 +100,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @each_page
 def test_files_and_targets_it_names_are_there(page: Path) -> None:
-    roots = "nodeagent|queuecontroller|tests|packaging|proto|interpose|systemd|docs"
+    roots = "nodeagent|queuecontroller|sluicecommon|tests|packaging|proto|interpose|systemd|docs"
     named = re.findall(rf"(?<![\w/.-])((?:{roots})/[\w./*-]*\w)", page.read_text())
     assert [one for one in named if not list(REPO.glob(one))] == []
     makefile = (REPO / "Makefile").read_text()
@@ -160,6 +161,10 @@ def test_settings_it_names_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", [*PAGES, *SHIPPED], ids=lambda page: str(page.relative_to(REPO)))
 def test_metrics_it_names_are_in_a_catalogue(page: Path) -> None:
     known = {one.name for one in (*node_metrics.CATALOGUE, *queue_metrics.CATALOGUE)}
+    records = {
+        name for one in (REPO / "proto").glob("*.h") for name in STRUCT.findall(one.read_text())
+    }
+    settings = set().union(*SETTINGS.values())
     wrong = set()
     for name in re.findall(
         r"\b(?:sluice|kueue)_[a-z0-9_]*[a-z0-9]\b(?!\.[ch]\b|/)", page.read_text()
@@ -167,4 +172,6 @@ def test_metrics_it_names_are_in_a_catalogue(page: Path) -> None:
         base = re.sub(r"_(total|bucket|sum|count|info)$", "", name)
         if name not in known and base not in known:
             wrong.add(name)
-    assert wrong - {"sluice_launch_event"} == set(), "that one is a record of BPF's"
+    assert wrong - records - settings - {"sluice_launch_event"} == set(), (
+        "that one is a record of BPF's"
+    )

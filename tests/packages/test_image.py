@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kit.places import BUILD, REPO
 from tests.packages.debs import VERSION, built
 from tests.packages.machine import until
-from tests.places import BUILD, REPO
 
 pytestmark = [
     pytest.mark.packages,
@@ -37,7 +37,9 @@ ARCHIVE = BUILD / "debian" / "image-root.tar"
 @pytest.fixture(scope="module")
 def layout() -> Path:
     out = PACKAGES / "image-test"
-    subprocess.run([REPO / "packaging" / "root.sh", "image", ARCHIVE], check=True, timeout=1200)
+    subprocess.run(
+        [REPO / "packaging" / "release" / "root.sh", "image", ARCHIVE], check=True, timeout=1200
+    )
     pack(out)
     return out
 
@@ -45,7 +47,7 @@ def layout() -> Path:
 def pack(out: Path, **options: Any) -> None:
     debs = next(iter(built().values())).parent
     subprocess.run(
-        [sys.executable, REPO / "packaging" / "image.py", ARCHIVE, debs, out],
+        [sys.executable, REPO / "packaging" / "release" / "image.py", ARCHIVE, debs, out],
         check=True,
         timeout=1200,
         **options,
@@ -138,7 +140,7 @@ def test_a_second_image_is_the_same_to_the_byte(layout: Path, tmp_path: Path) ->
     out = tmp_path / "again" / "image"
     out.parent.mkdir()
     epoch = subprocess.run(
-        [REPO / "packaging" / "epoch.sh"], check=True, capture_output=True, text=True
+        [REPO / "packaging" / "release" / "epoch.sh"], check=True, capture_output=True, text=True
     ).stdout.strip()
     first = tmp_path / "first" / "image"
     first.parent.mkdir()
@@ -262,9 +264,9 @@ def answers(url: str, service: subprocess.Popen[str]) -> bool:
 
 def test_the_image_has_what_ebpf_needs_without_bcc(root: Path) -> None:
     code = (
-        "from nodeagent import native; from nodeagent.adapters import ebpf_kernel, ebpf_prebuilt;"
-        "file = native.locate().bpf_object; ebpf_kernel.load_libbpf();"
-        "print(file.is_file(), file.with_name(ebpf_prebuilt.OLD).is_file())"
+        "from nodeagent import native; from nodeagent.adapters.ebpf import kernel; from nodeagent.adapters.ebpf.loaders import prebuilt;"
+        "file = native.locate().bpf_object; kernel.load_libbpf();"
+        "print(file.is_file(), file.with_name(prebuilt.OLD).is_file())"
     )
     done = subprocess.run(
         ["chroot", root, "/usr/bin/python3", "-I", "-c", code],

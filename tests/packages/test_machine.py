@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters import ebpf_host
+from nodeagent.adapters.ebpf import host as ebpf_host
 from tests.ebpf.live import needs_ebpf
+from tests.kit.places import REPO
 from tests.packages.bpf import exists
 from tests.packages.debs import NEXT, VERSION, built
 from tests.packages.machine import Machine, machine, until
-from tests.places import REPO
 
 pytestmark = [
     pytest.mark.packages,
@@ -164,7 +164,7 @@ def watching(node: Machine) -> bool:
 
 def ebpf_child(node: Machine) -> int:
     return int(
-        node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf_child'").stdout
+        node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf[.]child'").stdout
     )  # not this line itself
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent import config as node_config
+from nodeagent.settings import daemon as node_config
 from queuecontroller import config as queue_config
 from tests.golden import check
-from tests.places import REPO
+from tests.kit.places import REPO
 
 
 def made(page: str, script: str = "reference.py") -> str:
     return subprocess.run(
-        [sys.executable, REPO / "packaging" / script, *([page] if page else [])],
+        [sys.executable, REPO / "packaging" / "generate" / script, *([page] if page else [])],
         check=True,
         capture_output=True,
         text=True,
@@ -80,7 +80,7 @@ def test_manual_pages_name_every_command_and_are_the_same_each_time(page: str) -
 
 def test_a_wrong_page_is_refused() -> None:
     answer = subprocess.run(
-        [sys.executable, REPO / "packaging" / "reference.py", "nonsense"],
+        [sys.executable, REPO / "packaging" / "generate" / "reference.py", "nonsense"],
         capture_output=True,
         text=True,
         check=False,

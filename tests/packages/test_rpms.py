@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.places import BUILD, REPO
 from tests.packages.debs import NAMES, NEXT, VERSION, built, contents, output
 from tests.packages.machine import unpack
-from tests.places import BUILD, REPO
 
 pytestmark = [
     pytest.mark.packages,
@@ -28,7 +28,7 @@ pytestmark = [
 def rpms(version: str = VERSION, variant: str = "") -> dict[str, Path]:
     where = BUILD / "test-packages" / f"rpm-{version}{variant}"
     subprocess.run(
-        [REPO / "packaging" / "rpm.sh", where],
+        [REPO / "packaging" / "release" / "rpm.sh", where],
         check=True,
         timeout=900,
         env={

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.ebpf_pins import BPFFS, pins_of
-from tests.places import REPO
+from nodeagent.adapters.ebpf.pins import BPFFS, pins_of
+from tests.kit.places import REPO
 
 UNITS = REPO / "systemd"
 SERVICES = ["sluice.service", "sluice-queue.service"]

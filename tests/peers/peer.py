@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.places import BUILD, REPO
+from tests.kit.places import BUILD, REPO
 
 SOURCES = REPO / "tests" / "peers"
 REQUIRED = bool(os.environ.get("SLUICE_PEERS_REQUIRED"))

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from nodeagent.adapters.cdi_files import CdiFiles
-from nodeagent.core import cdi
+from nodeagent.adapters.containers.cdi_files import CdiFiles
+from nodeagent.core.kubelet import cdi
 from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from nodeagent.units import GpuUuid
-from tests.cdi import CUDA, FILES, GPU_A, GPU_B, LIBRARIES, NONCE, grant
-from tests.node import until
+from tests.kit.cdi import CUDA, FILES, GPU_A, GPU_B, LIBRARIES, NONCE, grant
+from tests.kit.node import until
 from tests.peers.peer import Peer, build
 
 pytestmark = pytest.mark.peers

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from nodeagent.adapters.device_plugin import KUBELET_SOCKET
-from nodeagent.adapters.kubelet_records import CHECKPOINT, PODS_SOCKET
+from nodeagent.adapters.kubelet.device_plugin import KUBELET_SOCKET
+from nodeagent.adapters.kubelet.records import CHECKPOINT, PODS_SOCKET
 from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
-from tests.demo.__main__ import workplace
-from tests.node import Node, until
+from tests.kit.node import Node, until
+from tests.kit.places import REPO, SIM
+from tests.kit.workplace import workplace
 from tests.peers.peer import Peer, build
-from tests.places import REPO, SIM
 
 pytestmark = [
     pytest.mark.peers,

@@ -29,7 +29,15 @@ int main(int argc, char **argv)
 	uint8_t original[5], jump[5] = { 0xe9, 0, 0, 0, 0 };
 	uintptr_t page = (uintptr_t)code & ~(uintptr_t)(4095);
 
-	memcpy(original, code, sizeof(original));
+	/* out of the file: in memory somebody's breakpoint may be there already */
+	FILE *file = fopen(argv[1], "rb");
+
+	if (!file || fseek(file, strtol(argv[2], NULL, 0), SEEK_SET) ||
+	    fread(original, sizeof(original), 1, file) != 1) {
+		fprintf(stderr, "meddler: cannot read %s\n", argv[1]);
+		return 5;
+	}
+	fclose(file);
 	if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) {
 		perror("meddler: mprotect");
 		return 4;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inline functions of gate.h and the cost table as a library, so that Python can state properties of them. */
-#include "interpose/gate.h"
+#include "interpose/compute/rules/gate.h"
 
-#include "interpose/cost.c"
-#include "interpose/fair.c"
+#include "interpose/compute/rules/cost.c"
+#include "interpose/compute/rules/fair.c"
 
 #define PROBE __attribute__((visibility("default")))
 

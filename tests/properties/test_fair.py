@@ -1,4 +1,4 @@
-"""Properties of the books that processes of one grant keep of each other (interpose/fair.h), and runs in virtual time."""
+"""Properties of the books that processes of one grant keep of each other (interpose/compute/rules/fair.h), and runs in virtual time."""
 
 import ctypes
 from ctypes import POINTER, Structure, byref, c_bool, c_int64, c_uint32, c_uint64
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.places import GATE_PROBE
+from tests.kit.places import GATE_PROBE
 
 MS = 1_000_000
 S = 1_000 * MS

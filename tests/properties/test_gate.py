@@ -1,4 +1,4 @@
-"""Properties of the compute gate's arithmetic (interpose/gate.h), and a discrete-event run of it.
+"""Properties of the compute gate's arithmetic (interpose/compute/rules/gate.h), and a discrete-event run of it.
 
 The second half drives the gate with synthetic kernels in virtual time: hours of GPU time in seconds.
 """
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.places import GATE_PROBE
+from tests.kit.places import GATE_PROBE
 
 MS = 1_000_000
 S = 1_000 * MS

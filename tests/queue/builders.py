@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.objects import (
     BorrowWithinCohort,
     ClusterQueue,
     ClusterQueuePreemption,
@@ -18,9 +18,9 @@ from queuecontroller.engine.model import (
     ResourceQuota,
     Workload,
 )
+from queuecontroller.engine.model.selectors import LabelSelector
+from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.selectors import LabelSelector
-from queuecontroller.engine.settings import EngineSettings
 
 EVERYONE = LabelSelector()
 SECOND = 1_000_000_000
@@ -104,3 +104,7 @@ def used(made: Scheduler, queue: str) -> dict[str, int]:
         for fr, amount in state.node.usage.items()
         if amount
     }
+
+
+def queue_with(**fields: object) -> ClusterQueue:
+    return cluster_queue("q", group(default=quota(8)), **fields)

@@ -18,9 +18,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.demo.__main__ import driver_memory, workplace
-from tests.node import Node, NodeError, Tenant, running, until
-from tests.places import BUILD
+from tests.kit.driver_memory import driver_memory
+from tests.kit.node import Node, NodeError, Tenant, running, until
+from tests.kit.places import BUILD
+from tests.kit.workplace import workplace
 from tests.soak.slopes import FEWEST, Watch
 
 JOB_S = 120.0

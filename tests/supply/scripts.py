@@ -1,4 +1,4 @@
-"""The scripts of packaging/ as modules; the directory is no package, and its name is another one's."""
+"""The scripts of packaging/ as modules; its directories are no packages, and its name is another one's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib
 import sys
 from types import ModuleType
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
 
 def script(name: str) -> ModuleType:
-    directory = str(REPO / "packaging")
+    directory = str(next((REPO / "packaging").glob(f"*/{name}.py")).parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.places import REPO
+from tests.kit.places import REPO
 from tests.supply.scripts import script
 
 lock, audit, index = script("lock"), script("audit"), script("package_index")
@@ -33,7 +33,7 @@ def test_every_package_has_hashes_and_there_is_nothing_without() -> None:
 
 
 def test_the_setup_takes_nothing_else() -> None:
-    text = (REPO / "packaging" / "setup.sh").read_text()
+    text = (REPO / "packaging" / "development" / "setup.sh").read_text()
     installs = [
         line for line in text.splitlines() if "pip" in line and "install" in line and "venv" in line
     ]
@@ -42,7 +42,7 @@ def test_the_setup_takes_nothing_else() -> None:
             [
                 line
                 for line in installs
-                if "--require-hashes -r packaging/requirements-dev.txt" in line
+                if "--require-hashes -r packaging/development/requirements-dev.txt" in line
             ]
         )
         == 1

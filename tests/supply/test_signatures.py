@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
-CHECKSUMS, VERIFY = REPO / "packaging" / "checksums.sh", REPO / "packaging" / "verify.sh"
+CHECKSUMS, VERIFY = (
+    REPO / "packaging" / "release" / "checksums.sh",
+    REPO / "packaging" / "release" / "verify.sh",
+)
 pytestmark = pytest.mark.skipif(
     shutil.which("ssh-keygen") is None, reason="ssh-keygen (openssh-client) signs the checksums"
 )
@@ -85,7 +88,7 @@ def test_a_release_is_not_made_beside_what_is_none(tmp_path: Path) -> None:
     """Its checksums were over build directories, too."""
     (tmp_path / "deb").mkdir()
     (tmp_path / "notes.txt").touch()
-    command = [REPO / "packaging" / "packages.sh", tmp_path]
+    command = [REPO / "packaging" / "release" / "packages.sh", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "notes.txt is no part of a release" in done.stderr

@@ -9,10 +9,10 @@ from importlib.metadata import version
 
 import pytest
 
-from tests.places import REPO
+from tests.kit.places import REPO
 
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-LINES = (REPO / "packaging" / "floor.txt").read_text().splitlines()
+LINES = (REPO / "packaging" / "development" / "floor.txt").read_text().splitlines()
 PINNED = dict(line.split("==") for line in LINES if line and not line.startswith("#"))
 BROUGHT = "nvidia-ml-py"
 """Packages bring it, so it is tested as they bring it; what is older lacks some figures."""
@@ -35,7 +35,7 @@ def test_every_dependency_has_its_floor() -> None:
 def test_the_binding_of_nvml_is_the_one_the_packages_bring() -> None:
     (line,) = (
         line
-        for line in (REPO / "packaging" / "vendor.txt").read_text().splitlines()
+        for line in (REPO / "packaging" / "release" / "vendor.txt").read_text().splitlines()
         if "==" in line
     )
     assert line.split()[0] == f"{BROUGHT}=={PINNED[BROUGHT]}"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-from tests import leftovers
+from tests.kit import leftovers
 
 
 def test_a_process_left_is_named_until_it_is_gone() -> None:

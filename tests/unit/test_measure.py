@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.measure import shares, within
+from tests.kit.measure import shares, within
 
 
 def giving(*tries: Sequence[float]) -> Callable[[], Sequence[float]]:

@@ -3,7 +3,7 @@
  * Every symbol of a real driver that is not modelled: there, and not supported. Weak, so that a call that another file
  * defines is that file's; what is left over answers as a driver does for a feature its device lacks.
  */
-#include "interpose/sim/object.h"
+#include "interpose/sim/cuda/base/call.h"
 
 static CUresult not_supported(void)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every symbol of a real management library that is not modelled: there, and not supported. Weak: see cuda/rest.c. */
-#include "interpose/sim/nvml.h"
+#include "interpose/sim/nvml/nvml.h"
 
 static nvmlReturn_t not_supported(void)
 {

@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from nodeagent.ports import Process
+from nodeagent.ports.processes import Process
 
 SUBUID: Final = Path("/etc/subuid")
 _NS_GET_PARENT: Final = 0xB702

@@ -21,10 +21,10 @@ from typing import Final
 
 from nodeagent.adapters.api.accounts import Accounts
 from nodeagent.adapters.api.guests import Guest, GuestBook
-from nodeagent.adapters.descriptor_room import DescriptorRoom, Spare, is_short
-from nodeagent.adapters.pidfd import PidfdHandle, peer_of
-from nodeagent.adapters.seldom import Seldom
-from nodeagent.ports import Peer
+from nodeagent.adapters.host.descriptor_room import DescriptorRoom, Spare, is_short
+from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
+from nodeagent.ports.clients import Peer
+from nodeagent.shell.seldom import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodeagent.ports import RefusalKind, Refused
+from nodeagent.ports.clients import RefusalKind, Refused
 
 MOST_CONNECTIONS: Final = 512
 ROOM_FOR_ROOT: Final = 64

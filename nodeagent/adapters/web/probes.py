@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from nodeagent.adapters.web.server import Answer, WebServer
-from nodeagent.ports import LoopView
+from nodeagent.ports.views import LoopView
+from sluicecommon.web.server import Answer, WebServer
 
 HEALTHY_SILENCE_S: Final = 10.0
 """A loop that has not come round for this long makes /healthz fail."""

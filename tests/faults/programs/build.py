@@ -6,7 +6,7 @@ import functools
 import subprocess
 from pathlib import Path
 
-from tests.places import BUILD, REPO, SIM
+from tests.kit.places import BUILD, REPO, SIM
 
 OUT = BUILD / "faults"
 FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", f"-I{REPO}")
@@ -49,12 +49,14 @@ def static_opener() -> Path:
 
 @functools.cache
 def stopper() -> Path:
-    return _compile("stopper", _here("stopper.c"), str(REPO / "interpose" / "region.c"))
+    return _compile("stopper", _here("stopper.c"), str(REPO / "interpose" / "attach" / "region.c"))
 
 
 @functools.cache
 def publisher() -> Path:
-    return _compile("publisher", _here("publisher.c"), str(REPO / "interpose" / "region.c"))
+    return _compile(
+        "publisher", _here("publisher.c"), str(REPO / "interpose" / "attach" / "region.c")
+    )
 
 
 @functools.cache

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "interpose/region.h"
+#include "interpose/attach/region.h"
 
 int main(int argc, char **argv)
 {

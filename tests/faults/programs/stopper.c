@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/region.h"
+#include "interpose/attach/region.h"
 
 #define WORKERS 3
 #define LIMIT (UINT64_C(1) << 30)

@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from nodeagent.adapters.ledger_sqlite import SqliteLedger
-from nodeagent.watch_ports import Hold
-from queuecontroller.adapters.store_sqlite import SqliteStore
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
+from nodeagent.ports.watch import Hold
+from queuecontroller.adapters.store.sqlite import SqliteStore
 from queuecontroller.records import Change, Event
 
 HOLD = Hold(

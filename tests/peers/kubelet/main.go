@@ -3,7 +3,7 @@
 // standard output. Tests use it in the place of our fake kubelet, which must behave alike.
 //
 // The device manager has its socket at a fixed path, /var/lib/kubelet/device-plugins, so this
-// program runs in a mount namespace of its own; see tests/peers/test_peers.py.
+// program runs in a mount namespace of its own; see tests/peers/test_kubelet.py.
 package main
 
 import (

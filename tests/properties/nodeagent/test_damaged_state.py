@@ -20,24 +20,27 @@ from typing import Any
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters import library_store
-from nodeagent.adapters.allocations_sqlite import SqliteAllocations
-from nodeagent.adapters.clock import SystemClock
-from nodeagent.adapters.instance_lock import InstanceLock
-from nodeagent.adapters.ledger_sqlite import SqliteLedger
-from nodeagent.adapters.pidfd import SystemProcesses, read_process
-from nodeagent.adapters.region import RegionLibrary, TmpfsRegions
-from nodeagent.config import Settings
-from nodeagent.core import events as ev
-from nodeagent.core.placement import GpuCapacity
-from nodeagent.kubelet_ports import Allocation, AllocationState
+from nodeagent.adapters.containers import library_store
+from nodeagent.adapters.host.clock import SystemClock
+from nodeagent.adapters.kubelet.allocations import SqliteAllocations
+from nodeagent.adapters.ledger.instance_lock import InstanceLock
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
+from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.region.store import RegionLibrary, TmpfsRegions
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.native import NativeFiles
-from nodeagent.ports import GrantAsk, GrantRecord, LibraryIdentity, MemoryAsk
-from nodeagent.queue_ports import Fence
-from nodeagent.shell.keeper import Keeper
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.kubelet import Allocation, AllocationState
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.processes import LibraryIdentity
+from nodeagent.ports.queue import Fence
+from nodeagent.ports.watch import AuditRow, Hold
+from nodeagent.settings.daemon import Settings
+from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.node import rules_of
-from nodeagent.units import GIB, GpuUuid, GrantId, RequestId, SharePolicy
-from nodeagent.watch_ports import AuditRow, Hold
+from nodeagent.units import GIB, GpuUuid, GrantId, SharePolicy
+from tests.kit.damage import damage
 
 BOOT = "6f1ed002-ab5a-4a3c-9f0e-1b2c3d4e5f60"
 CARD = GpuUuid("GPU-11111111-2222-3333-4444-555555555555")
@@ -59,16 +62,15 @@ class NoDoor:
 
 def keeper_of(state: Path, runtime: Path, fatal: Callable[[BaseException], None]) -> Keeper:
     library = RegionLibrary(native.locate().region_library)
-    made = Keeper(
+    return Keeper(
         rules_of(Settings(), BOOT),
         SystemClock(),
         SqliteLedger(state / "ledger.sqlite", BOOT),
         TmpfsRegions(runtime / "grants", library, BOOT, mounts=None),
         SystemProcesses(),
+        lambda registrar: NoDoor(),
         fatal,
     )
-    made.doorman = NoDoor()
-    return made
 
 
 def no_defect(error: BaseException) -> None:
@@ -106,9 +108,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             ask = GrantAsk(
                 1, MemoryAsk(amount_bytes=(number + 1) * GIB), 100_000, SharePolicy.HARD, f"job-{number}"
             )  # fmt: skip
-            asked = ev.Asked(RequestId(number), grant, ask, me, 1.0)
-            keeper.ask(asked, keeper.processes.find(me.pid, me.starttime_ticks))
-            keeper.withdraw(RequestId(number), grant)
+            owner = SystemProcesses().find(me.pid, me.starttime_ticks)
+            assert keeper.ask_now(ask, owner, grant=grant) == grant
         keeper.apply(ev.Released(GrantId("00000000-0000-4000-8000-000000000003")))  # one that ended
         for number in range(40):
             ledger.store_hold(replace(HOLD, pid=number))
@@ -124,7 +125,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         (files / "libsluice.so").write_bytes(b"\x7fELF of no use")
         library_store.libraries(NativeFiles(root / "files"), {}, store)
         shutil.copytree(live, root / "crashed")
-        held = {grant: one.record for grant, one in keeper.book.grants.items()}
+        held = {grant: one.record for grant, one in keeper.live().items()}
         keeper.close()
         ledger.close()
         allocations.close()
@@ -133,28 +134,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         return held
 
     return World(root / "crashed", root / "closed", runtime, asyncio.run(fill()))
-
-
-def damage(path: Path, dice: random.Random) -> str:
-    data = bytearray(path.read_bytes())
-    how = dice.choice(["bit", "bit", "bits", "cut", "zeros", "noise", "text"])
-    if how == "cut" or not data:
-        del data[dice.randrange(len(data) + 1) :]
-    elif how in ("bit", "bits"):
-        for _ in range(1 if how == "bit" else 16):
-            # Half of them in the first page: the header and the schema's text are there.
-            most = len(data) if dice.random() < 0.5 else min(len(data), 4096)
-            data[dice.randrange(most)] ^= 1 << dice.randrange(8)
-    elif how == "text":  # a letter of the schema or of a row is none any more
-        at = [i for i in range(len(data)) if 0x61 <= data[i] <= 0x7A]
-        for i in dice.sample(at, min(len(at), 3)):
-            data[i] |= 0x80
-    else:
-        start = dice.randrange(len(data)) // 512 * 512
-        size = min(512 << dice.randrange(4), len(data) - start)
-        data[start : start + size] = bytes(size) if how == "zeros" else dice.randbytes(size)
-    path.write_bytes(bytes(data))
-    return f"{how} in {path.name}"
 
 
 def start(state: Path, world: World) -> dict[GrantId, GrantRecord]:
@@ -176,7 +155,7 @@ def start(state: Path, world: World) -> dict[GrantId, GrantRecord]:
             assert {one.nonce: one for one in allocations.load()}.items() <= known.items()
             await allocations.commit([replace(ALLOCATIONS[1], created_unix_s=1.5)])
             library_store.libraries(NativeFiles(state / "nothing"), {}, state / "libraries")
-            return {grant: one.record for grant, one in keeper.book.grants.items()}
+            return {grant: one.record for grant, one in keeper.live().items()}
         finally:
             keeper.close()
             ledger.close()
@@ -268,7 +247,7 @@ def test_damaged_files_are_kept_but_not_without_end(tmp_path: Path, monkeypatch:
         clock.now += 1
         return f"{clock.now:06}"
 
-    monkeypatch.setattr("nodeagent.adapters.sqlite_file.time.strftime", stamp)
+    monkeypatch.setattr("nodeagent.adapters.ledger.sqlite_file.time.strftime", stamp)
     for number in range(20):
         (tmp_path / "ledger.sqlite").write_bytes(bytes([number + 1]) * 8192)
         SqliteLedger(tmp_path / "ledger.sqlite", BOOT).close()

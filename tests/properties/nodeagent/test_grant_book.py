@@ -11,10 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nodeagent.core import events as ev
-from nodeagent.core.grants import GrantBook, Rules
-from nodeagent.core.placement import GpuCapacity
-from nodeagent.ports import GrantAsk, GrantState, MemoryAsk, Process, Refused, ResizeAsk
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.book import GrantBook
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.states import Rules
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, Refused, ResizeAsk
+from nodeagent.ports.ledger import GrantState
+from nodeagent.ports.processes import Process
 from nodeagent.units import (
     Bytes,
     GpuUuid,

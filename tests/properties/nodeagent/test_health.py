@@ -9,10 +9,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.adapters.config_files import load_health
-from nodeagent.config import HealthSettings
-from nodeagent.core.health import HOUR_NS, NEXT, OFFERED, Health, Patient, Sign, examine
-from nodeagent.ports import GpuReading
+from nodeagent.adapters.host.config_files import load_health
+from nodeagent.core.gpus.health import HOUR_NS, NEXT, OFFERED, Health, Patient, Sign, examine
+from nodeagent.ports.gpus import GpuReading
+from nodeagent.settings.daemon import HealthSettings
 from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import NS_PER_S
 

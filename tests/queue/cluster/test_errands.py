@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from queuecontroller.cluster.errands import Errands
+from queuecontroller.cluster.writing.errands import Errands
 from sluicecommon.kubernetes.errors import ApiAway
 
 
@@ -99,3 +99,19 @@ def test_asking_cuts_a_rest_short_and_not_the_pause_after_a_failure() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_what_is_asked_for_later_while_it_is_done_is_done_once_more() -> None:
+    """The status of a queue that changes while it is being written: seen as counts that stayed."""
+    done: list[str] = []
+
+    async def do(key: str) -> None:
+        if not done:
+            errands.ask_later(key, 0.01)
+            await asyncio.sleep(0.002)
+        done.append(key)
+
+    errands: Errands[str] = Errands("t", do, 1)
+    errands.ask("a")
+    run(errands, lambda: len(done) == 2)
+    assert done == ["a", "a"]

@@ -6,21 +6,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-from queuecontroller.cluster.rights import cluster_rules, lease_rules
+import pytest
+
+from queuecontroller.cluster.joining.rights import cluster_rules, lease_rules
 
 ROOT = Path(__file__).parents[3]
-WRITTEN = ROOT / "packaging" / "kubernetes" / "queue-rights.yaml"
+PACKAGING = ROOT / "packaging"
 
 
-def test_the_written_roles_are_those_of_the_table() -> None:
+@pytest.mark.parametrize(
+    ("program", "written"),
+    [
+        (["rights.py"], "kubernetes/queue-rights.yaml"),
+        (["rights.py", "--rules"], "helm/sluice/files/queue-rules.yaml"),
+        (["crds.py", "--compact"], "helm/sluice/files/kueue-crds.yaml"),
+    ],
+)
+def test_what_is_written_is_what_the_tables_say(program: list[str], written: str) -> None:
     made = subprocess.run(
-        [sys.executable, ROOT / "packaging" / "rights.py"],
+        [sys.executable, PACKAGING / "generate" / program[0], *program[1:]],
         capture_output=True,
         text=True,
         check=True,
     )
-    wrong = "packaging/rights.py >packaging/kubernetes/queue-rights.yaml"
-    assert WRITTEN.read_text() == made.stdout, f"write it anew: {wrong}"
+    assert (PACKAGING / written).read_text() == made.stdout, "make docs"
 
 
 def test_no_right_is_for_everything() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from queuecontroller.cluster.workload_status import patch_of, pending
-from queuecontroller.engine.model import (
+from queuecontroller.cluster.saying.workload_status import patch_of, pending
+from queuecontroller.engine.model.objects import (
     Admission,
     AdmissionCheckStatus,
     CheckState,
@@ -16,7 +16,7 @@ from queuecontroller.engine.model import (
     Workload,
 )
 from queuecontroller.manifests.workloads import read_workload
-from queuecontroller.service import conditions
+from queuecontroller.service.workloads import conditions
 
 NOW_NS = 1_700_000_000_123_456_789
 TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]}}

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.asking import operations
-from queuecontroller.cluster.kinds import WORKLOADS
-from queuecontroller.cluster.world import World, key_of, pruned, version_of
+from queuecontroller.cluster.joining.asking import operations
+from queuecontroller.cluster.known.kinds import WORKLOADS
+from queuecontroller.cluster.known.world import World, key_of, pruned, version_of
 
 
 def document(version: int, uid: str = "u") -> dict[str, Any]:

@@ -70,8 +70,9 @@ def _typed(fw: Framework) -> list[tuple[tuple[str, ...], Schema]]:
     found: list[tuple[tuple[str, ...], Schema]] = [
         (("spec",), _open()),
         (("status",), _open()),
-        (_texts(fw.suspend), {"type": "boolean"}),
     ]
+    if fw.suspend:
+        found.append((_texts(fw.suspend), {"type": "boolean"}))
     if fw.managed_by:
         found.append((_texts(fw.managed_by), {"type": "string"}))
     match fw.pods:

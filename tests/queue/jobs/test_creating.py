@@ -24,8 +24,7 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.patches import at, merged
 from queuecontroller.reader import ManifestError
-
-from .samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
+from tests.queue.jobs.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
 
 DEPLOYMENT = job("apps/v1", "Deployment", {"replicas": 3, "template": pod()})
 

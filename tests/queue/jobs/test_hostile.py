@@ -40,29 +40,9 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.patches import difference, merged
 from queuecontroller.reader import ManifestError
-
-from .samples import RUNTIME, SAMPLES, job, pod, sample
-from .world import admitted
-
-WRONG = st.sampled_from(
-    [
-        None,
-        True,
-        0,
-        -1,
-        1 << 40,
-        1.5,
-        "",
-        "text",
-        [],
-        [None],
-        ["text"],
-        [[]],
-        {},
-        {"a": None},
-        {"": {}},
-    ]
-)
+from tests.queue.jobs.samples import RUNTIME, SAMPLES, job, pod, sample
+from tests.queue.jobs.spoiling import WRONG, paths, spoilt
+from tests.queue.jobs.world import admitted
 
 PODS_THEMSELVES = {
     "pod": {**job("v1", "Pod", pod()["spec"])},
@@ -74,27 +54,6 @@ PODS_THEMSELVES = {
         {"leaderWorkerTemplate": {"size": 2, "leaderTemplate": pod(), "workerTemplate": pod()}},
     ),
 }
-
-
-def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [at] if at else []
-    if isinstance(value, dict):
-        found += [path for key in value for path in paths(value[key], (*at, key))]
-    if isinstance(value, list):
-        found += [path for i, one in enumerate(value) for path in paths(one, (*at, i))]
-    return found
-
-
-def spoilt(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
-    if not path:
-        return wrong
-    if isinstance(value, list):
-        return [
-            spoilt(one, path[1:], wrong) if i == path[0] else one for i, one in enumerate(value)
-        ]
-    return {
-        key: spoilt(one, path[1:], wrong) if key == path[0] else one for key, one in value.items()
-    }
 
 
 FULL_STATUS = {

@@ -33,9 +33,8 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import merged
-
-from .samples import QUEUE, pod
-from .world import admitted, evicted, with_condition
+from tests.queue.jobs.samples import QUEUE, pod
+from tests.queue.jobs.world import admitted, evicted, with_condition
 
 GROUP = "kueue.x-k8s.io/pod-group-name"
 TOTAL = "kueue.x-k8s.io/pod-group-total-count"

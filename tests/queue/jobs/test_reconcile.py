@@ -30,9 +30,8 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at
-
-from .samples import QUEUE, SAMPLES, sample
-from .world import World, admitted, evicted, with_condition
+from tests.queue.jobs.samples import QUEUE, SAMPLES, sample
+from tests.queue.jobs.world import World, admitted, evicted, with_condition
 
 
 def kinds(actions: list[Any]) -> list[type]:

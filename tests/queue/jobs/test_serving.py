@@ -22,10 +22,9 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.patches import merged
 from queuecontroller.jobs.reconcile import ALONE
-
-from .samples import QUEUE, job, pod
-from .test_hostile import WRONG, paths, spoilt
-from .world import admitted
+from tests.queue.jobs.samples import QUEUE, job, pod
+from tests.queue.jobs.spoiling import WRONG, paths, spoilt
+from tests.queue.jobs.world import admitted
 
 INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LEADER = "leaderworkerset.sigs.k8s.io/leader-name"

@@ -27,9 +27,8 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at, merged
-
-from .samples import pod, sample
-from .world import World, admitted, evicted, with_condition
+from tests.queue.jobs.samples import pod, sample
+from tests.queue.jobs.world import World, admitted, evicted, with_condition
 
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"

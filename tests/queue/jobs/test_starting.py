@@ -23,8 +23,7 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.patches import merged
 from queuecontroller.reader import ManifestError
-
-from .samples import RUNTIME, SAMPLES, pod, sample
+from tests.queue.jobs.samples import RUNTIME, SAMPLES, pod, sample
 
 TOLERATION = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
 

@@ -30,8 +30,7 @@ from queuecontroller.jobs import (
 )
 from queuecontroller.jobs.comparing import holds
 from queuecontroller.jobs.patches import at, merged
-
-from .samples import RUNTIME
+from tests.queue.jobs.samples import RUNTIME
 
 AROUND = Setting(runtime=RUNTIME)
 

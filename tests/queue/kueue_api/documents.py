@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, assert_never
 
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ NAMES = ("a", "b-1", "c.d", "kueue.x-k8s.io/e")
 TIME = "2026-11-22T10:00:00Z"
 
 
+@functools.cache
 def documents(kind: str, version: Version) -> st.SearchStrategy[dict[str, Any]]:
     head = st.fixed_dictionaries(
         {"name": st.just("x")},

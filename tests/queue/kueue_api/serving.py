@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from queuecontroller.adapters.kubernetes_webhooks import WebhookServer
-from tests.cluster.pki import Authority
+from queuecontroller.adapters.web.webhooks import WebhookServer
+from tests.cluster.programs.pki import Authority
 
 
 def certify(place: Path) -> Authority:

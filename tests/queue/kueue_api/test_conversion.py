@@ -13,8 +13,7 @@ from queuecontroller.kueue_api import GROUP, KINDS
 from queuecontroller.kueue_api.conversion import LARGEST_KEPT, ConversionError, convert
 from queuecontroller.kueue_api.fields import Version
 from queuecontroller.kueue_api.slices import domains_of, slices_of
-
-from .documents import documents
+from tests.queue.kueue_api.documents import documents
 
 OLD, NEW = f"{GROUP}/v1beta1", f"{GROUP}/v1beta2"
 PAIRS = [(kind, version) for kind in KINDS for version in (Version.V1BETA1, Version.V1BETA2)]

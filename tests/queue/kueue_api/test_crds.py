@@ -19,12 +19,14 @@ WRITTEN = ROOT / "packaging" / "kubernetes" / "kueue-crds.yaml"
 
 
 def test_the_file_is_what_the_table_says() -> None:
-    spec = importlib.util.spec_from_file_location("crds", ROOT / "packaging" / "crds.py")
+    spec = importlib.util.spec_from_file_location(
+        "crds", ROOT / "packaging" / "generate" / "crds.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
-    wrong = "packaging/crds.py >packaging/kubernetes/kueue-crds.yaml"
+    wrong = "packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml"
     assert WRITTEN.read_text() == program.text(Webhook()), wrong
 
 

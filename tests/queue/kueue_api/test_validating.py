@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.adapters.kubernetes_reviews import (
+from queuecontroller.adapters.web.reviews import (
     LONGEST_MESSAGE,
     BadReview,
     converted,
@@ -18,23 +18,12 @@ from queuecontroller.adapters.kubernetes_reviews import (
 from queuecontroller.kueue_api import GROUP, KINDS
 from queuecontroller.kueue_api.fields import Version
 from queuecontroller.manifests.validating import problems_of
-
-from .documents import documents
+from tests.queue.kueue_api.documents import documents
+from tests.queue.kueue_api.reviews import admission, conversion, made
 
 QUOTA = {"name": "cpu", "nominalQuota": 1}
 FLAVOR = {"name": "f", "resources": [QUOTA]}
 GROUP_OF_CPU = {"coveredResources": ["cpu"], "flavors": [FLAVOR]}
-
-
-def made(kind: str, spec: object, version: str = "v1beta2", **more: object) -> dict[str, Any]:
-    head = {"name": "x", "namespace": "n"}
-    return {
-        "apiVersion": f"{GROUP}/{version}",
-        "kind": kind,
-        "metadata": head,
-        "spec": spec,
-        **more,
-    }
 
 
 def pods(**more: object) -> dict[str, object]:
@@ -73,13 +62,6 @@ def test_what_is_wrong_is_told_with_its_field(document: dict[str, Any], said: st
     assert said in answer["status"]["message"]
     assert answer["status"]["message"].count(said) == 1, "told once"
     assert answer["uid"] == "7"
-
-
-def admission(document: object, old: object = None) -> bytes:
-    request = {"uid": "7", "object": document, "oldObject": old}
-    return json.dumps(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    ).encode()
 
 
 RESERVED = {"conditions": [{"type": "QuotaReserved", "status": "True"}]}
@@ -173,13 +155,6 @@ def test_nonsense_is_refused_and_never_a_fault_of_ours(body: object, kind: str) 
     assert json.loads(judged(admission(document)))["response"]["uid"] == "7"
     review = conversion([document], f"{GROUP}/v1beta1")
     assert json.loads(converted(review))["response"]["result"]["status"] in ("Success", "Failure")
-
-
-def conversion(objects: object, wanted: object) -> bytes:
-    request = {"uid": "7", "objects": objects, "desiredAPIVersion": wanted}
-    return json.dumps(
-        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
-    ).encode()
 
 
 def test_objects_come_back_converted_in_their_order() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.adapters import kubernetes_webhooks
-from queuecontroller.adapters.kubernetes_webhooks import LARGEST_BYTES, WebhookServer
-
-from .serving import certify, webhooks
-from .test_validating import admission, conversion, made
+from queuecontroller.adapters.web import webhooks as kubernetes_webhooks
+from queuecontroller.adapters.web.webhooks import LARGEST_BYTES, WebhookServer
+from tests.queue.kueue_api.reviews import admission, conversion, made
+from tests.queue.kueue_api.serving import certify, webhooks
 
 
 @pytest.fixture

@@ -8,22 +8,22 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from unittest import mock
 
-from queuecontroller.engine import room_preemption
-from queuecontroller.engine.model import PreemptionPolicy, PreemptionReason, WorkloadKey
-from queuecontroller.engine.preemption import (
+from queuecontroller.engine.model.objects import PreemptionPolicy, PreemptionReason, WorkloadKey
+from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
+from queuecontroller.engine.preemption import for_room
+from queuecontroller.engine.preemption.room import Verdict
+from queuecontroller.engine.preemption.search import (
     PreemptionContext,
     may_preempt_within_queue,
     may_reclaim,
     ordered,
     uses_any,
 )
-from queuecontroller.engine.room import Verdict
-from queuecontroller.engine.workload_info import Target, WorkloadInfo
 from queuecontroller.placement.choose import NoPlace, place
-from queuecontroller.placement.room import StockRoom, _given
+from queuecontroller.placement.stock_room import StockRoom, _given
 
 
-class PlainQuestion(room_preemption._Question):
+class PlainQuestion(for_room._Question):
     def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
         others = self._all_in_order(first, now_ns)
         for length in range(1, len(others) + 1):
@@ -115,4 +115,4 @@ class PlainQuestion(room_preemption._Question):
 
 def plain_room_preemption() -> mock._patch[object]:
     """While it is in force, cycles search for room the slow way."""
-    return mock.patch.object(room_preemption, "_Question", PlainQuestion)
+    return mock.patch.object(for_room, "_Question", PlainQuestion)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.assignment import PendingReason
-from queuecontroller.engine.decisions import CycleResult
-from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.settings import EngineSettings
+from queuecontroller.engine.model.assignment import PendingReason
+from queuecontroller.engine.model.decisions import CycleResult
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-
-from .test_room import GIB, LOWER, NEVER, Cluster
+from tests.queue.placement.clusters import GIB, LOWER, NEVER, Cluster
 
 QUEUES = 12
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from queuecontroller.engine.model import (
+from queuecontroller.engine.model.objects import (
     AdmissionMode,
     ClusterQueue,
     ClusterQueuePreemption,
@@ -23,14 +23,13 @@ from queuecontroller.engine.model import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.engine.model.selectors import LabelSelector
+from queuecontroller.engine.model.settings import AdmissionFairSharing, EngineSettings
 from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.engine.selectors import LabelSelector
-from queuecontroller.engine.settings import AdmissionFairSharing, EngineSettings
 from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.request import GPU_POLICY, NODE_POLICY, NUMA_BIND
-from queuecontroller.simulate.room import PlayedRoom
-
-from .plain_room import plain_room_preemption
+from queuecontroller.simulate.played_room import PlayedRoom
+from tests.queue.placement.plain_room import plain_room_preemption
 
 GIB = 1 << 30
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"

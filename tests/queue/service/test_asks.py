@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters import queue_wire
-from nodeagent.adapters.wire import Wire as NodeWire
-from nodeagent.ports import GrantAsk, MemoryAsk
-from nodeagent.queue_ports import Submission
+from nodeagent.adapters.api.wire import Wire as NodeWire
+from nodeagent.adapters.queue import wire as queue_wire
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.queue import Submission
 from nodeagent.units import Bytes, Ppm
 from nodeagent.units import SharePolicy as NodePolicy
-from queuecontroller.adapters.messages import read_ask, read_shares, write_ask, write_decision
-from queuecontroller.adapters.wire import Wire, find_descriptors
-from queuecontroller.engine.model import PodSet, WorkloadKey
+from queuecontroller.adapters.api.messages import read_ask, read_shares, write_ask, write_decision
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
+from queuecontroller.engine.model.objects import PodSet, WorkloadKey
 from queuecontroller.placement.capacity import MigProfile
 from queuecontroller.placement.request import AskError
 from queuecontroller.reader import ManifestError
 from queuecontroller.records import Desired, GpuAsk, GpuShare, SharePolicy
-from queuecontroller.service.asks import ask_of, describe, requests_of
-
-from .world import GIB, TEAMS, World, gpu
+from queuecontroller.service.objects.asks import ask_of, describe, requests_of
+from tests.queue.service.world import GIB, TEAMS, World, gpu
 
 POD = """
 apiVersion: v1

@@ -7,8 +7,7 @@ import pytest
 from queuecontroller.manifests.documents import load
 from queuecontroller.placement.capacity import NodeCapacity
 from queuecontroller.placement.totals import reported
-
-from .world import GIB, TEAMS, World, gpu
+from tests.queue.service.world import GIB, TEAMS, World, gpu
 
 AUTO = TEAMS.replace(
     "resources: [{name: nvidia.com/gpu, nominalQuota: 2}]",

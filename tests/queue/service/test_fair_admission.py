@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.adapters import store_sqlite
-from queuecontroller.adapters.metrics import render
-from queuecontroller.adapters.store_sqlite import SqliteStore
+from queuecontroller.adapters.store import sqlite as store_sqlite
+from queuecontroller.adapters.store.sqlite import SqliteStore
+from queuecontroller.adapters.web.metrics import render
 from queuecontroller.cli.explain import turn_lines
-from queuecontroller.engine.decay import ONE
-from queuecontroller.engine.model import WorkloadKey
-from queuecontroller.engine.usage_history import UsageRecord
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.quota.decay import ONE
+from queuecontroller.engine.quota.usage_history import UsageRecord
 from queuecontroller.explain import explain
 from queuecontroller.records import Change, ObjectRecord
 from queuecontroller.service.book import Book
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.status import Views
-
-from .world import SECOND, World
+from tests.queue.service.world import SECOND, World
 
 SHARED = """
 kind: Configuration

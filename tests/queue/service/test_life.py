@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.engine.decisions import Preempted
-from queuecontroller.engine.model import PreemptionReason
+from queuecontroller.engine.model.decisions import Preempted
+from queuecontroller.engine.model.objects import PreemptionReason
+from queuecontroller.engine.model.settings import EngineSettings, PreemptionProtection
 from queuecontroller.records import Desired, GpuAsk, OnPreemption
 from queuecontroller.service.book import BookSettings
-from queuecontroller.service.submission import Refused, Submission
-
-from .world import GIB, TEAMS, World, gpu
+from queuecontroller.service.objects.submission import Refused, Submission
+from tests.queue.service.world import GIB, SECOND, TEAMS, World, gpu
 
 
 def test_a_workload_is_admitted_placed_run_and_finished() -> None:
@@ -83,6 +83,57 @@ def test_a_preempted_process_under_sluice_run_is_over() -> None:
     stopped = next(one for one in mine if world.told(one) is Desired.STOP)
     world.release(stopped, finished=False)
     assert world.status(stopped).phase == "Finished"
+
+
+ROOMY = TEAMS.replace("nominalQuota: 2", "nominalQuota: 8")
+
+
+def protecting(text: str = TEAMS, reclaim_ns: int = 0, within_queue_ns: int = 0) -> World:
+    protection = PreemptionProtection(reclaim_ns=reclaim_ns, within_queue_ns=within_queue_ns)
+    return World(text, BookSettings(engine=EngineSettings(protection=protection), lease_s=600))
+
+
+@pytest.mark.parametrize("text", [TEAMS, ROOMY], ids=["for quota", "for room"])
+def test_who_began_only_just_is_not_preempted_until_its_time_is_over(text: str) -> None:
+    world = protecting(text, reclaim_ns=60 * SECOND, within_queue_ns=60 * SECOND)
+    world.connect()
+    for one in (world.submit("a") for _ in range(4)):
+        world.confirm(one)
+    urgent = world.submit("a", priority_class="urgent")
+    assert world.status(urgent).phase == "Pending"
+    began_ns = 1_001 * SECOND
+    world.pass_time((began_ns + 59 * SECOND - world.now_ns) / SECOND)
+    assert "Pending the preemption" not in world.status(urgent).message
+    world.pass_time(1)
+    assert "Pending the preemption of 1 workload(s)" in world.status(urgent).message
+
+
+def test_kueues_configuration_says_how_long_and_without_it_the_settings_do() -> None:
+    world = protecting(reclaim_ns=60 * SECOND, within_queue_ns=7)
+    assert world.book.engine.cache.protection.reclaim_ns == 60 * SECOND
+    world.apply(
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+        "preemptionProtection: {reclaimWithinCohort: {minAdmitDuration: 5m}}"
+    )
+    found = world.book.engine.cache.protection
+    assert (found.reclaim_ns, found.fair_sharing_ns, found.within_queue_ns) == (300 * SECOND, 0, 7)
+
+
+def test_a_preempted_workload_rests_before_it_is_queued_again() -> None:
+    world = World(settings=BookSettings(lease_s=600, preempted_rests_ns=30 * SECOND))
+    world.connect()
+    mine = [world.submit("a") for _ in range(4)]
+    for one in mine:
+        world.confirm(one)
+    theirs = world.submit("b")
+    stopped = next(one for one in mine if world.told(one) is Desired.STOP)
+    world.release(stopped, finished=False)
+    world.confirm(theirs)
+    world.release(theirs, finished=True)
+    world.pass_time(20)
+    assert world.status(stopped).phase == "Pending", "there is room, and it rests"
+    world.pass_time(11)
+    assert world.told(stopped) is Desired.RUN
 
 
 ONE_EACH = TEAMS.replace("nominalQuota: 2", "nominalQuota: 1")

@@ -7,12 +7,11 @@ import pytest
 from queuecontroller.records import Desired, PodState
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes import Held, StaleEpoch, Superseded
-from queuecontroller.service.seals import Fence
+from queuecontroller.service.nodes.seals import Fence
+from queuecontroller.service.nodes.sessions import Held, StaleEpoch, Superseded
 from queuecontroller.service.status import Status, Views
 from queuecontroller.service.waiting_room import PLACES, WaitingRoom
-
-from .world import SECOND, TEAMS, World, gpu
+from tests.queue.service.world import SECOND, TEAMS, World, gpu
 
 
 def test_a_confirmation_twice_changes_nothing() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from queuecontroller.records import GpuAsk
 from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.submission import Submission
-
-from .world import GIB, SECOND
+from queuecontroller.service.objects.submission import Submission
+from tests.queue.service.world import GIB, SECOND
 
 PENDING = 10_000
 TEAMS = 100

@@ -10,12 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.records import Desired, OnPreemption, PodState
 from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes import StaleEpoch
-
-from .world import GIB, SECOND, World, gpu
+from queuecontroller.service.nodes.sessions import StaleEpoch
+from tests.queue.service.world import GIB, SECOND, World, gpu
 
 BY_USAGE = """
 kind: Configuration

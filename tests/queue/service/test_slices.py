@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from queuecontroller.access import Caller, Denied
-from queuecontroller.adapters.client import OBJECTS_A_CALL
-from queuecontroller.adapters.doors import Connection, Doors
-from queuecontroller.adapters.turns import SLICE_S, TURNS_S, Turns
+from queuecontroller.adapters.api.client import OBJECTS_A_CALL
+from queuecontroller.adapters.callers.doors import Connection, Doors
+from queuecontroller.adapters.callers.turns import SLICE_S, TURNS_S, Turns
 from queuecontroller.manifests import jobs
 from queuecontroller.reader import ManifestError
-from queuecontroller.service import submission
 from queuecontroller.service.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
-from queuecontroller.service.submission import Refused
-
-from .test_trust import WORKLOAD
-from .world import World, documents
+from queuecontroller.service.objects import submission
+from queuecontroller.service.objects.submission import Refused
+from tests.queue.service.texts import WORKLOAD
+from tests.queue.service.world import World, documents
 
 ANN, EVE = Caller(user="ann", shown="ann"), Caller(user="eve", shown="eve")
 CAROL = Caller(user="carol", admin=True, shown="carol")
@@ -132,16 +131,21 @@ def test_nothing_more_is_done_for_a_caller_that_has_gone() -> None:
 
 
 def test_who_has_enough_calls_waiting_is_not_read_until_they_are_answered(tmp_path: Any) -> None:
-    doors = Doors(64, tmp_path, lambda uid: EVE)
-    mine, other, late = (Connection(number, "10.0.0.1", 0.0, True) for number in range(3))
-    doors.prove(mine, EVE)
-    doors.prove(other, ANN)
-    doors.busy(EVE, True)
-    doors.busy(EVE, True)
-    doors.prove(late, EVE)
-    assert (mine.stopped_for, other.stopped_for, late.stopped_for) == ({"busy"}, set(), {"busy"})
-    doors.busy(EVE, False)
-    assert (mine.stopped_for, late.stopped_for) == (set(), set())
+    async def play() -> None:
+        doors = Doors(64, tmp_path, lambda uid: EVE)
+        mine, other, late = (Connection(number, "10.0.0.1", 0.0, True) for number in range(3))
+        doors.prove(mine, EVE)
+        doors.prove(other, ANN)
+        doors.busy(EVE, True)
+        doors.busy(EVE, True)
+        doors.prove(late, EVE)
+        stopped = mine.stopped_for, other.stopped_for, late.stopped_for
+        assert stopped == ({"busy"}, set(), {"busy"})
+        doors.busy(EVE, False)
+        assert (mine.stopped_for, late.stopped_for) == (set(), set())
+        await doors.close()
+
+    asyncio.run(play())
 
 
 def test_a_caller_is_read_again_once_its_calls_are_few_whatever_they_were() -> None:

@@ -12,18 +12,18 @@ import pytest
 
 from queuecontroller.access import Caller, Denied, RoleLists
 from queuecontroller.access.lists import of_kernel
-from queuecontroller.adapters.messages import read_capacity, read_hello, read_said, read_usage
-from queuecontroller.adapters.store_sqlite import SqliteStore, StoreUnusable
-from queuecontroller.adapters.wire import Wire, find_descriptors
+from queuecontroller.adapters.api.messages import read_capacity, read_hello, read_said, read_usage
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
+from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
 from queuecontroller.reader import ManifestError
 from queuecontroller.records import Change, GpuAsk, GpuShare, PodState, SharePolicy, StoreLost
 from queuecontroller.service.book import BookSettings
-from queuecontroller.service.nodes import Held, Unproven
-from queuecontroller.service.seals import Fence, Seals
+from queuecontroller.service.nodes.seals import Fence, Seals
+from queuecontroller.service.nodes.sessions import Held, Unproven
+from queuecontroller.service.objects.submission import Refused, Submission
 from queuecontroller.service.status import Views
-from queuecontroller.service.submission import Refused, Submission
-
-from .world import TEAMS, World, documents, gpu
+from tests.queue.service.texts import WORKLOAD
+from tests.queue.service.world import TEAMS, World, documents, gpu
 
 WIRE = Wire(find_descriptors())
 ANN, EVE = Caller(user="ann", shown="ann"), Caller(user="eve", shown="eve")
@@ -38,17 +38,6 @@ spec:
       - name: c
         env: [{name: DB_PASSWORD, value: hunter2-secret}]
         resources: {limits: {nvidia.com/gpu: 1}}
-"""
-WORKLOAD = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: Workload
-metadata: {name: w, namespace: team-a}
-spec:
-  queueName: q
-  podSets:
-  - name: main
-    count: 1
-    template: {spec: {containers: [{name: c, resources: {requests: {nvidia.com/gpu: 1}}}]}}
 """
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from queuecontroller.engine.model import WorkloadKey
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.records import (
     Assignment,
@@ -28,9 +28,9 @@ from queuecontroller.records import (
 )
 from queuecontroller.service.book import Applied, Book, BookSettings
 from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes import Held, Hello
+from queuecontroller.service.nodes.sessions import Held, Hello
+from queuecontroller.service.objects.submission import Submission
 from queuecontroller.service.status import Status, Views
-from queuecontroller.service.submission import Submission
 
 T = TypeVar("T")
 SECOND = 1_000_000_000

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from nodeagent.adapters.config_files import parse_yaml
+from nodeagent.adapters.host.config_files import parse_yaml
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
     AGAIN_S,
@@ -33,7 +33,7 @@ from sluicecommon.kubernetes.following import Follower
 from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed, Synced
 from sluicecommon.kubernetes.resources import NODES, PODS
 from sluicecommon.kubernetes.reviews import NODE_NAME, review
-from tests.apiserver import ApiServer
+from tests.kit.apiserver import ApiServer
 
 
 def pod(name: str, node: str = "n1", namespace: str = "default") -> dict[str, Any]:

@@ -179,7 +179,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- $told = append $told (printf "agent.runtimeClassName: this cluster has no RuntimeClass %s, so no agent would start. Install NVIDIA's GPU operator or container toolkit with its RuntimeClass; or set agent.runtimeClassName=\"\" where NVIDIA's runtime is the nodes' default; or set simulatedGpus=2xh100-80gb to try Sluice without a GPU" $class) -}}
 {{- end -}}
 {{- $keep := .Values.queue.persistence -}}
-{{- if and .Values.queue.enabled $keep.enabled (not $keep.existingClaim) (not $keep.storageClass) (not (lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "%s-queue" (include "sluice.name" .)))) -}}
+{{- if and .Values.queue.enabled (eq .Values.queue.mode "standalone") $keep.enabled (not $keep.existingClaim) (not $keep.storageClass) (not (lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "%s-queue" (include "sluice.name" .)))) -}}
 {{- $default := "" -}}
 {{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
 {{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" }}{{ $default = .metadata.name }}{{ end -}}

@@ -21,8 +21,9 @@ from nodeagent.adapters.api.guests import (
     Guest,
     GuestBook,
 )
-from nodeagent.adapters.pidfd import read_process
-from nodeagent.ports import Process, Refused
+from nodeagent.adapters.processes.pidfd import read_process
+from nodeagent.ports.clients import Refused
+from nodeagent.ports.processes import Process
 
 
 class Party:

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The waiting around gate.h: pay, look, wait, and look again.
+ *
+ * Each round reads the limits and the plan anew, for they change while a thread waits. Paying comes first and is a place on
+ * the grant's clock, in the order of coming; then the clock (cap), the work that is queued already (queue) and the window
+ * of the grant (turn) each say how long is still to be waited, 0 = go.
+ */
+#include "interpose/compute/pass.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/attach/clock.h"
+#include "interpose/compute/pipe.h"
+#include "interpose/compute/rules/gate.h"
+#include "interpose/compute/rules/words.h"
+#include "interpose/compute/siblings.h"
+#include "interpose/tenant/guest.h"
+
+#define WAIT_MAX_NS UINT64_C(10000000) /* every wait looks again after 10 ms */
+/* while work is timed beside siblings: how late its end is seen is a doubt about it */
+#define TIMED_MAX_NS UINT64_C(1000000)
+#define SPIN_NS UINT64_C(3000)                  /* shorter waits are not worth a system call */
+#define LATE_WAKE_NS UINT64_C(60000)            /* default timer slack and a wake-up */
+#define DEFER_MIN_NS UINT64_C(100000)           /* no use in asking more often whether a sibling has caught up */
+#define STALL_PATIENCE_NS UINT64_C(10000000000) /* for work that has begun, as far as can be told, and does not end */
+#define DAEMON_SILENT_NS UINT64_C(2000000000)   /* then turns are no longer believed, the own cap is */
+
+static void spin_until(uint64_t end_ns)
+{
+	while (clock_ns() < end_ns)
+		sched_yield();
+}
+
+/* `punctual`: a late start would waste the GPU (our window has begun). A sleep ends some 60 us late, so it is cut short
+ * by that much and the rest is spent yielding; once per period that is affordable. Being late at the cap costs nothing:
+ * the virtual clock lets us catch up. */
+static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t wait_ns, uint64_t now_ns,
+                     bool punctual)
+{
+	if (wait_ns <= (punctual ? LATE_WAKE_NS : SPIN_NS)) {
+		spin_until(now_ns + wait_ns);
+		return;
+	}
+	if (punctual)
+		wait_ns -= LATE_WAKE_NS;
+	if (wait_ns > WAIT_MAX_NS)
+		wait_ns = WAIT_MAX_NS;
+	struct timespec timeout = { .tv_sec = 0, .tv_nsec = (long)wait_ns };
+
+	/* R5. A changed word, a signal and the timeout are all the same to us: look again. */
+	syscall(SYS_futex, &policy->control.wake, FUTEX_WAIT, wake, &timeout, NULL, 0);
+}
+
+/* Since when a full queue has not moved, although all that was charged should be over. */
+struct stall {
+	uint64_t since_ns;
+	uint32_t outstanding;
+};
+
+/* One thread at the gate: what it has taken, and what it saw in this round. */
+struct attempt {
+	/* kept from round to round */
+	bool drawn; /* it has a place on the clock: */
+	uint32_t ppm;
+	uint64_t tat_ns; /* the clock before it */
+	uint64_t price_ns;
+	struct stall stall;
+	/* this round */
+	uint64_t now_ns;
+	struct sluice_policy_device policy;
+	bool planned;         /* the plan is to be believed */
+	uint32_t outstanding; /* records of the own context */
+	uint32_t processes;   /* of the grant that share what may be queued */
+	uint32_t contexts;    /* of this process, likewise */
+	uint64_t queued_ns;
+	uint64_t expected_ns; /* of it still to come, were nobody else there */
+	bool punctual;        /* the wait ends with our window: a late start would waste it */
+};
+
+static bool plan_is_fresh(uint64_t now_ns)
+{
+	return now_ns < gate_add(__atomic_load_n(&guest_self()->policy->control.heartbeat_ns, __ATOMIC_RELAXED),
+	                         DAEMON_SILENT_NS);
+}
+
+static struct gate_window window_of(const struct sluice_policy_device *policy)
+{
+	return (struct gate_window){ policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns };
+}
+
+/* Who else may be on the GPU now. */
+static void look_around(struct pass_ask *ask, const struct sluice_policy_device *policy, bool planned, uint64_t now_ns)
+{
+	struct gate_window window = window_of(policy);
+	bool windows = planned && policy->turn_mode == SLUICE_TURN_LEASE && gate_window_valid(&window);
+
+	ask->window_left_ns = windows ? gate_window_left_ns(&window, now_ns) : UINT64_MAX;
+	ask->contention = (uint32_t)policy->contention_epoch;
+	ask->sole = __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
+	ask->placed = policy->active_grants <= 1 || (windows && ask->window_left_ns > 0);
+}
+
+void pass_look_around(struct pass_ask *ask)
+{
+	struct sluice_policy_device policy;
+	uint64_t now_ns = clock_ns();
+
+	guest_read_device(ask->device, &policy);
+	look_around(ask, &policy, plan_is_fresh(now_ns), now_ns);
+}
+
+/* --- pay ----------------------------------------------------------------------------------------------------------- */
+
+/* Still to wait before a place on the grant's clock may be taken, because a sibling is due first; see fair.h. What one
+ * launch and the next differ by is not worth a wait. */
+static uint64_t defer_ns(const struct pass_ask *ask, const struct attempt *at, uint32_t ppm)
+{
+	uint64_t ahead_ns = siblings_ahead_ns(ask->device, at->now_ns);
+
+	if (ppm == 0 || ahead_ns <= at->policy.chunk_ns)
+		return 0;
+	ahead_ns -= at->policy.chunk_ns;
+	uint64_t wait_ns = gate_cap_wait_ns(__atomic_load_n(guest_shared_tat(ask->device), __ATOMIC_RELAXED),
+	                                    at->now_ns, gate_tolerance_ns(at->policy.burst_ns, ahead_ns));
+	uint64_t caught_up_ns = gate_price_ns(ahead_ns, ppm); /* at the soonest */
+
+	wait_ns = wait_ns < caught_up_ns ? wait_ns : caught_up_ns;
+	return wait_ns == 0 || wait_ns > DEFER_MIN_NS ? wait_ns : DEFER_MIN_NS;
+}
+
+static void give_place_back(const struct pass_ask *ask, struct attempt *at)
+{
+	if (at->drawn)
+		take64(guest_shared_tat(ask->device), at->price_ns);
+	at->drawn = false;
+}
+
+static void take_place(struct pass_ask *ask, struct attempt *at, uint32_t ppm, int64_t credit_ns, uint64_t chance)
+{
+	uint64_t need_ns = credit_ns < (int64_t)ask->cost_ns ? (uint64_t)((int64_t)ask->cost_ns - credit_ns) : 0;
+
+	/* Chunks of one length would fall into step with a program's own pattern, and the launch that opens one, which may
+	 * be timed, would always be the same. */
+	uint64_t chunk_ns = at->policy.chunk_ns / 2 + at->policy.chunk_ns / 2 * chance / 65536;
+
+	ask->paid_ns = need_ns == 0 ? 0 : need_ns > chunk_ns ? need_ns : chunk_ns;
+	at->ppm = ppm;
+	at->price_ns = gate_price_ns(ask->paid_ns, ppm);
+	at->tat_ns = draw(guest_shared_tat(ask->device), at->now_ns, at->price_ns);
+	at->drawn = true;
+}
+
+/* Take a place on the clock, unless there is one at the price of now. Returns how long a sibling goes first. */
+static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns, uint64_t chance)
+{
+	uint32_t plan_ppm = at->planned ? at->policy.plan_ppm : 0;
+	uint32_t ppm =
+		at->policy.flags & SLUICE_FLAG_ENFORCE_SM ? gate_effective_ppm(at->policy.share_ppm, plan_ppm) : 0;
+	uint64_t defer = at->drawn ? 0 : defer_ns(ask, at, ppm);
+
+	if (at->drawn && at->ppm != ppm) /* resized while we wait: another place, at the new price */
+		give_place_back(ask, at);
+	if (!at->drawn && !defer)
+		take_place(ask, at, ppm, credit_ns, chance);
+	return defer;
+}
+
+/* --- look ---------------------------------------------------------------------------------------------------------- */
+
+/* Is a full queue to be waited for no longer? What is in it takes longer than anybody knows, or it has not begun and waits
+ * for something that this very thread may have to do next. */
+static bool stalled(const struct pass_ask *ask, struct attempt *at)
+{
+	struct stall *stall = &at->stall;
+
+	if (at->expected_ns || at->outstanding != stall->outstanding || !stall->since_ns) {
+		*stall = (struct stall){ .since_ns = at->now_ns, .outstanding = at->outstanding };
+		return false;
+	}
+	uint64_t waited_ns = at->now_ns - stall->since_ns;
+
+	return waited_ns > STALL_PATIENCE_NS || (waited_ns > PIPE_HELD_PATIENCE_NS && pipe_held(ask->pipe));
+}
+
+/* This context's part of what the grant may have queued on the device: equal parts for its processes at work, and for the
+ * contexts of each. */
+static uint64_t bound_ns(const struct pass_ask *ask, const struct attempt *at)
+{
+	return ask->proven ? at->policy.inflight_ns / at->processes / at->contexts : 0;
+}
+
+static uint64_t turn_wait_ns(const struct pass_ask *ask, struct attempt *at)
+{
+	struct gate_window window = window_of(&at->policy);
+	uint64_t wait_ns;
+
+	if (!at->planned || at->policy.turn_mode != SLUICE_TURN_LEASE)
+		return 0;
+	wait_ns = gate_turn_wait_ns(&window, at->now_ns, at->expected_ns, ask->cost_ns);
+	at->punctual = wait_ns > 0;
+	return wait_ns;
+}
+
+static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
+{
+	uint64_t bound = bound_ns(ask, at);
+
+	if (!gate_queue_full(at->queued_ns, ask->cost_ns, bound, at->outstanding) || stalled(ask, at))
+		return 0;
+	return gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
+}
+
+/* What is queued, and who shares the bound on it. A process with no more in flight than a thread's unused credit does not
+ * count: with a part for each idle one, a busy one would be left with next to nothing. In company nobody knows what of the
+ * queue is over by now, so all of it counts that is not known to be. */
+static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
+{
+	at->queued_ns = at->expected_ns = 0;
+	at->outstanding = 0;
+	at->processes = at->contexts = 1;
+	if (!ask->pipe)
+		return;
+	pipe_reap(ask->pipe);
+	if (siblings_exist())
+		at->processes = siblings_busy(ask->device, at->policy.chunk_ns);
+	at->contexts = pipe_contexts(ask->pipe);
+	at->outstanding = pipe_outstanding(ask->pipe);
+	at->expected_ns = pipe_expected_ns(ask->pipe, at->now_ns);
+	at->queued_ns = at->processes * at->contexts > 1 ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
+}
+
+/* How long the launch has to wait, as things are; 0 = it may go. */
+static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
+{
+	uint64_t wait_ns = defer;
+
+	at->punctual = false;
+	look_at_queue(ask, at);
+	if (at->policy.flags & SLUICE_FLAG_PAUSED)
+		wait_ns = WAIT_MAX_NS;
+	else if (at->drawn && at->ppm)
+		wait_ns = gate_cap_wait_ns(at->tat_ns, at->now_ns, at->policy.burst_ns);
+	if (!wait_ns)
+		wait_ns = turn_wait_ns(ask, at);
+	if (!wait_ns)
+		wait_ns = queue_wait_ns(ask, at);
+	if (at->outstanding && wait_ns > TIMED_MAX_NS && !at->punctual && siblings_exist())
+		wait_ns = TIMED_MAX_NS;
+	return wait_ns;
+}
+
+/* --- wait ---------------------------------------------------------------------------------------------------------- */
+
+static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t wake, uint64_t wait_ns)
+{
+	uint64_t began_ns = at->now_ns;
+
+	wait_for(guest_self()->policy, wake, wait_ns, began_ns, at->punctual);
+	at->now_ns = clock_ns();
+	guest_heartbeat(at->now_ns);
+	add64(&guest_usage(ask->device)->throttled_ns, at->now_ns - began_ns);
+	ask->waited_ns += at->now_ns - began_ns;
+}
+
+CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
+{
+	const struct sluice_policy *policy = guest_self()->policy;
+	struct attempt at = { 0 };
+
+	clock_follow(__atomic_load_n(&policy->control.heartbeat_ns, __ATOMIC_RELAXED));
+	at.now_ns = clock_ns();
+	for (;;) {
+		uint32_t wake = __atomic_load_n(&policy->control.wake, __ATOMIC_ACQUIRE); /* R5: before looking */
+
+		guest_read_device(ask->device, &at.policy);
+		at.planned = plan_is_fresh(at.now_ns);
+		if (at.policy.flags & SLUICE_FLAG_REVOKED) {
+			give_place_back(ask, &at);
+			return CUDA_ERROR_SYSTEM_NOT_READY;
+		}
+		uint64_t wait_ns = look(ask, &at, pay(ask, &at, *credit_ns, chance));
+
+		if (!wait_ns)
+			break;
+		wait_and_account(ask, &at, wake, wait_ns);
+	}
+	look_around(ask, &at.policy, at.planned, at.now_ns);
+	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
+	add64(&guest_usage(ask->device)->consumed_ns, ask->paid_ns);
+	guest_heartbeat(at.now_ns);
+	return CUDA_SUCCESS;
+}

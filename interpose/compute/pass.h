@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Passing the gate: a place on the grant's clock, and waiting until cap, queue and turn allow the launch. */
+#ifndef SLUICE_PASS_H
+#define SLUICE_PASS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "interpose/driver/cuda_abi.h"
+
+struct throttle_pipe;
+
+/* One launch, and what was found out about it. */
+struct pass_ask {
+	struct throttle_pipe *pipe; /* of its context; NULL: nothing is known about what is queued */
+	int device;
+	bool proven; /* its cost was seen often enough to queue by it */
+	uint64_t cost_ns;
+	uint64_t paid_ns;   /* out: drawn from the grant */
+	uint64_t waited_ns; /* out */
+	/* out: the situation at the launch, as in pipe_launch */
+	uint64_t window_left_ns;
+	uint32_t contention;
+	bool placed, sole;
+};
+
+/* Draw what *credit_ns lacks of the cost, and return when the launch may go; the credit is lowered by the cost. `chance`, 0 to
+ * 65535, varies how much is drawn. CUDA_ERROR_SYSTEM_NOT_READY: the grant is over. */
+CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance);
+/* The situation alone, for a launch that is paid already. */
+void pass_look_around(struct pass_ask *ask);
+
+#endif

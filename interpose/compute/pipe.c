@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is in flight: per context a ring of timed records.
+ *
+ *   launches   L1 L2 L3 L4 | L5 L6 L7 |  (idle)   L8 |
+ *   events    b1          a1         a2          b3  a3
+ *   record 1   b1 -> a1: its own event before L4, the launch it was opened for: times L4 alone
+ *   record 2   a1 -> a2: begins where record 1 ends, which was still running: times L5 L6 L7
+ *   record 3   b3 -> a3: record 2 was over, so it has an event of its own again
+ *
+ * When the event behind a record completes, everything charged up to it is done. Chained records (1, 2) enclose nothing but
+ * what was charged in between: over all streams and threads of the context they add up to the time one of them was busy.
+ * What a time says is settle.c's business.
+ *
+ * Records are claimed and reaped with compare-and-swap. So no lock is held over a driver call, and a thread that was
+ * killed or forgotten blocks nobody.
+ */
+#include "interpose/compute/pipe.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "interpose/attach/clock.h"
+#include "interpose/compute/rules/gate.h"
+#include "interpose/compute/rules/words.h"
+#include "interpose/compute/settle.h"
+#include "interpose/compute/siblings.h"
+#include "interpose/driver/driver.h"
+#include "interpose/tenant/guest.h"
+
+#define PIPES 32                                 /* contexts of one process; more are charged but never timed */
+#define RECORDS 64                               /* outstanding records of one context */
+#define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, half more or less at random */
+#define GAP_TRIES 3                              /* empty records that tell what two event calls cost */
+#define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* how long a new shape may hold its second launch back */
+
+enum record_state { RECORD_FREE, RECORD_CLAIMED, RECORD_PENDING, RECORD_REAPING };
+
+struct throttle_record {
+	uint32_t state; /* compare-and-swap; PENDING is a release, pairs with the reaper's acquire */
+	uint32_t sequence;
+	CUevent before; /* created on first use, destroyed with the pipe */
+	CUevent after;
+	CUstream stream;
+	struct settle_work work;
+	bool empty;      /* two events and nothing between */
+	int8_t previous; /* begins where this one ends, -1 = begins with its own event */
+	uint32_t previous_sequence;
+};
+
+struct throttle_pipe {
+	CUcontext context; /* NULL = free */
+	int device;
+	uint32_t reaping;      /* somebody is at it */
+	uint32_t outstanding;  /* PENDING records */
+	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
+	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
+	uint64_t untimed_ns;   /* charged since the last record */
+	uint64_t idle_at_ns;   /* when everything recorded should be done, if nobody else is on the GPU */
+	uint64_t record_at_ns; /* of unmarked work: time for the next record */
+	uint64_t gap_ns;       /* the host's time between two event calls, as the GPU's clock shows it */
+	uint32_t gap_tries;
+	uint32_t random;
+	const void *marker; /* who marked last */
+	uint32_t crowd;     /* more than one thread marked since the last record */
+	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
+	uint32_t sequence;
+	uint32_t next_record;
+	struct throttle_record record[RECORDS];
+};
+
+static struct throttle_pipe *pipes[PIPES]; /* published by compare-and-swap, never freed while the process lives */
+
+static struct throttle_pipe *pipe_at(unsigned i)
+{
+	struct throttle_pipe *pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE), *fresh;
+
+	if (pipe || !(fresh = calloc(1, sizeof(*fresh))))
+		return pipe;
+	if (__atomic_compare_exchange_n(&pipes[i], &pipe, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return fresh;
+	free(fresh); /* `pipe` now holds the winner's */
+	return pipe;
+}
+
+struct throttle_pipe *pipe_of_current(int device)
+{
+	CUcontext context = NULL;
+	struct throttle_pipe *pipe;
+
+	if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
+		return NULL;
+	/* All of them before a free one is taken: two pipes of one context would each know half of what is in flight. */
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		if (__atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE) == context)
+			return pipe;
+	for (unsigned i = 0; i < PIPES && (pipe = pipe_at(i)); i++) {
+		CUcontext owner = NULL;
+
+		/* Whoever comes second for the same context finds it here, its device perhaps not written yet. */
+		if (__atomic_compare_exchange_n(&pipe->context, &owner, context, false, __ATOMIC_ACQ_REL,
+		                                __ATOMIC_ACQUIRE) ||
+		    owner == context) {
+			__atomic_store_n(&pipe->device, device, __ATOMIC_RELAXED);
+			return pipe;
+		}
+	}
+	return NULL;
+}
+
+static int device_of(const struct throttle_pipe *pipe)
+{
+	return __atomic_load_n(&pipe->device, __ATOMIC_RELAXED);
+}
+
+/* The driver destroyed the events with the context: forget the handles, call nothing on them. Returns the time that was
+ * in flight. */
+static uint64_t pipe_clear(struct throttle_pipe *pipe)
+{
+	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
+
+	memset(pipe->record, 0, sizeof(pipe->record));
+	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
+	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
+	return left_ns;
+}
+
+void pipe_context_gone(uint32_t tag)
+{
+	struct throttle_pipe *pipe;
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++) {
+		CUcontext context = __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE);
+		int device = device_of(pipe);
+
+		if (!context || guest_context_tag(context) != tag)
+			continue;
+		uint64_t left_ns = pipe_clear(pipe);
+
+		/* Its work is over, one way or the other: left in flight, it would make the grant look busy for ever. */
+		if (guest_self())
+			add64(&guest_usage(device)->completed_ns, left_ns);
+	}
+}
+
+void pipe_forget_parent(void)
+{
+	for (unsigned i = 0; i < PIPES && pipes[i]; i++) {
+		pipe_clear(pipes[i]);
+		pipes[i]->reaping = 0;
+	}
+}
+
+static int8_t record_claim(struct throttle_pipe *pipe)
+{
+	uint32_t start = __atomic_fetch_add(&pipe->next_record, 1, __ATOMIC_RELAXED);
+
+	for (unsigned i = 0; i < RECORDS; i++) {
+		int8_t index = (int8_t)((start + i) % RECORDS);
+		struct throttle_record *record = &pipe->record[index];
+		uint32_t state = RECORD_FREE;
+
+		if (!__atomic_compare_exchange_n(&record->state, &state, RECORD_CLAIMED, false, __ATOMIC_ACQUIRE,
+		                                 __ATOMIC_RELAXED))
+			continue;
+		if ((record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
+		    (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS)) {
+			/* other threads still look at it, to learn that this is not the record they remember */
+			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
+			                 __ATOMIC_RELEASE);
+			record->previous = -1;
+			record->work.chained = false;
+			record->empty = false;
+			return index;
+		}
+		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+		break;
+	}
+	return -1;
+}
+
+/* False: not known. Work of another stream may have ended before what it began with: 0. */
+static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
+{
+	float ms = 0;
+
+	if (driver.cuEventElapsedTime(&ms, from, to) != CUDA_SUCCESS)
+		return false;
+	*ret_ns = ms > 0 ? (uint64_t)((double)ms * 1e6 + 0.5) : 0;
+	return true;
+}
+
+/* The work of a record is done: how long did it take, and what does that say? */
+static void record_settle(struct throttle_pipe *pipe, const struct throttle_record *record)
+{
+	const struct throttle_record *previous = record->previous >= 0 ? &pipe->record[record->previous] : NULL;
+	struct cost_entry *entry = cost_lookup(record->work.key);
+	uint64_t elapsed_ns;
+
+	if (entry)
+		cost_tried(entry);
+	/* The sequence is read last: a record used anew means the time above is of something else. */
+	if (!elapsed(previous ? previous->after : record->before, record->after, &elapsed_ns) ||
+	    (previous && __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) != record->previous_sequence))
+		return;
+	if (!previous)
+		elapsed_ns = gate_less_gap_ns(elapsed_ns, __atomic_load_n(&pipe->gap_ns, __ATOMIC_RELAXED));
+	settle_work(device_of(pipe), &record->work, entry, elapsed_ns);
+}
+
+static void record_finish(struct throttle_pipe *pipe, struct throttle_record *record)
+{
+	add64(&guest_usage(device_of(pipe))->completed_ns, record->work.paid_ns);
+	if (record->empty) {
+		uint64_t gap_ns;
+
+		if (elapsed(record->before, record->after, &gap_ns) && gap_ns &&
+		    (!pipe->gap_ns || gap_ns < pipe->gap_ns))
+			__atomic_store_n(&pipe->gap_ns, gap_ns, __ATOMIC_RELAXED);
+	} else {
+		record_settle(pipe, record);
+	}
+	take64(&pipe->inflight_ns, record->work.paid_ns);
+	__atomic_fetch_sub(&pipe->outstanding, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+}
+
+/* One thread at a time; the others go on without. */
+void pipe_reap(struct throttle_pipe *pipe)
+{
+	if (__atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) == 0 ||
+	    __atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
+		return;
+	uint32_t first = __atomic_load_n(&pipe->next_record, __ATOMIC_RELAXED);
+
+	for (unsigned i = 0; i < RECORDS; i++) { /* oldest first: a chain's start is settled before its end */
+		struct throttle_record *record = &pipe->record[(first + i) % RECORDS];
+		uint32_t state = RECORD_PENDING;
+
+		if (__atomic_load_n(&record->state, __ATOMIC_RELAXED) != RECORD_PENDING ||
+		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
+		                                 __ATOMIC_RELAXED))
+			continue;
+		CUresult r = driver.cuEventQuery(record->after);
+
+		if (r == CUDA_ERROR_NOT_READY)
+			__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
+		else
+			record_finish(pipe, record);
+	}
+	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
+}
+
+uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe)
+{
+	return __atomic_load_n(&pipe->inflight_ns, __ATOMIC_RELAXED);
+}
+
+uint64_t pipe_expected_ns(const struct throttle_pipe *pipe, uint64_t now_ns)
+{
+	uint64_t inflight_ns = pipe_inflight_ns(pipe);
+	uint64_t idle_at_ns = __atomic_load_n(&pipe->idle_at_ns, __ATOMIC_RELAXED);
+	uint64_t left_ns = idle_at_ns > now_ns ? idle_at_ns - now_ns : 0;
+
+	return left_ns < inflight_ns ? left_ns : inflight_ns;
+}
+
+uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
+{
+	return __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED);
+}
+
+uint32_t pipe_contexts(const struct throttle_pipe *own)
+{
+	struct throttle_pipe *pipe;
+	uint32_t contexts = 1;
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		contexts += pipe != own && device_of(pipe) == device_of(own) && pipe_outstanding(pipe) > 0;
+	return contexts;
+}
+
+bool pipe_held(struct throttle_pipe *pipe)
+{
+	bool held = false, begun = false;
+
+	/* Whoever reaps may free records; while it is us, those that are pending stay as they are. */
+	if (__atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
+		return false;
+	for (int i = 0; i < RECORDS && !begun; i++) {
+		struct throttle_record *record = &pipe->record[i], *previous;
+		CUevent start = record->before;
+
+		if (__atomic_load_n(&record->state, __ATOMIC_ACQUIRE) != RECORD_PENDING)
+			continue;
+		held = true;
+		if (record->previous >= 0) {
+			previous = &pipe->record[record->previous];
+			start = __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
+			                        __atomic_load_n(&previous->sequence, __ATOMIC_RELAXED) ==
+			                                record->previous_sequence
+			                ? previous->after
+			                : NULL;
+		}
+		begun = !start || driver.cuEventQuery(start) != CUDA_ERROR_NOT_READY;
+	}
+	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
+	return held && !begun;
+}
+
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who)
+{
+	if (__atomic_load_n(&pipe->marker, __ATOMIC_RELAXED) != who) {
+		__atomic_store_n(&pipe->marker, who, __ATOMIC_RELAXED);
+		__atomic_store_n(&pipe->crowd, 1, __ATOMIC_RELAXED);
+	}
+	if (used_ns > 0) {
+		add64(&pipe->unmarked_ns, (uint64_t)used_ns);
+		add64(&pipe->untimed_ns, (uint64_t)used_ns);
+	} else if (used_ns < 0)
+		take64(&pipe->unmarked_ns, (uint64_t)-used_ns);
+}
+
+void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry)
+{
+	uint64_t began_ns = clock_ns(), step_ns = 20000;
+
+	while (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) == 0 &&
+	       __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) > 0 &&
+	       clock_ns() - began_ns < UNKNOWN_PATIENCE_NS) {
+		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
+
+		pipe_reap(pipe);
+		if (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) ||
+		    (clock_ns() - began_ns > PIPE_HELD_PATIENCE_NS && pipe_held(pipe)))
+			break;
+		nanosleep(&step, NULL);
+		step_ns = step_ns < 1000000 ? step_ns * 2 : step_ns;
+	}
+}
+
+/* Time for a record? By charged work and with a little chance in it, never by the clock: after a fixed time one would
+ * always meet the launch that follows a long one. */
+static bool record_due(struct throttle_pipe *pipe, const struct cost_entry *entry)
+{
+	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST ||
+	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))
+		return true;
+	return __atomic_load_n(&pipe->untimed_ns, __ATOMIC_RELAXED) >=
+	       __atomic_load_n(&pipe->record_at_ns, __ATOMIC_RELAXED);
+}
+
+static void record_publish(struct throttle_pipe *pipe, struct throttle_record *record)
+{
+	__atomic_fetch_add(&pipe->outstanding, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
+}
+
+/* Two events with nothing between them, on a stream that has nothing to do. */
+static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
+{
+	int8_t index = record_claim(pipe);
+
+	if (index < 0)
+		return;
+	struct throttle_record *record = &pipe->record[index];
+
+	record->empty = true;
+	record->work.paid_ns = 0;
+	if (driver.cuEventRecord(record->before, stream) == CUDA_SUCCESS &&
+	    driver.cuEventRecord(record->after, stream) == CUDA_SUCCESS)
+		record_publish(pipe, record);
+	else
+		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+}
+
+/* Who chains reads it of a record that may be used anew meanwhile, and finds that out by the sequence. */
+static void set_others_done(struct throttle_record *record, uint64_t done_ns)
+{
+	__atomic_store_n(&record->work.others_done_ns, done_ns, __ATOMIC_RELAXED);
+}
+
+/* Take the last record to begin where it ends, if it is still running. One taker only, or the time would count twice;
+ * false: another thread has it at the moment. */
+static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *record)
+{
+	uint64_t last = __atomic_exchange_n(&pipe->last, 0, __ATOMIC_ACQ_REL);
+	struct throttle_record *previous = &pipe->record[last & 0xff];
+
+	if (!last)
+		return pipe_outstanding(pipe) == 0;
+	if (__atomic_load_n(&previous->sequence, __ATOMIC_RELAXED) == (uint32_t)(last >> 8) &&
+	    __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
+	    driver.cuEventQuery(previous->after) == CUDA_ERROR_NOT_READY) {
+		record->previous = (int8_t)(last & 0xff);
+		record->work.chained = true;
+		/* the time begins where that one ends */
+		set_others_done(record, __atomic_load_n(&previous->work.others_done_ns, __ATOMIC_RELAXED));
+		record->previous_sequence = (uint32_t)(last >> 8);
+	}
+	return true;
+}
+
+int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch)
+{
+	if (!record_due(pipe, entry))
+		return -1;
+	if (__atomic_load_n(&pipe->gap_tries, __ATOMIC_RELAXED) < GAP_TRIES && pipe_outstanding(pipe) == 0) {
+		__atomic_fetch_add(&pipe->gap_tries, 1, __ATOMIC_RELAXED);
+		measure_gap(pipe, launch->stream);
+	}
+	int8_t index = record_claim(pipe);
+
+	if (index < 0)
+		return index;
+	struct throttle_record *record = &pipe->record[index];
+	uint64_t now_ns = clock_ns(), ahead_ns = pipe_expected_ns(pipe, now_ns);
+
+	record->stream = launch->stream;
+	record->work.key = launch->key;
+	record->work.cost_ns = launch->cost_ns;
+	record->work.contention = launch->contention;
+	record->work.placed = launch->placed;
+	record->work.sole = launch->sole;
+	record->work.mixed = launch->mixed;
+	record->work.busy = launch->sole ? 1 : siblings_busy(device_of(pipe), 0);
+	set_others_done(record, siblings_exist() ? siblings_work(device_of(pipe)).done_ns : UINT64_MAX);
+	bool free = record_chain(pipe, record);
+
+	if (record->previous < 0) {
+		uint64_t unmarked_ns = __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED);
+		bool first = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST;
+
+		ahead_ns += unmarked_ns > launch->cost_ns ? unmarked_ns - launch->cost_ns : 0;
+		if ((!free && !first) || driver.cuEventRecord(record->before, launch->stream) != CUDA_SUCCESS) {
+			__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+			return -1;
+		}
+	}
+	record->work.own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
+	                      : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
+	                                                           : 0;
+	record->work.host_ns = now_ns; /* until it is known how long the call took */
+	return index;
+}
+
+void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched)
+{
+	struct throttle_record *record = &pipe->record[index];
+	uint64_t now_ns = clock_ns();
+
+	if (!launched || driver.cuEventRecord(record->after, record->stream) != CUDA_SUCCESS) {
+		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+		return;
+	}
+	record->work.host_ns = now_ns - record->work.host_ns;
+	record->work.mixed = __atomic_exchange_n(&pipe->crowd, 0, __ATOMIC_RELAXED) || record->work.mixed;
+	record->work.paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
+	uint64_t chance = gate_mix(__atomic_add_fetch(&pipe->random, 1, __ATOMIC_RELAXED)) >> 48;
+
+	__atomic_store_n(&pipe->record_at_ns, RECORD_EVERY_NS / 2 + RECORD_EVERY_NS * chance / 65536, __ATOMIC_RELAXED);
+	add64(&pipe->inflight_ns, record->work.paid_ns);
+	draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
+
+	record_publish(pipe, record);
+	__atomic_store_n(&pipe->last, last, __ATOMIC_RELEASE);
+}
+
+void pipe_settle(struct throttle_pipe *pipe, bool whole_context)
+{
+	/* then nothing of ours is queued any more, so what was handed over since the last marker is done too */
+	if (whole_context || pipe_outstanding(pipe) == 0)
+		add64(&guest_usage(device_of(pipe))->completed_ns,
+		      __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED));
+}

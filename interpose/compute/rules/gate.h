@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arithmetic of the compute cap: pure functions over numbers, time is an argument.
+ *
+ * Three questions are asked before work is launched, each answered in nanoseconds still to wait (0 = go):
+ *   cap     may the grant's virtual clock take this cost now?          (GCRA, one word per grant and GPU)
+ *   queue   is too much of our work already in the driver's queue?     (in-flight bound)
+ *   turn    is it our window of the period, and does the work fit it?  (time-division lease)
+ * docs/node/throttle.md derives them; tests/properties/test_gate.py states what must always hold.
+ */
+#ifndef SLUICE_GATE_H
+#define SLUICE_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GATE_PPM UINT64_C(1000000)
+#define GATE_POLL_NS UINT64_C(20000) /* no use in asking the driver more often */
+
+/* The finaliser of splitmix64: every input bit reaches every output bit. */
+static inline uint64_t gate_mix(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= UINT64_C(0xbf58476d1ce4e5b9);
+	x ^= x >> 27;
+	x *= UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+static inline uint64_t gate_add(uint64_t a, uint64_t b)
+{
+	uint64_t sum = a + b;
+
+	return sum < a ? UINT64_MAX : sum;
+}
+
+/* Wall time that `cost_ns` of GPU time costs a tenant with this share. 0 ppm = uncapped: nothing to pay. */
+static inline uint64_t gate_price_ns(uint64_t cost_ns, uint32_t share_ppm)
+{
+	if (share_ppm == 0)
+		return 0;
+	/* Above five hours of GPU time in one launch the product would overflow: saturate, the cap still holds. */
+	if (cost_ns > UINT64_MAX / GATE_PPM)
+		return UINT64_MAX / 2;
+	return cost_ns * GATE_PPM / share_ppm;
+}
+
+/* The virtual clock after paying: an idle tenant restarts at `now`, so that idling earns no more than the burst. */
+static inline uint64_t gate_tat_after_ns(uint64_t tat_ns, uint64_t now_ns, uint64_t price_ns)
+{
+	return gate_add(tat_ns > now_ns ? tat_ns : now_ns, price_ns);
+}
+
+/* `tat_ns` is the clock *before* our own price: who came earlier pays first. */
+static inline uint64_t gate_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64_t burst_ns)
+{
+	uint64_t allowed_ns = gate_add(now_ns, burst_ns);
+
+	return tat_ns > allowed_ns ? tat_ns - allowed_ns : 0;
+}
+
+#define GATE_AHEAD_NS UINT64_C(10000000) /* so far ahead of its siblings a process has half of the burst left */
+
+/* The burst left to a process that has had `ahead_ns` more than another one of its grant that waits. Never quite
+ * nothing: among several that are ahead, the one less so still goes first. */
+static inline uint64_t gate_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
+{
+	if (ahead_ns == 0)
+		return burst_ns;
+	return (uint64_t)((double)burst_ns * ((double)GATE_AHEAD_NS / ((double)GATE_AHEAD_NS + (double)ahead_ns)));
+}
+
+/* The share that binds now: the smaller of the own cap and the plan's share; 0 = none of them. */
+static inline uint32_t gate_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
+{
+	if (cap_ppm == 0 || plan_ppm == 0)
+		return cap_ppm | plan_ppm;
+	return cap_ppm < plan_ppm ? cap_ppm : plan_ppm;
+}
+
+/* Must this launch wait for outstanding work? Two launches are always allowed, or a kernel longer than the bound
+ * would leave the GPU idle between two launches. */
+static inline bool gate_queue_full(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns, uint32_t outstanding)
+{
+	return outstanding >= 2 && gate_add(inflight_ns, cost_ns) > bound_ns;
+}
+
+/* How long to sleep before looking at a full queue again: half of the excess, so that it never runs dry meanwhile. */
+static inline uint64_t gate_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns)
+{
+	uint64_t wanted_ns = gate_add(inflight_ns, cost_ns);
+	uint64_t excess_ns = wanted_ns > bound_ns ? wanted_ns - bound_ns : 0;
+	uint64_t half_ns = (excess_ns < inflight_ns ? excess_ns : inflight_ns) / 2;
+
+	return half_ns > GATE_POLL_NS ? half_ns : GATE_POLL_NS;
+}
+
+struct gate_window {
+	uint64_t origin_ns; /* a window of ours starts at origin + k * period */
+	uint64_t period_ns;
+	uint64_t quantum_ns;
+};
+
+/* A plan a tenant can follow; anything else (torn read, zero, nonsense) is treated as "no turns". */
+static inline bool gate_window_valid(const struct gate_window *w)
+{
+	return w->period_ns > 0 && w->quantum_ns > 0 && w->quantum_ns <= w->period_ns;
+}
+
+/* Where in the period `now` lies; the origin may be ahead of it. */
+static inline uint64_t gate_phase_ns(const struct gate_window *w, uint64_t now_ns)
+{
+	if (now_ns >= w->origin_ns)
+		return (now_ns - w->origin_ns) % w->period_ns;
+	uint64_t ahead_ns = (w->origin_ns - now_ns) % w->period_ns;
+
+	return ahead_ns ? w->period_ns - ahead_ns : 0;
+}
+
+/*
+ * How long until we may launch under the lease. Inside the window a launch goes if at least half of it will run
+ * inside (queued work first), so that overruns and early stops cancel out; a launch longer than the whole window
+ * starts anywhere in it with an empty queue, and its debt is the cap's business.
+ */
+static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns,
+                                         uint64_t cost_ns)
+{
+	if (!gate_window_valid(w))
+		return 0;
+	uint64_t phase_ns = gate_phase_ns(w, now_ns);
+
+	if (phase_ns >= w->quantum_ns)
+		return w->period_ns - phase_ns;
+	if (w->quantum_ns == w->period_ns)
+		return 0; /* the whole period is ours: nothing to overrun into */
+	uint64_t left_ns = w->quantum_ns - phase_ns;
+
+	if (inflight_ns == 0 && cost_ns / 2 >= w->quantum_ns)
+		return 0;
+	if (gate_add(inflight_ns, cost_ns / 2) <= left_ns)
+		return 0;
+	return w->period_ns - phase_ns;
+}
+
+/* Time left in the window that `now` lies in; 0 outside of it. */
+static inline uint64_t gate_window_left_ns(const struct gate_window *w, uint64_t now_ns)
+{
+	uint64_t phase_ns = gate_phase_ns(w, now_ns);
+
+	return phase_ns < w->quantum_ns ? w->quantum_ns - phase_ns : 0;
+}
+
+/* --- what a measured time says ----------------------------------------------------------------------------------- */
+
+#define GATE_WARY_NS UINT64_C(100000) /* surprises below are cheaper to average out than to time */
+#define GATE_WARY_LAUNCHES 1000       /* after a surprise so many launches in a row are timed */
+
+/* What one launch of a shape costs. The same shape may well do ten or a thousand times the work from one launch to the
+ * next, so the estimate is a plain mean of what was seen, and a shape that surprises is timed at each launch. */
+struct gate_estimate {
+	uint64_t cost_ns;
+	uint32_t samples; /* saturating */
+	uint32_t wary;    /* launches still to be timed one by one */
+};
+
+static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, uint64_t sample_ns)
+{
+	if (sample_ns == 0)
+		sample_ns = 1; /* shorter than the event clock's tick */
+	if (e.samples == 0)
+		return (struct gate_estimate){ .cost_ns = sample_ns, .samples = 1 };
+	uint64_t larger_ns = sample_ns > e.cost_ns ? sample_ns : e.cost_ns;
+	uint64_t smaller_ns = sample_ns > e.cost_ns ? e.cost_ns : sample_ns;
+
+	if (larger_ns / 4 > smaller_ns && larger_ns > GATE_WARY_NS)
+		e.wary = GATE_WARY_LAUNCHES;
+	else if (e.wary)
+		e.wary--;
+	/* 1/2, 1/3, 1/4 … 1/16: a mean at first, then an exponentially weighted one. */
+	uint64_t weight = e.samples < 15 ? e.samples + 1 : 16;
+
+	if (sample_ns >= e.cost_ns)
+		e.cost_ns += (sample_ns - e.cost_ns) / weight;
+	else
+		e.cost_ns -= (e.cost_ns - sample_ns) / weight;
+	if (e.cost_ns == 0)
+		e.cost_ns = 1;
+	if (e.samples < UINT32_MAX)
+		e.samples++;
+	return e;
+}
+
+/* GPU time that was ours of the time between two events: all of it in our own window (`own_ns`), and an equal part of
+ * what lies behind its end, where contexts share the GPU in slices. */
+static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_t active)
+{
+	if (elapsed_ns <= own_ns || active <= 1)
+		return elapsed_ns;
+	return own_ns + (elapsed_ns - own_ns) / active;
+}
+
+/* What is left of a time when others took `taken_ns` of it. */
+static inline uint64_t gate_rest_ns(uint64_t elapsed_ns, uint64_t taken_ns)
+{
+	return elapsed_ns > taken_ns ? elapsed_ns - taken_ns : 0;
+}
+
+/* The longest that work of this cost should take where contexts take turns in slices, with a doubt about the cost. */
+static inline uint64_t gate_sliced_ns(uint64_t cost_ns, uint64_t slice_ns, uint32_t contexts)
+{
+	return (2 * cost_ns + 2 * slice_ns) * contexts;
+}
+
+/* Between two events on an idle stream also lies the time the host took from one call to the next. */
+static inline uint64_t gate_less_gap_ns(uint64_t elapsed_ns, uint64_t gap_ns)
+{
+	return elapsed_ns - (gap_ns < elapsed_ns / 2 ? gap_ns : elapsed_ns / 2);
+}
+
+/* `part_ns` of `whole_ns` was paid by us; what of the measured `true_ns` is ours? */
+static inline uint64_t gate_part_ns(uint64_t true_ns, uint64_t part_ns, uint64_t whole_ns)
+{
+	if (part_ns >= whole_ns)
+		return true_ns;
+	return (uint64_t)((double)true_ns * ((double)part_ns / (double)whole_ns));
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The long way of a launch: its price, what pays for it (credit.c, pass.c), and whether it is timed (pipe.c).
+ * docs/node/throttle.md tells the algorithm as a whole.
+ */
+#include "interpose/compute/throttle.h"
+
+#include "interpose/compute/pass.h"
+#include "interpose/compute/pipe.h"
+#include "interpose/compute/rules/gate.h"
+#include "interpose/compute/siblings.h"
+#include "interpose/tenant/capture.h"
+#include "interpose/tenant/guest.h"
+#include "interpose/tenant/move.h"
+
+void throttle_forget_local(void)
+{
+	credit_forget_pipe(&throttle_local);
+}
+
+void throttle_context_gone(uint32_t tag)
+{
+	credit_flush_launches(&throttle_local);
+	throttle_forget_local();
+	pipe_context_gone(tag);
+}
+
+void throttle_forget_parent(void)
+{
+	throttle_forget_all();
+	throttle_local.credit_ns = 0; /* drawn by the parent, which still has it */
+	throttle_local.launches = 0;
+	if (throttle_local.lane)
+		throttle_local.lane->seen_ns = 0;
+	pipe_forget_parent();
+	siblings_forget_parent();
+}
+
+void throttle_forget_all(void)
+{
+	throttle_forget_local();
+	cost_relearn_all();
+}
+
+/* The price is known and in the thread's hand, and nothing is to be timed: as throttle_charge(), for a shape it did not find. */
+static bool pay_from_credit(struct throttle_local *local, const void *handle, const struct cost_shape *shape,
+                            uint64_t key, struct cost_entry *entry, uint64_t cost_ns)
+{
+	if (!cost_ns || local->credit_ns < (int64_t)cost_ns || !cost_is_proven(entry) ||
+	    __atomic_load_n(&entry->wary, __ATOMIC_RELAXED))
+		return false;
+	local->credit_ns -= (int64_t)cost_ns;
+	local->launches++;
+	if (shape && handle)
+		credit_remember(local, handle, shape, key, entry);
+	else
+		local->expected = local->last = NULL;
+	local->event.cost_ns = cost_ns;
+	return true;
+}
+
+/* Have all launches since the last record been of this key? */
+static void note_key(struct throttle_local *local, struct throttle_lane *lane, uint64_t key)
+{
+	if (local->last)
+		lane->key = local->last->key;
+	lane->mixed = lane->mixed || local->mixed || lane->key != key;
+	local->mixed = false;
+	lane->key = key;
+}
+
+/* Draw what the launch costs, waiting for it if need be, or take it of the credit. */
+static CUresult pay(struct throttle_local *local, struct pass_ask *ask)
+{
+	struct throttle_lane *lane = local->lane;
+	CUresult result = CUDA_SUCCESS;
+
+	move_if_given_away();
+	credit_flush_launches(local);
+	if (local->credit_ns < (int64_t)ask->cost_ns) {
+		result = pass_gate(ask, &local->credit_ns, gate_mix(++lane->random) >> 48);
+		if (result == CUDA_SUCCESS)
+			lane->seen_ns += (int64_t)ask->paid_ns;
+	} else {
+		pass_look_around(ask);
+		local->credit_ns -= (int64_t)ask->cost_ns;
+	}
+	if (result == CUDA_SUCCESS) {
+		local->launches++;
+		local->event.cost_ns = ask->cost_ns;
+		credit_report_use(local);
+	}
+	return result;
+}
+
+/* A record for the launch, if it is time for one. */
+static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, CUstream stream,
+                          const struct pass_ask *ask)
+{
+	struct pipe_launch launch = { .stream = stream,
+		                      .key = lane->key,
+		                      .cost_ns = ask->cost_ns,
+		                      .window_left_ns = ask->window_left_ns,
+		                      .contention = ask->contention,
+		                      .placed = ask->placed,
+		                      .sole = ask->sole,
+		                      .mixed = lane->mixed };
+	int8_t record = pipe_record_open(ask->pipe, entry, &launch);
+
+	if (record >= 0)
+		lane->mixed = false;
+	return record;
+}
+
+/* Everything that asks the driver something of its own, with the thread's capture mode relaxed. */
+static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_local *local, struct cost_entry *entry,
+                              CUstream stream)
+{
+	struct throttle_pipe *pipe = credit_pipe(local->lane);
+	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
+	bool proven = cost_is_proven(entry);
+	CUresult result;
+
+	if (!cost_ns && pipe) {
+		pipe_await_first_sample(pipe, entry);
+		cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
+	}
+	struct pass_ask ask = { .pipe = pipe,
+		                .device = local->lane->device,
+		                .proven = proven,
+		                .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
+
+	result = pay(local, &ask);
+	if (result != CUDA_SUCCESS)
+		return result;
+	ticket->waited_ns = ask.waited_ns;
+	ticket->counted = true;
+	if (pipe) {
+		ticket->record = open_record(local->lane, entry, stream, &ask);
+		ticket->pipe = pipe;
+		ticket->cost_ns = ask.cost_ns;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, const struct cost_shape *shape,
+                         CUstream stream)
+{
+	struct throttle_local *local = &throttle_local;
+	int device;
+
+	*ticket = (struct throttle_ticket){ .record = -1 };
+	if (!guest_self() || (device = guest_current_device()) < 0)
+		return CUDA_SUCCESS;
+	struct throttle_lane *lane = credit_lane(local, device);
+	uint64_t key = cost_key(handle, shape, device);
+	struct cost_entry *entry = cost_entry(key);
+
+	if (!lane || !entry)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	credit_pipe(lane);
+	note_key(local, lane, key);
+	if (pay_from_credit(local, handle, shape, key, entry, __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))) {
+		ticket->counted = true;
+		return CUDA_SUCCESS;
+	}
+	local->last = shape ? throttle_recall(local, handle, shape) : NULL;
+	local->expected = local->last ? local->last->next : NULL;
+	if (capture_records(stream, false))
+		return CUDA_SUCCESS;
+	CUstreamCaptureMode mode = capture_relax();
+	CUresult result = charge_launch(ticket, local, entry, stream);
+
+	capture_restore(mode);
+	return result;
+}
+
+/* Those who watch are told here what throttle_pass() tells them for the common launch. */
+static void tell(enum throttle_kind kind, const struct throttle_ticket *ticket)
+{
+	struct sluice_launch_event *event = &throttle_local.event;
+
+	event->waited_ns = ticket->waited_ns;
+	if (kind == THROTTLE_LAUNCH)
+		PROBE(SLUICE_PROBE_LAUNCH, event);
+	else
+		PROBE(SLUICE_PROBE_COPY, event);
+	event->waited_ns = 0;
+}
+
+void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUresult result)
+{
+	struct throttle_pipe *pipe = ticket->pipe;
+
+	if (pipe && result != CUDA_SUCCESS) { /* nothing ran: the credit is still there for the next launch */
+		throttle_local.credit_ns += (int64_t)ticket->cost_ns;
+		throttle_local.launches--;
+		ticket->counted = false;
+	}
+	if (ticket->counted)
+		tell(kind, ticket);
+	if (!pipe)
+		return;
+	if (ticket->record < 0)
+		return;
+	CUstreamCaptureMode mode = capture_relax();
+
+	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
+	capture_restore(mode);
+}
+
+void throttle_settle(bool whole_context)
+{
+	struct throttle_local *local = &throttle_local;
+
+	if (!local->lane || !guest_self())
+		return;
+	credit_flush_launches(local);
+	struct throttle_pipe *pipe = local->lane->pipe;
+
+	credit_report_use(local);
+	if (!pipe)
+		return;
+	CUstreamCaptureMode mode = capture_relax();
+
+	pipe_reap(pipe);
+	capture_restore(mode);
+	pipe_settle(pipe, whole_context);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this process uses on a GPU, all included, asked of the real NVML: the difference around the making of a context
+ * is what the context itself takes (a few hundred MiB on real GPUs), and no other tenant's doings disturb it.
+ *
+ * Used only where contexts are made and destroyed, which takes far longer than asking. Where NVML is missing, or does
+ * not know us (self-claimed inside a pid namespace), contexts are not charged and the daemon's audit has to find them.
+ */
+#include "interpose/memory/overhead.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "interpose/attach/reallib.h"
+#include "interpose/tenant/guest.h"
+
+/* nvmlProcessInfo_v2_t, which _v3 of the call kept */
+struct process_info {
+	unsigned int pid;
+	unsigned long long used_bytes;
+	unsigned int gpu_instance, compute_instance;
+};
+
+#define MAX_PROCESSES 512
+#define NVML_INIT_NO_ATTACH 2 /* do not fail or wake GPUs that are not ours */
+
+static struct {
+	int (*init)(unsigned int flags);
+	int (*by_uuid)(const char *uuid, void **device);
+	int (*processes)(void *device, unsigned int *count, struct process_info *infos);
+} nvml;
+
+enum { UNTRIED, READY, ABSENT };
+static int state;
+
+/* Idempotent: racing threads find the same functions. */
+static bool load(void)
+{
+	const struct sluice_guest *guest = guest_self();
+	const char *path = (const char *)guest->policy->nvml_path;
+	int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+	void *handle, *init, *by_uuid, *processes;
+
+	if (now != UNTRIED)
+		return now == READY;
+	/* the real one: our own stand-in shows the grant, not the card */
+	handle = reallib_open(path[0] == '/' ? path : NULL, "libnvidia-ml.so.1");
+	init = handle ? dlsym(handle, "nvmlInitWithFlags") : NULL;
+	by_uuid = handle ? dlsym(handle, "nvmlDeviceGetHandleByUUID") : NULL;
+	processes = handle ? dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3") : NULL;
+	if (handle && !processes)
+		processes = dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v2");
+	if (!init || !by_uuid || !processes || ((int (*)(unsigned int))init)(NVML_INIT_NO_ATTACH) != 0) {
+		__atomic_store_n(&state, ABSENT, __ATOMIC_RELEASE);
+		return false;
+	}
+	__atomic_store_n(&nvml.init, (int (*)(unsigned int))init, __ATOMIC_RELAXED);
+	__atomic_store_n(&nvml.by_uuid, (int (*)(const char *, void **))by_uuid, __ATOMIC_RELAXED);
+	__atomic_store_n(&nvml.processes, (int (*)(void *, unsigned int *, struct process_info *))processes,
+	                 __ATOMIC_RELAXED);
+	__atomic_store_n(&state, READY, __ATOMIC_RELEASE);
+	return true;
+}
+
+static void *device_handle(const struct sluice_guest *guest, int device)
+{
+	const uint8_t *u = guest->policy->dev[device].gpu_uuid;
+	static const char *const prefix[] = { "GPU-", "MIG-" };
+	char text[48];
+	void *handle;
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(text, sizeof(text), "%s%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		         prefix[i], u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+		         u[13], u[14], u[15]);
+		if (nvml.by_uuid(text, &handle) == 0)
+			return handle;
+	}
+	return NULL;
+}
+
+bool overhead_used(int device, uint64_t *ret_bytes)
+{
+	const struct sluice_guest *guest = guest_self();
+	unsigned int count = MAX_PROCESSES;
+	struct process_info *infos;
+	uint32_t pid;
+	void *handle;
+	bool known;
+
+	if (!guest || device < 0 || !load() || !(handle = device_handle(guest, device)))
+		return false;
+	/* NVML names processes as the host sees them, where the daemon has written which one we are, or as we do. */
+	pid = guest_host_pid();
+	infos = calloc(MAX_PROCESSES, sizeof(*infos));
+	if (!infos)
+		return false;
+	known = nvml.processes(handle, &count, infos) == 0;
+	uint64_t by_host = 0, by_own = 0; /* not listed: nothing used yet */
+
+	for (unsigned int i = 0; known && i < count && i < MAX_PROCESSES; i++) {
+		if (infos[i].used_bytes == UINT64_MAX) /* not available */
+			continue;
+		if (pid && infos[i].pid == pid)
+			by_host += infos[i].used_bytes;
+		else if (infos[i].pid == (uint32_t)getpid())
+			by_own += infos[i].used_bytes;
+	}
+	*ret_bytes = by_host ? by_host : by_own;
+	free(infos);
+	return known;
+}

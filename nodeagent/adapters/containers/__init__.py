@@ -1,0 +1,1 @@
+"""What programs and containers are given: our libraries, mounts, CDI files."""

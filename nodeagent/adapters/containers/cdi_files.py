@@ -1,0 +1,343 @@
+"""Grants as the container runtime reads them: one CDI file for each beside one for all of them, or
+for runtimes without CDI one directory of links.
+
+The runtime's library is told of changes by inotify, and only of some: a file renamed within the
+directory is seen, one renamed into it from elsewhere or linked there never is. So a file is
+written beside its place, synced and renamed, and has a few milliseconds before anybody is told.
+Names are never used twice, so that what a slow cache still has cannot be another container's.
+
+The runtime reads every file again after each change, so what containers have in common is in one
+file, named after what was installed when it was first written (a generation). An answer of
+Allocate keeps its names for ever, through upgrades of the driver and of Sluice: what they stand
+for is looked at whenever a container starts, and that start waits for what had to be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters.containers.cdi_installed import DIRECTORIES, SUFFIXES, InstalledSpecs
+from nodeagent.core.kubelet import cdi
+from nodeagent.core.kubelet.cdi_base import BaseSpec, Edits, common_edits, edits_of
+from nodeagent.ports.containers import CdiPort, ContainerAnswer, GivenFiles, GrantMounts
+from nodeagent.ports.kubelet import NONCE
+from nodeagent.ports.views import Finding
+from nodeagent.units import GpuUuid
+
+OURS: Final = cdi.KIND.replace("/", "-") + "_"
+"""How our files' names begin: the library's convention for what lives as long as a container."""
+STRATEGIES: Final = ("cdi-cri", "cdi-annotations", "envvar")
+OUR_DRIVERS: Final = cdi.DRIVER_KIND.replace("/", "-") + "_"
+_FILE: Final = re.compile(re.escape(OURS) + r"([0-9a-f]{32})\.json")
+_DRIVER_FILE: Final = re.compile(re.escape(OUR_DRIVERS) + r"([0-9a-f]{32})\.json")
+_TEMPORARY: Final = re.compile(
+    rf"\.(?:{re.escape(OURS)}|{re.escape(OUR_DRIVERS)})[0-9a-f]{{32}}\.[0-9a-f]{{16}}\.tmp"
+)
+TOPIC: Final = "cdi"
+_NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+
+Indexes = Callable[[], Mapping[GpuUuid, int]]
+
+
+def cdi_port(
+    strategy: str,
+    links_dir: Path,
+    indexes: Indexes,
+    directories: Sequence[Path] = DIRECTORIES,
+) -> CdiPort:
+    """The port of a strategy. `links_dir` is of envvar alone; `indexes` has the GPUs' numbers, for
+    specifications that name devices by them. The last of `directories` is written to."""
+    if strategy == "envvar":
+        return RegionLinks(links_dir)
+    answer = {"cdi-cri": cdi.by_cri, "cdi-annotations": cdi.by_annotation}[strategy]
+    return CdiFiles(answer, indexes, directories)
+
+
+class CdiFiles:
+    """Strategies cdi-cri and cdi-annotations."""
+
+    fixes_gpus = False
+
+    def __init__(
+        self,
+        answer: Callable[[str, str], ContainerAnswer],
+        indexes: Indexes,
+        directories: Sequence[Path] = DIRECTORIES,
+    ) -> None:
+        self._answer = answer
+        self._indexes = indexes
+        self.directories = tuple(directories)
+        self._directory = directories[-1]
+        self._installed = InstalledSpecs(directories, (OURS, OUR_DRIVERS))
+        self._lock = threading.Lock()
+        self._files: GivenFiles | None = None
+        self.driver = ""
+
+    def renew_driver(self, files: GivenFiles) -> None:
+        self._files = files
+        specs, broken = self._installed.read()
+        try:
+            common, version = self._common(specs, (), broken)
+            edits = cdi.driver_edits(common, files)
+        except ValueError:
+            self.driver = ""
+            raise
+        generation = cdi.generation_of(edits, version)
+        document = cdi.driver_document(generation, version, edits)
+        with self._lock, _opened(self._directory) as directory:
+            _put(directory, _driver_file_name(generation), document)
+        self.driver = generation
+
+    def _common(
+        self, specs: Sequence[BaseSpec], gpus: Sequence[GpuUuid], broken: Sequence[str]
+    ) -> tuple[Edits, tuple[int, int, int]]:
+        indexes = self._indexes()
+        return common_edits(specs, (*indexes, *gpus), indexes, broken)
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
+        return self._answer(nonce, driver)
+
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
+        """The driver's generation is brought to what is installed now, whatever its name says: its
+        libraries have gone with the old driver. Whichever of its contents a container is given,
+        ours lies over the driver's library in it."""
+        documents: dict[str, Mapping[str, Any]] = {}
+        own = _file_name(nonce)
+        specs, broken = self._installed.read()
+        base, version = edits_of(specs, edits.gpus, self._indexes(), broken)
+        if driver:
+            common, needs = self._common(specs, edits.gpus, broken)
+            documents[_driver_file_name(driver)] = cdi.driver_document(
+                driver, needs, cdi.driver_edits(common, edits.files)
+            )
+            documents[own] = cdi.own_document(nonce, base, common, version, edits)
+        else:
+            documents[own] = cdi.document(nonce, base, version, edits)
+        with self._lock, _opened(self._directory) as directory:
+            ages = [_put(directory, name, one) for name, one in documents.items()]
+            return max(0.0, cdi.settles_s(self._bytes()) - min(ages))
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        with self._lock, _opened(self._directory) as directory:
+            for name in os.listdir(directory):
+                found = _DRIVER_FILE.fullmatch(name)
+                if found is not None and found[1] not in drivers and found[1] != self.driver:
+                    _unlink(directory, name)
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        specs, broken = self._installed.read()
+        try:
+            base, _ = edits_of(specs, gpus, self._indexes(), broken)
+            if self._files is not None:
+                cdi.driver_edits(base, self._files)
+            with self._lock, _opened(self._directory):
+                pass
+        except (OSError, ValueError) as error:
+            what, _, remedy = str(error).rpartition(": ")
+            return Finding(TOPIC, "missing", f"no container can be given a GPU: {what}", remedy)
+        try:
+            self._common(specs, gpus, broken)
+        except ValueError as error:
+            what, _, remedy = str(error).rpartition(": ")
+            return Finding(TOPIC, "warning", f"starts wait longer than they need: {what}", remedy)
+        sources = ", ".join(spec.source for spec in specs)
+        if broken:
+            return Finding(
+                TOPIC, "warning", f"{sources}; left out: {'; '.join(broken)}", "mend or remove it"
+            )
+        return Finding(TOPIC, "ok", f"{sources}; grants are written to {self._directory}")
+
+    def _bytes(self) -> int:
+        """What the runtime reads after each change."""
+        found = 0
+        for directory in self.directories:
+            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(SUFFIXES):
+                        with contextlib.suppress(FileNotFoundError):
+                            found += entry.stat().st_size
+        return found
+
+    def remove(self, nonce: str) -> None:
+        name = _file_name(nonce)
+        with self._lock, _opened(self._directory) as directory:
+            _unlink(directory, name)
+
+    def names(self) -> list[str]:
+        with self._lock, _opened(self._directory) as directory:
+            found = os.listdir(directory)
+            for name in found:
+                if _TEMPORARY.fullmatch(name):
+                    _unlink(directory, name)
+        return sorted(match[1] for name in found if (match := _FILE.fullmatch(name)))
+
+
+class RegionLinks:
+    """Strategy envvar: NONCE/ with links to what the container's mounts name."""
+
+    fixes_gpus = True
+    driver = ""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+
+    def renew_driver(self, files: GivenFiles) -> None:
+        """NVIDIA's runtime brings the driver."""
+
+    def keep_drivers(self, drivers: AbstractSet[str]) -> None:
+        """There are none."""
+
+    def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
+        return cdi.by_environment(nonce, gpus, str(self._directory))
+
+    def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
+        """No cache stands between."""
+        wanted = cdi.links(nonce, edits)
+        for target in wanted.values():
+            os.stat(target)  # kubelets make a directory of what is not there
+        with self._lock, _opened(self._directory) as directory:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(nonce, 0o755, dir_fd=directory)
+            with _opened_in(directory, nonce) as place:
+                for name, target in wanted.items():
+                    if _link_target(place, name) != target:
+                        _link(place, name, target)
+        return 0.0
+
+    def remove(self, nonce: str) -> None:
+        cdi.check_nonce(nonce)
+        with self._lock, _opened(self._directory) as directory:
+            try:
+                with _opened_in(directory, nonce) as place:
+                    for name in os.listdir(place):
+                        _unlink(place, name)
+            except FileNotFoundError:
+                return
+            os.rmdir(nonce, dir_fd=directory)
+
+    def names(self) -> list[str]:
+        with self._lock, _opened(self._directory) as directory:
+            found = os.listdir(directory)
+        return sorted(name for name in found if NONCE.fullmatch(name))
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        return Finding(
+            TOPIC,
+            "warning",
+            "strategy envvar: a program that opens the driver by its path is outside of its grant",
+            'strategy = "cdi-cri" in [kubelet], where the container runtime has CDI',
+        )
+
+
+def _file_name(nonce: str) -> str:
+    return f"{OURS}{cdi.check_nonce(nonce)}.json"
+
+
+def _driver_file_name(generation: str) -> str:
+    return f"{OUR_DRIVERS}{cdi.check_nonce(generation)}.json"
+
+
+# --- one directory, by its descriptor: names below it are single components, links are not
+# followed, so nobody who could write elsewhere can lead us there
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Made when it is not there. Raises OSError, PermissionError when others may write to it."""
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW)
+    try:
+        _check_owner(directory, str(path))
+        yield directory
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def _opened_in(directory: int, name: str) -> Iterator[int]:
+    place = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=directory)
+    try:
+        _check_owner(place, name)
+        yield place
+    finally:
+        os.close(place)
+
+
+def _check_owner(directory: int, path: str) -> None:
+    seen = os.fstat(directory)
+    if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
+        raise PermissionError(
+            f"{path} may be written by others than root (mode {stat.S_IMODE(seen.st_mode):o}, owner"
+            f" {seen.st_uid}): chown root and chmod go-w it, the runtime does as root what is there"
+        )
+
+
+def _put(directory: int, name: str, document: Mapping[str, Any]) -> float:
+    """How long it has been there, in s; 0 when it had to be written."""
+    data = json.dumps(document, separators=(",", ":")).encode()
+    age_s = _age_of_same(directory, name, data)
+    if age_s is None:
+        _replace(directory, name, data)
+    return age_s or 0.0
+
+
+def _age_of_same(directory: int, name: str, data: bytes) -> float | None:
+    """How long, in s, the file has been there with these contents; None: it is not. By the time
+    of its renaming, which is in the inode: a restart of ours does not forget it."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW, dir_fd=directory)
+    except OSError:  # not there, or not a file: it is replaced
+        return None
+    with os.fdopen(fd, "rb") as file:
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode) or file.read(len(data) + 1) != data:
+            return None
+        return abs(time.time() - seen.st_ctime)
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    temporary = f".{name.removesuffix('.json')}.{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW
+    fd = os.open(temporary, flags, 0o644, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, 0o644)  # whatever the umask is
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        _unlink(directory, temporary)
+        raise
+    os.fsync(directory)
+
+
+def _unlink(directory: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def _link_target(place: int, name: str) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=place)
+    except OSError:
+        return None
+
+
+def _link(place: int, name: str, target: str) -> None:
+    temporary = f".{name}.tmp"
+    _unlink(place, temporary)
+    os.symlink(target, temporary, dir_fd=place)
+    os.rename(temporary, name, src_dir_fd=place, dst_dir_fd=place)

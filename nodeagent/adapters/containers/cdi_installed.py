@@ -1,0 +1,91 @@
+"""The host's own CDI specifications, as the driver's package or toolkit wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from nodeagent.core.kubelet import cdi_base
+from nodeagent.core.kubelet.cdi_base import BaseSpec
+
+DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""The runtimes' own defaults; a later one goes first."""
+LARGEST_BYTES: Final = 16 << 20
+"""A specification of eight GPUs has about 30 KB."""
+SUFFIXES: Final = (".yaml", ".json")
+"""The only ones that the runtimes read."""
+_Mark = tuple[int, int, int, int, int]
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class InstalledSpecs:
+    """Reads each file once for each version of it: parsing one in Python takes longer than all
+    the rest of writing a grant's file."""
+
+    def __init__(self, directories: Sequence[Path], ours: tuple[str, ...]) -> None:
+        """`ours` begins the names of the files that we wrote ourselves."""
+        self._directories = tuple(directories)
+        self._ours = ours
+        self._lock = threading.Lock()
+        self._known: dict[Path, tuple[_Mark, BaseSpec | None, str]] = {}
+
+    def read(self) -> tuple[list[BaseSpec], list[str]]:
+        """The specifications in the runtime's order, the last one first to be taken; and what is
+        wrong with those that cannot be read, which the runtime leaves out as well."""
+        with self._lock:
+            paths = [path for directory in self._directories for path in self._files(directory)]
+            self._known = {path: seen for path in paths if (seen := self._look(path))}
+        specs = [spec for _, spec, _ in self._known.values() if spec is not None]
+        return specs, [trouble for _, _, trouble in self._known.values() if trouble]
+
+    def _files(self, directory: Path) -> list[Path]:
+        try:
+            names = sorted(os.listdir(directory))
+        except OSError:  # neither directory need be there
+            return []
+        return [
+            directory / name
+            for name in names
+            if name.endswith(SUFFIXES) and not name.startswith((*self._ours, "."))
+        ]
+
+    def _look(self, path: Path) -> tuple[_Mark, BaseSpec | None, str] | None:
+        try:
+            # Links are followed: the administrator's own, and Debian's alternatives use them.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):  # gone since it was listed
+                return None
+            return (0, 0, 0, 0, 0), None, f"{path}: {error.strerror}"
+        with os.fdopen(fd, "rb") as file:
+            seen = os.fstat(fd)
+            mark = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+            known = self._known.get(path)
+            if known is not None and known[0] == mark:
+                return known
+            if not stat.S_ISREG(seen.st_mode):
+                return mark, None, f"{path}: not a file"
+            try:
+                return mark, _parse(file.read(LARGEST_BYTES + 1), path), ""
+            except (OSError, ValueError) as error:
+                return mark, None, str(error)
+
+
+def _parse(data: bytes, path: Path) -> BaseSpec | None:
+    """Raises ValueError, naming the file."""
+    if len(data) > LARGEST_BYTES:
+        raise ValueError(f"{path}: larger than {LARGEST_BYTES >> 20} MiB")
+    try:
+        text = data.decode()
+        document = json.loads(text) if path.suffix == ".json" else yaml.load(text, _LOADER)
+        json.dumps(document)  # YAML has dates and sets, which we could not write
+    except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    return cdi_base.parse(document, str(path))

@@ -1,0 +1,148 @@
+"""Cgroups of the unified hierarchy: where it is, whose a process is, and who is refused GPUs.
+
+A refusal is a program at the cgroup, its link pinned in bpffs, so that it outlives us: a
+container that was contained stays so while the daemon is updated. cgroup v1's own devices
+controller is left to the container runtime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.ebpf.kernel import Kernel
+from nodeagent.adapters.ebpf.pins import ASIDE, PIN, own, pinned
+from nodeagent.adapters.host import mounts
+from nodeagent.adapters.processes import cgroups
+
+FILEID_KERNFS: Final = 0xFE
+"""The kind of a cgroup's file handle, whose eight bytes are its id; open_by_handle_at(2)."""
+
+
+def cgroup_text(pid: int) -> str:
+    """/proc/PID/cgroup; empty when the process is gone."""
+    try:
+        return cgroups.text_of(pid)
+    except OSError:
+        return ""
+
+
+def cgroup_id(root: Path, path: str) -> int | None:
+    """As the kernel's helpers give it; None for the root, which is everybody's, and for one that
+    is gone."""
+    if path in ("", "/"):
+        return None
+    try:
+        return os.stat(root / path.lstrip("/")).st_ino
+    except OSError:
+        return None
+
+
+def path_of(root: Path, number: int) -> str:
+    """The path of a cgroup by its id, without a search; empty: it is gone, or we may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = struct.pack("=IiQ", 8, FILEID_KERNFS, number)
+    try:
+        mount = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    fd = libc.open_by_handle_at(mount, handle, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(mount)
+    if fd < 0:
+        return ""
+    found = os.readlink(f"/proc/self/fd/{fd}")
+    os.close(fd)
+    relative = os.path.relpath(found, root)
+    return "/" if relative == "." else f"/{relative}"
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Who is refused new opens of GPU devices."""
+
+    kernel: Kernel
+    program_fd: int
+    root: Path
+    pins: Path
+    owner: str = ""
+    """The daemon's runtime directory, for people and for the next doctor."""
+    problem: str = ""
+    """Why a refusal would end with us."""
+    _held: dict[str, list[int]] = field(default_factory=dict)
+    _ids: dict[str, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Take over what an earlier run refused: attach our program, then let go of its."""
+        self.problem = _ready(self.pins)
+        if self.problem:
+            return
+        with contextlib.suppress(OSError):  # only a name for people
+            own(self.pins, self.owner)
+        for number in sorted(set(pinned(self.pins).values())):
+            path = path_of(self.root, number)
+            aside = self.pins / f"{ASIDE}{number}"  # there already: an earlier start was cut short
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.pins / f"{PIN}{number}", aside)
+            if path:
+                self.refuse(path)  # before the old one is let go: no moment without
+            os.unlink(aside)  # where the cgroup is gone, its program is, too
+
+    def paths(self) -> list[str]:
+        return sorted(self._held)
+
+    def refuse(self, path: str) -> None:
+        """Raises OSError, ValueError for the root."""
+        path = _clean(path)
+        if path in self._held:
+            return
+        directory = self.root / path.lstrip("/")
+        number = os.stat(directory).st_ino
+        link = self.kernel.attach_cgroup(self.program_fd, str(directory))
+        if not self.problem:
+            try:
+                self.kernel.pin(link, str(self.pins / f"{PIN}{number}"))
+            except OSError:
+                os.close(link)
+                raise
+        self._held[path] = [link]
+        self._ids[path] = number
+
+    def allow(self, path: str) -> None:
+        """Idempotent. Raises ValueError for the root."""
+        path = _clean(path)
+        for link in self._held.pop(path, []):
+            with contextlib.suppress(OSError):
+                os.unlink(self.pins / f"{PIN}{self._ids[path]}")
+            os.close(link)
+        self._ids.pop(path, None)
+
+
+def _clean(path: str) -> str:
+    clean = os.path.normpath("/" + path.lstrip("/"))
+    if clean == "/" or ".." in path.split("/"):
+        raise ValueError(f"{path!r} is not a cgroup below the root: the whole host would lose GPUs")
+    return clean
+
+
+def _ready(pins: Path) -> str:
+    """Make the directory of pins; mounts bpffs where no distribution's unit did. Why not."""
+    try:
+        if not _is_bpffs(pins.parent):
+            libc = ctypes.CDLL(None, use_errno=True)
+            where = os.fsencode(pins.parent)
+            if libc.mount(b"bpf", where, b"bpf", ctypes.c_ulong(0), b"mode=0700") != 0:
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+        pins.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return f"no bpffs at {pins.parent}: {error.strerror or error}"
+    return ""
+
+
+def _is_bpffs(path: Path) -> bool:
+    return any(one.kind == "bpf" and one.path == path for one in mounts.table())

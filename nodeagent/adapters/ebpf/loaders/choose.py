@@ -1,0 +1,112 @@
+"""Who loads the programs: the object built ahead of time where it is there and the kernel takes it,
+else bcc, each in a process of its own that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.ebpf.loaders.programs import MAPS, PROGRAMS
+from nodeagent.adapters.host.children import python_child
+
+PREBUILT: Final = "prebuilt"
+BCC: Final = "bcc"
+AUTO: Final = "auto"
+DEADLINES_S: Final = {PREBUILT: 15.0, BCC: 60.0}
+"""On an idle machine the one takes a tenth of a second, the other compiles for 1 to 3 s. Together
+they stay below what the daemon gives its child to start (ebpf.py)."""
+MOST_SAID_CHARACTERS: Final = 2000
+"""Of what a loader wrote: the end, where compilers and the verifier say why."""
+NOT_BUILT: Final = "the prebuilt programs are not at {path}"
+
+
+class LoadFailed(Exception):
+    """No programs; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    fds: dict[str, int]
+    """Of programs and maps, by name."""
+    loader: str
+    """PREBUILT or BCC."""
+    instead: str = ""
+    """Why it was not the prebuilt ones, where those were wanted first."""
+
+
+async def load(loader: str, prebuilt: Path) -> Programs:
+    """`loader`: AUTO, PREBUILT or BCC, the setting. Raises LoadFailed."""
+    if loader == BCC:
+        return await load_with_bcc()
+    try:
+        return await load_prebuilt(prebuilt)
+    except LoadFailed as error:
+        if loader == PREBUILT:
+            raise
+        instead = str(error)
+    try:
+        programs = await load_with_bcc()
+    except LoadFailed as error:
+        raise LoadFailed(f"{instead}; and with bcc: {error}") from error
+    return Programs(programs.fds, programs.loader, instead)
+
+
+async def load_prebuilt(file: Path) -> Programs:
+    """Raises LoadFailed."""
+    if not file.is_file():
+        raise LoadFailed(NOT_BUILT.format(path=file))
+    return Programs(
+        await _run(PREBUILT, "nodeagent.adapters.ebpf.loaders.prebuilt", [str(file)]), PREBUILT
+    )
+
+
+async def load_with_bcc() -> Programs:
+    """Raises LoadFailed."""
+    return Programs(await _run(BCC, "nodeagent.adapters.ebpf.loaders.bcc", []), BCC)
+
+
+async def _run(loader: str, module: str, arguments: Sequence[str]) -> dict[str, int]:
+    """Raises LoadFailed."""
+    deadline_s = DEADLINES_S[loader]
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *python_child(module, *arguments),
+                stdin=theirs.fileno(),
+                stderr=asyncio.subprocess.PIPE,
+            )
+        assert process.stderr is not None
+        errors = asyncio.create_task(process.stderr.read())
+        try:
+            async with asyncio.timeout(deadline_s):
+                text, fds = await asyncio.to_thread(_receive, ours, deadline_s)
+                await process.wait()
+        except TimeoutError:
+            raise LoadFailed(f"{loader} took longer than {deadline_s:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        said = (await errors).decode("utf-8", "replace").strip()[-MOST_SAID_CHARACTERS:]
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise LoadFailed(f"{loader} ended without an answer: {said}") from None
+    if "error" in answer:
+        raise LoadFailed(f"{answer['error']}: {said}" if said else answer["error"])
+    return dict(zip(answer["names"], fds, strict=True))
+
+
+def _receive(connection: socket.socket, deadline_s: float) -> tuple[bytes, list[int]]:
+    connection.settimeout(deadline_s)
+    try:
+        text, fds, _, _ = socket.recv_fds(connection, 64 << 10, len(PROGRAMS) + len(MAPS))
+    except OSError as error:
+        return str(error).encode(), []
+    return text, fds

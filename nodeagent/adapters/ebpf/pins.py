@@ -1,0 +1,176 @@
+"""Refusals as they are in bpffs: a directory per daemon, in it a pinned link per cgroup, named by
+the cgroup's inode, and a symbolic link to the runtime directory of the daemon they belong to.
+
+A link is in force while its pin or a descriptor of it is there, so it ends by removing the pin when
+its daemon is gone; that needs no eBPF.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.ledger import instance_lock
+from nodeagent.ports.views import Finding
+from nodeagent.ports.watch import NotPossible
+
+BPFFS: Final = Path("/sys/fs/bpf")
+PIN: Final = "deny-"
+ASIDE: Final = "old-"
+"""A pin while its successor is being attached; one that is left means that this was interrupted."""
+OWNER: Final = "owner"
+SYSTEM: Final = "sluice"
+"""Of the system's daemon: made by tmpfiles.d, a mount point in its unit, so never removed by us."""
+SYSTEM_RUNTIME: Final = Path("/run/sluice")
+
+
+def pins_of(runtime: Path) -> str:
+    """Each daemon its own: it takes over what it finds there."""
+    if runtime == SYSTEM_RUNTIME:
+        return SYSTEM
+    return f"{SYSTEM}-{zlib.crc32(os.fsencode(runtime)):08x}"
+
+
+def own(directory: Path, runtime: str) -> None:
+    """Say in the directory of pins whose it is. Raises OSError."""
+    if not runtime or directory.name == SYSTEM:
+        return
+    with contextlib.suppress(FileExistsError):
+        os.symlink(runtime, directory / OWNER)
+
+
+def pinned(directory: Path) -> dict[Path, int]:
+    """Pins and the inodes of their cgroups; empty where there is no such directory."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            for kind in (PIN, ASIDE):
+                number = name.removeprefix(kind)
+                if number != name and number.isdecimal():
+                    found[directory / name] = int(number)
+    return found
+
+
+def allow(directory: Path, cgroup_id: int) -> None:
+    """Raises OSError. Idempotent."""
+    for pin, number in pinned(directory).items():
+        if number == cgroup_id:
+            with contextlib.suppress(FileNotFoundError):
+                pin.unlink()
+
+
+def leave(directory: Path) -> None:
+    """At the end of its daemon: remove the directory unless something is refused still."""
+    if directory.name == SYSTEM or pinned(directory):
+        return
+    with contextlib.suppress(OSError):  # not there, or not ours to remove: `sluice doctor` names it
+        with contextlib.suppress(FileNotFoundError):
+            (directory / OWNER).unlink()
+        directory.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A directory of pins whose daemon is not there."""
+
+    directory: Path
+    owner: str
+    """Its runtime directory; empty: it did not say."""
+    cgroups: tuple[int, ...]
+
+
+def stale(root: Path = BPFFS) -> list[Stale]:
+    """None where bpffs may not be looked into."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(root)):
+            directory = root / name
+            if not name.startswith(SYSTEM) or not directory.is_dir():
+                continue
+            owner = _owner(directory)
+            if owner and instance_lock.is_held(Path(owner)):
+                continue
+            cgroups = tuple(sorted(set(pinned(directory).values())))
+            if name != SYSTEM or cgroups:
+                found.append(Stale(directory, owner, cgroups))
+    return found
+
+
+def _owner(directory: Path) -> str:
+    if directory.name == SYSTEM:
+        return str(SYSTEM_RUNTIME)
+    try:
+        return os.readlink(directory / OWNER)
+    except OSError:
+        return ""
+
+
+def findings(root: Path = BPFFS) -> list[Finding]:
+    """For `sluice doctor`: one line for each kind, however many there are."""
+    found = stale(root)
+    dead = [one for one in found if one.cgroups and one.owner]
+    unnamed = [one for one in found if one.cgroups and not one.owner]
+    empty = [one for one in found if not one.cgroups]
+    made = []
+    if dead:
+        told = ", ".join(
+            f"{one.directory} ({_cgroups(one)}, of the daemon in {one.owner})" for one in dead
+        )
+        made.append(
+            Finding(
+                "ebpf refusals left",
+                "warning",
+                f"GPUs are refused for daemons that do not run: {told}",
+                "start that daemon again, which looks through them, or run `sluice uncontain --all`"
+                f" with its --config; where that is gone, too: rm -r {_names(dead)}",
+            )
+        )
+    if unnamed:
+        made.append(
+            Finding(
+                "ebpf refusals unnamed",
+                "warning",
+                "GPUs are refused for daemons that left no name, so of an earlier version:"
+                f" {', '.join(f'{one.directory} ({_cgroups(one)})' for one in unnamed)}",
+                f"where none of them runs: rm -r {_names(unnamed)}",
+            )
+        )
+    if empty:
+        made.append(
+            Finding(
+                "ebpf directories left",
+                "warning",
+                f"{len(empty)} directories of daemons that do not run or are of earlier versions;"
+                " nothing is refused by them",
+                f"rm -r {_names(empty)}",
+            )
+        )
+    return made
+
+
+def _cgroups(one: Stale) -> str:
+    return "1 cgroup" if len(one.cgroups) == 1 else f"{len(one.cgroups)} cgroups"
+
+
+def _names(found: list[Stale]) -> str:
+    return " ".join(str(one.directory) for one in found)
+
+
+class DenyPins:
+    """The pins of one daemon."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def refused(self) -> frozenset[int]:
+        return frozenset(pinned(self._directory).values())
+
+    def allow(self, cgroup_id: int) -> None:
+        try:
+            allow(self._directory, cgroup_id)
+        except OSError as error:
+            raise NotPossible(f"{self._directory}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""This host: files, clocks, mounts, system figures, systemd."""

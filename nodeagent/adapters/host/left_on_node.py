@@ -1,0 +1,118 @@
+"""What Sluice laid out on a node, taken away: mounts, regions, ledger, libraries, CDI files, pins.
+
+From inside of a container as well: everything is done in the mount namespace of the host's first
+process, by the host's own paths, so that no directory has to be mounted into the container to be
+removed. What was not ours stays; nothing is followed across a mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.host import mounts
+
+HOST_NAMESPACE: Final = "/proc/1/ns/mnt"
+DIRECTORIES: Final = (
+    Path("/run/sluice"),
+    Path("/var/lib/sluice"),
+    Path("/var/lib/sluice-libraries"),
+    Path("/sys/fs/bpf/sluice"),
+    Path("/var/lib/sluice-sim"),
+    Path("/run/sluice-sim"),
+)
+OUR_CDI_FILES: Final = ("sluice.dev-grant_*.json", "sluice.dev-driver_*.json", "sluice-sim.json")
+OUR_SOCKETS: Final = "sluice-*.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where things are on the host; `root` is for tests."""
+
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+    directories: Sequence[Path] = DIRECTORIES
+    mount_table: Path = Path("/proc/self/mountinfo")
+
+
+def enter_host() -> None:
+    """This process, from here on. Nothing may be imported afterwards: the host has other files.
+    Raises OSError."""
+    if os.stat("/proc/self/ns/mnt").st_ino == os.stat(HOST_NAMESPACE).st_ino:
+        return
+    namespace = os.open(HOST_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mounts.enter(namespace)
+    finally:
+        os.close(namespace)
+    os.chdir("/")
+
+
+def remove(host: Host) -> list[str]:
+    """What could not be removed, and why; empty: nothing is left. Twice is no error."""
+    troubles: list[str] = []
+    for target in _mounts_below(host):
+        try:
+            mounts.detach(target)
+        except OSError as error:
+            troubles.append(f"{target}: {error.strerror}")
+    for directory in host.directories:
+        troubles += _remove_tree(directory)
+    plugins = host.kubelet / "device-plugins"
+    files = [path for pattern in OUR_CDI_FILES for path in host.cdi.glob(pattern)]
+    for path in [*files, *list(plugins.glob(OUR_SOCKETS))]:
+        troubles += _attempt(path, path.unlink)
+    # Made for our volume where the kubelet has none. The CDI directories stay, empty too: runtimes
+    # watch them, and they may be somebody's mount.
+    with contextlib.suppress(OSError):
+        (host.kubelet / "pods-api").rmdir()
+    return troubles
+
+
+def _mounts_below(host: Host) -> Iterator[Path]:
+    """The deepest first."""
+    found = set()
+    for one in mounts.read_table(host.mount_table.read_bytes()):
+        if any(directory in one.path.parents for directory in host.directories):
+            found.add(one.path)
+    yield from sorted(found, reverse=True)
+
+
+def _remove_tree(path: Path) -> list[str]:
+    try:
+        top = path.lstat()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    return _remove(path, top.st_dev)
+
+
+def _remove(path: Path, device: int) -> list[str]:
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    if not stat.S_ISDIR(facts.st_mode):
+        return _attempt(path, path.unlink)
+    if facts.st_dev != device:
+        return [f"{path}: something is mounted there"]
+    troubles = [trouble for child in sorted(path.iterdir()) for trouble in _remove(child, device)]
+    return troubles or _attempt(path, path.rmdir)
+
+
+def _attempt(path: Path, call: Callable[[], None]) -> list[str]:
+    try:
+        call()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    return []

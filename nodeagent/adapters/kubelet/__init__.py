@@ -1,0 +1,1 @@
+"""The kubelet and the API server: device plugin, records, allocations, pods."""

@@ -1,0 +1,382 @@
+"""The node's part of Kubernetes' API: its pods, their owners, its own Node, events.
+
+Only for a node that has access to an API server: importing this loads the HTTP client. Everything
+is read by watches of this node's own objects, so nothing is asked when a container starts, and an
+API server that is away takes nothing from what is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodeagent.core.kubelet.pod_documents import PodFacts, read_owner, read_pod
+from nodeagent.ports.kubelet import (
+    ContainerRequests,
+    KubeletAway,
+    NothingToAsk,
+    Owner,
+    OwnerRef,
+    PodIdentity,
+    PodUid,
+)
+from nodeagent.ports.views import Finding
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.credentials import Access, Credentials
+from sluicecommon.kubernetes.decoding import BadAnswer, Decoder
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.following import Follower
+from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
+from sluicecommon.kubernetes.resources import (
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    Resource,
+)
+
+log = logging.getLogger(__name__)
+
+SYNC_S: Final = 3.0
+"""How long a starting container waits for what the watch has not told yet."""
+DEEPEST: Final = 5
+"""Owners above a pod; Kubernetes' own have two, operators add one or two."""
+OWNER_S: Final = 30.0
+"""A label that was put on a Job is seen after this."""
+MOST_OWNERS: Final = 4096
+DEADLINE_S: Final = 5.0
+_KNOWN: Final = {
+    (one.api_version, one.kind): one
+    for one in (REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, JOBS, CRON_JOBS)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    uid: str
+    capacity: Mapping[str, str]
+    counted: tuple[str, ...]
+
+
+async def uncount(
+    access: Access, node: str, annotation: str
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Takes away what is counted on this node, or on all (empty): names by node, and what went
+    wrong."""
+    done: dict[str, list[str]] = {}
+    client = ApiClient(Credentials(access), "sluice", deadline_s=DEADLINE_S)
+    wanted = (("fieldSelector", f"metadata.name={node}"),) if node else ()
+    try:
+        page = Decoder(lambda document: document["metadata"]).page(
+            await client.list_page(NODES, wanted)
+        )
+        for item in page.items:
+            named = (item.value.get("annotations") or {}).get(annotation, "")
+            names = [one for one in named.split(",") if one]
+            if not names:
+                continue
+            gone = dict.fromkeys(names)
+            patch: dict[str, Any] = {
+                "metadata": {"annotations": {annotation: None}},
+                "status": {"capacity": gone, "allocatable": gone},
+            }
+            await client.merge_patch(NODES, item.key, patch, subresource="status")
+            done[item.key] = names
+    except (ApiRefused, ApiAway, BadAnswer) as error:
+        return done, [str(error)]
+    finally:
+        await client.close()
+    return done, []
+
+
+def _jitter() -> float:
+    return random.uniform(0.5, 1.5)
+
+
+class Cluster:
+    """Implements Endpoint, PodSource and NodeStatus."""
+
+    def __init__(
+        self,
+        access: Access,
+        node: str,
+        version: str,
+        annotation: str,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`annotation` of the Node has names, with commas between them. Raises NoAccess."""
+        self.node = node
+        self.client = ApiClient(
+            Credentials(access), f"sluice/{version}", connections=4, deadline_s=DEADLINE_S
+        )
+        self.on_gone: list[Callable[[PodUid], None]] = []
+        """Called with a pod that is deleted, or will never run again."""
+        self.on_node: list[Callable[[], None]] = []
+        """Called when the Node's facts have changed."""
+        self.facts: NodeFacts | None = None
+        self._annotation = annotation
+        self._fatal = fatal
+        self._pods: dict[str, PodFacts] = {}
+        """By namespace/name."""
+        self._by_uid: dict[PodUid, PodFacts] = {}
+        self._changed = asyncio.Event()
+        self._owners: dict[tuple[str, OwnerRef], tuple[float, Owner, OwnerRef | None]] = {}
+        self._plurals: dict[tuple[str, str], Resource] = {}
+        self.pods = Reflector(
+            Decoder(read_pod), (("fieldSelector", f"spec.nodeName={node}"),), _jitter
+        )
+        self.nodes = Reflector(
+            Decoder(self._read_node), (("fieldSelector", f"metadata.name={node}"),), _jitter
+        )
+        self._told = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        for work in (
+            Follower(self.client, PODS, self.pods, self._pod_changed).run(),
+            Follower(self.client, NODES, self.nodes, self._node_changed).run(),
+            self._speak(),
+        ):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.client.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    async def _speak(self) -> None:
+        """Once for each trouble."""
+        while True:
+            await asyncio.sleep(1.0)
+            trouble = self.pods.trouble or self.nodes.trouble
+            if trouble and trouble != self._told:
+                log.warning("kubernetes: %s: %s", self.client.server, trouble)
+            elif self._told and not trouble:
+                log.info("kubernetes: %s answers", self.client.server)
+            self._told = trouble
+
+    def finding(self) -> Finding:
+        """For `sluice doctor`."""
+        where = self.client.server
+        if self.pods.denied:
+            return Finding(
+                "pods",
+                "missing",
+                f"{where} does not let us read this node's pods: {self.pods.trouble}",
+                "give the agent's service account get, list and watch of pods (the chart does)",
+            )
+        if not self.pods.synced or self.pods.trouble:
+            return Finding(
+                "pods",
+                "warning",
+                f"{where}: {self.pods.trouble or 'no list yet'}",
+                "pods that come now wait until the API server answers",
+            )
+        return Finding("pods", "ok", f"{len(self._pods)} pods of this node, from {where}")
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    def _pod_changed(self, change: Change[PodFacts]) -> None:
+        match change:
+            case Changed(item):
+                before = self._pods.get(item.key)
+                pod = self._pods[item.key] = item.value
+                if before is not None and before.uid != pod.uid:
+                    self._forget(before)
+                self._by_uid[pod.uid] = pod
+                if pod.is_over and (before is None or not before.is_over):
+                    self._tell_gone(pod.uid)
+            case Removed(key):
+                self._forget(self._pods.pop(key))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _forget(self, pod: PodFacts) -> None:
+        if self._by_uid.get(pod.uid) is pod:
+            del self._by_uid[pod.uid]
+        self._tell_gone(pod.uid)
+
+    def _tell_gone(self, pod: PodUid) -> None:
+        for call in self.on_gone:
+            call(pod)
+
+    async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
+        facts = await self._pod(pod)
+        found = facts.requests(container)
+        if found is None:
+            raise KubeletAway(f"{self.client.server}: {pod} has no container {container}")
+        return found
+
+    async def _pod(self, pod: PodIdentity) -> PodFacts:
+        """The watch may be a moment behind the kubelet's."""
+        try:
+            async with asyncio.timeout(SYNC_S):
+                while True:
+                    if (facts := self._by_uid.get(pod.uid)) is not None:
+                        return facts
+                    if self.pods.denied:
+                        raise NothingToAsk(
+                            f"{self.client.server} does not let us read pods: {self.pods.trouble}"
+                        )
+                    await self._changed_or(0.2)
+        except TimeoutError:
+            why = self.pods.trouble or f"it has no pod {pod.uid} on node {self.node} yet"
+            raise KubeletAway(f"{self.client.server}: {why}") from None
+
+    async def _changed_or(self, seconds: float) -> None:
+        """Trouble is no change of a pod, so it is looked at now and then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+    # --- owners -------------------------------------------------------------------------------
+
+    async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
+        found: list[Owner] = []
+        ref = first
+        while ref is not None and ref.kind != "Node":  # which is a static pod's
+            if len(found) == DEEPEST:
+                raise NothingToAsk(f"{first} has more than {DEEPEST} owners above it")
+            owner, ref = await self._owner(namespace, ref)
+            found.append(owner)
+        return tuple(found)
+
+    async def _owner(self, namespace: str, ref: OwnerRef) -> tuple[Owner, OwnerRef | None]:
+        now_s = time.monotonic()
+        kept = self._owners.get((namespace, ref))
+        if kept is not None and now_s - kept[0] < OWNER_S:
+            return kept[1], kept[2]
+        what = f"{ref.kind} {namespace}/{ref.name}"
+        try:
+            resource = await self._resource(ref)
+            document = await self.client.get(resource, ref.name, namespace)
+            if ref.uid and document["metadata"]["uid"] != ref.uid:
+                raise KubeletAway(f"{what} is another one than the pod's")
+            owner, above = read_owner(ref, document)
+        except ApiRefused as refused:
+            if refused.denied:
+                raise NothingToAsk(f"the agent may not read {what}: {refused.message}") from None
+            raise KubeletAway(f"{what}: {refused}") from None
+        except ApiAway as error:
+            raise KubeletAway(f"{what}: {error}") from None
+        except (KeyError, TypeError, AttributeError) as error:
+            raise KubeletAway(f"{what}: not an object: {error!r}") from None
+        if len(self._owners) >= MOST_OWNERS:
+            self._owners.clear()
+        self._owners[namespace, ref] = (now_s, owner, above)
+        return owner, above
+
+    async def _resource(self, ref: OwnerRef) -> Resource:
+        """Kinds of others are asked for once: their plural is not to be guessed."""
+        key = (ref.api_version, ref.kind)
+        known = _KNOWN.get(key) or self._plurals.get(key)
+        if known is not None:
+            return known
+        group, _, version = ref.api_version.rpartition("/")
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        for one in (await self.client.get_path(path)).get("resources") or ():
+            if one.get("kind") == ref.kind and "/" not in one.get("name", "/"):
+                found = Resource(group, version, one["name"], ref.kind, bool(one["namespaced"]))
+                self._plurals[key] = found
+                return found
+        raise KubeletAway(f"{ref.api_version} has no kind {ref.kind}")
+
+    # --- the node -----------------------------------------------------------------------------
+
+    def _read_node(self, document: Mapping[str, Any]) -> NodeFacts:
+        head = document["metadata"]
+        status = document.get("status") or {}
+        named = (head.get("annotations") or {}).get(self._annotation, "")
+        return NodeFacts(
+            head["uid"],
+            {str(key): str(value) for key, value in (status.get("capacity") or {}).items()},
+            tuple(filter(None, named.split(","))),
+        )
+
+    def _node_changed(self, change: Change[NodeFacts]) -> None:
+        match change:
+            case Changed(item):
+                if item.value == self.facts:
+                    return  # the kubelet's heartbeat
+                self.facts = item.value
+            case Removed():
+                self.facts = None
+            case _:
+                return
+        for call in self.on_node:
+            call()
+
+    async def count(self, changes: Mapping[str, str | None], counted: str | None) -> str:
+        """Of the Node's capacity; what is wrong, empty when nothing is. The kubelet makes
+        allocatable of it by itself, after seconds: it is written too, lest pods wait."""
+        patch: dict[str, Any] = {
+            "metadata": {"annotations": {self._annotation: counted}},
+            "status": {"capacity": dict(changes), "allocatable": dict(changes)},
+        }
+        try:
+            await self.client.merge_patch(NODES, self.node, patch, subresource="status")
+        except (ApiRefused, ApiAway) as error:
+            return str(error)
+        return ""
+
+    async def withdraw(self, resources: Collection[str]) -> str:
+        """Nothing of these is allocatable any more; the kubelet's next status says what is true."""
+        patch = {"status": {"allocatable": dict.fromkeys(resources, "0")}}
+        try:
+            await self.client.merge_patch(NODES, self.node, patch, subresource="status")
+        except (ApiRefused, ApiAway) as error:
+            return str(error)
+        return ""
+
+    # --- events -------------------------------------------------------------------------------
+
+    async def tell_pod(self, uid: PodUid, reason: str, text: str) -> None:
+        """A warning in the pod's events; what goes wrong is only logged."""
+        pod = self._by_uid.get(uid)
+        if pod is None:
+            return
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.api_uid,
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": text[:1024],
+            "source": {"component": "sluice", "host": self.node},
+            "reportingComponent": "sluice.dev/agent",
+            "reportingInstance": self.node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self.client.create(EVENTS, event, pod.namespace)
+        except (ApiRefused, ApiAway) as error:
+            log.warning("kubernetes: no event for %s/%s: %s", pod.namespace, pod.name, error)

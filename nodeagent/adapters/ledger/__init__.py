@@ -1,0 +1,1 @@
+"""The ledger in SQLite, and the one daemon that may write it."""

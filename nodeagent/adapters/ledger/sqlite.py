@@ -1,0 +1,255 @@
+"""The ledger in SQLite, one row per grant.
+
+A row is written before its effect (state `preparing`, `ending`, or new limits) and again after
+it. In the place of a damaged file comes an empty one: the regions know what lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
+from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerLost
+from nodeagent.ports.processes import LibraryIdentity
+from nodeagent.ports.queue import Done, Fence, Work, WorkKey
+from nodeagent.ports.watch import AuditRow, Hold
+from nodeagent.units import GrantId
+
+log = logging.getLogger(__name__)
+
+KEEP_ENDED: Final = 1000
+"""Rows of ended grants kept for people to look at."""
+
+_SCHEMA: Final = """
+CREATE TABLE grants (
+    grant_id TEXT PRIMARY KEY,
+    boot_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    written_unix_s REAL NOT NULL,
+    body TEXT NOT NULL
+) STRICT;
+CREATE INDEX grants_by_boot ON grants (boot_id, state);
+"""
+_SCHEMA_2: Final = """
+CREATE TABLE queue_fence (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL) STRICT;
+CREATE TABLE queue_work (
+    workload TEXT NOT NULL, pod TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (workload, pod)
+) STRICT;
+CREATE TABLE queue_done (
+    id INTEGER PRIMARY KEY, uid TEXT NOT NULL, attempt INTEGER NOT NULL, body TEXT NOT NULL
+) STRICT;
+"""
+_SCHEMA_3: Final = """
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, at_unix_s REAL NOT NULL, body TEXT NOT NULL
+) STRICT;
+"""
+_HOLDS: Final = "SELECT id, body FROM holds WHERE boot_id = ? ORDER BY id"
+_SCHEMA_4: Final = """
+CREATE TABLE holds (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, boot_id TEXT NOT NULL, body TEXT NOT NULL
+) STRICT;
+CREATE TABLE driver_files (
+    id INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (boot_id, body)
+) STRICT;
+"""
+_SCHEMA_5: Final = "ALTER TABLE grants ADD COLUMN crc INTEGER;"
+"""row_sum() of it; NULL: of an earlier version."""
+KEEP_AUDIT: Final = 10_000
+"""Rows of acts kept, whatever became of their grants."""
+KEEP_DRIVER_FILES: Final = 1000
+KEEP_DONE: Final = 1000
+"""Ended work of the queue remembered, as the reducer does."""
+
+
+class SqliteLedger:
+    def __init__(self, path: Path, boot_id: str) -> None:
+        """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
+        self._boot_id = boot_id
+        schemas = (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)
+        self._file = SqliteFile(path, schemas, settle=self._settle)
+        self._run = self._file.run
+
+    def _settle(self, db: sqlite3.Connection) -> None:
+        """Processes, cgroups and pins of an earlier boot died with it, and so did its grants."""
+        ended, boot_id = GrantState.ENDED.value, self._boot_id
+        db.execute("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
+        db.execute("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
+        db.execute("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
+        db.execute(
+            "DELETE FROM grants WHERE state = ? AND grant_id NOT IN (SELECT grant_id FROM"
+            " grants WHERE state = ? ORDER BY written_unix_s DESC LIMIT ?)",
+            (ended, ended, KEEP_ENDED),
+        )
+
+    @property
+    def was_rebuilt(self) -> bool:
+        return self._file.was_rebuilt
+
+    def load(self) -> list[GrantRecord]:
+        """Grants of this boot that have not ended. A row that cannot be read, or is not what was
+        written, is skipped: its region has a copy."""
+        rows = self._run(
+            "SELECT grant_id, body, crc FROM grants WHERE boot_id = ? AND state != ?",
+            (self._boot_id, GrantState.ENDED.value),
+        )
+        records = []
+        for grant, body, crc in rows:
+            if crc is not None and crc != row_sum(grant, body):
+                log.error("the ledger's row of grant %.64s is damaged and not believed", grant)
+                continue
+            try:
+                records.append(read_plain(GrantRecord, json.loads(body)))
+            except UNREADABLE as error:
+                log.error("the ledger's row of grant %.64s cannot be read: %s", grant, error)
+        return records
+
+    def ended(self) -> frozenset[GrantId]:
+        rows = self._run(
+            "SELECT grant_id FROM grants WHERE boot_id = ? AND state = ?",
+            (self._boot_id, GrantState.ENDED.value),
+        )
+        return frozenset(GrantId(grant) for (grant,) in rows)
+
+    def store(self, record: GrantRecord) -> None:
+        body = _json(record)
+        self._run(
+            "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (grant_id) DO UPDATE SET"
+            " state = excluded.state, written_unix_s = excluded.written_unix_s,"
+            " body = excluded.body, crc = excluded.crc, boot_id = excluded.boot_id",
+            (
+                record.grant,
+                record.boot_id,
+                record.state.value,
+                time.time(),
+                body,
+                row_sum(record.grant, body),
+            ),
+        )
+
+    # --- acts of our own accord ---
+
+    def audit(self, row: AuditRow) -> None:
+        self._run(
+            "INSERT INTO audit (boot_id, at_unix_s, body) VALUES (?, ?, ?)",
+            (self._boot_id, row.at_unix_s, _json(row)),
+        )
+        self._run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (KEEP_AUDIT,))
+
+    def audit_rows(self, rule: str = "") -> list[AuditRow]:
+        return self._bodies(
+            "audit", AuditRow, "WHERE ? IN ('', json_extract(body, '$.rule')) ORDER BY id", rule
+        )
+
+    # --- acts in force ---
+
+    def holds(self) -> list[Hold]:
+        """A row that cannot be read is of a later version, and left to it."""
+        found = []
+        for number, body in self._run(_HOLDS, (self._boot_id,)):
+            with contextlib.suppress(*UNREADABLE):
+                found.append(_hold(number, body))
+        return found
+
+    def store_hold(self, hold: Hold) -> Hold:
+        body = _json(hold)
+        if hold.number:
+            self._run("UPDATE holds SET body = ? WHERE id = ?", (body, hold.number))
+            return hold
+        rows = self._run(
+            "INSERT INTO holds (boot_id, body) VALUES (?, ?) RETURNING id", (self._boot_id, body)
+        )
+        return replace(hold, number=rows[0][0])
+
+    def drop_hold(self, number: int) -> None:
+        self._run("DELETE FROM holds WHERE id = ?", (number,))
+
+    # --- driver libraries seen here ---
+
+    def driver_files(self) -> list[LibraryIdentity]:
+        rows = self._run(
+            "SELECT body FROM driver_files WHERE boot_id = ? ORDER BY id", (self._boot_id,)
+        )
+        found = []
+        for (body,) in rows:
+            with contextlib.suppress(*UNREADABLE):
+                found.append(read_plain(LibraryIdentity, json.loads(body)))
+        return found
+
+    def store_driver_file(self, identity: LibraryIdentity) -> None:
+        self._run(
+            "INSERT OR IGNORE INTO driver_files (boot_id, body) VALUES (?, ?)",
+            (self._boot_id, _json(identity)),
+        )
+        self._run(
+            "DELETE FROM driver_files WHERE id <= (SELECT max(id) FROM driver_files) - ?",
+            (KEEP_DRIVER_FILES,),
+        )
+
+    # --- the queue ---
+
+    def load_queue(self) -> tuple[Fence, list[Work], list[Done]]:
+        """A row that cannot be read is skipped: the controller knows it too."""
+        fences: list[Fence] = self._bodies("queue_fence", Fence)
+        return (
+            fences[0] if fences else Fence(),
+            self._bodies("queue_work", Work),
+            self._bodies("queue_done", Done),
+        )
+
+    def _bodies(self, table: str, kind: type[Any], which: str = "", *values: str) -> list[Any]:
+        found = []
+        for (body,) in self._run(f"SELECT body FROM {table} {which}", values):
+            with contextlib.suppress(*UNREADABLE):
+                found.append(read_plain(kind, json.loads(body)))
+        return found
+
+    def store_fence(self, fence: Fence) -> None:
+        self._run("INSERT OR REPLACE INTO queue_fence VALUES (1, ?)", (_json(fence),))
+
+    def store_work(self, work: Work) -> None:
+        self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, _json(work)))
+
+    def drop_work(self, key: WorkKey, done: Done | None) -> None:
+        if done is not None:  # first: forgetting both would let a repeated decision start it again
+            self._run(
+                "INSERT INTO queue_done (uid, attempt, body) VALUES (?, ?, ?)",
+                (done.uid, done.attempt, _json(done)),
+            )
+            self._run(
+                "DELETE FROM queue_done WHERE id <= (SELECT max(id) FROM queue_done) - ?",
+                (KEEP_DONE,),
+            )
+        self._run("DELETE FROM queue_work WHERE workload = ? AND pod = ?", tuple(key))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_holds(path: Path, boot_id: str) -> list[Hold]:
+    """Without being the ledger's writer. Raises LedgerLost."""
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            return [_hold(number, body) for number, body in db.execute(_HOLDS, (boot_id,))]
+        finally:
+            db.close()
+    except (sqlite3.Error, *UNREADABLE) as error:
+        raise LedgerLost(f"{path}: {error}") from error
+
+
+def _hold(number: int, body: str) -> Hold:
+    read: Hold = read_plain(Hold, json.loads(body))
+    return replace(read, number=number)
+
+
+def _json(value: object) -> str:
+    return json.dumps(write_plain(value), separators=(",", ":"))

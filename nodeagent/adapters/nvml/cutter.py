@@ -1,0 +1,395 @@
+"""Cutting cards into MIG instances through NVML, in the process that makes the calls.
+
+A change is all or nothing as far as the driver lets it be: what was destroyed is made again where
+it was when something new cannot be made. Nothing is done while a process has a context, and no card
+is ever reset from here: before Hopper the driver may ask for one, which is then said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters.nvml.binding import pynvml
+from nodeagent.adapters.nvml.sweep import NO_INSTANCE, optional, text
+from nodeagent.core.gpus.mig_geometry import GeometryError, geometry, is_cut_so, plan
+from nodeagent.ports.mig import (
+    MigDevice,
+    MigInstance,
+    MigOutcome,
+    MigPlace,
+    MigProcess,
+    MigProfile,
+    MigState,
+    Span,
+)
+from nodeagent.units import MIB, Bytes, GpuUuid
+
+SHARED: Final = 0
+"""NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, the only one."""
+ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
+"""Of a profile that a card does not have."""
+
+
+class Cutter:
+    def __init__(self, library: str | None) -> None:
+        """Raises pynvml.NVMLError or OSError."""
+        if library:
+            pynvml.nvmlLib = ctypes.CDLL(library)
+        pynvml.nvmlInit()
+
+    # --- reading ---
+
+    def states(self) -> tuple[MigState, ...]:
+        """Raises pynvml.NVMLError. One card that is lost keeps nobody from seeing the others."""
+        handles = [
+            (index, optional(lambda i=index: pynvml.nvmlDeviceGetHandleByIndex(i)))  # type: ignore[misc]  # bound now
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return tuple(_readable(handle, index) for index, handle in handles if handle is not None)
+
+    def _read(self, gpu: GpuUuid) -> MigState:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.encode())
+        return _state(handle, int(pynvml.nvmlDeviceGetIndex(handle)))
+
+    # --- changing ---
+
+    def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
+        """Raises pynvml.NVMLError while nothing is changed yet."""
+        before = self._read(gpu)
+        if is_cut_so(before, wanted):
+            return MigOutcome(before, before)
+        if before.processes:
+            who = ", ".join(f"{one.name} (pid {one.pid})" for one in before.processes)
+            return MigOutcome(before, before, f"in use by {who}")
+        try:
+            plan(before.profiles, wanted or ())
+        except GeometryError as error:
+            return MigOutcome(before, before, str(error))
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.encode())
+        return _Change(handle, before, lambda: self._read(gpu)).run(wanted)
+
+
+class _Change:
+    """One change of one card; every step that was done can be undone."""
+
+    def __init__(self, handle: Any, before: MigState, read: Callable[[], MigState]) -> None:
+        self._handle = handle
+        self._before = before
+        self._read = read
+        self._destroyed: list[MigInstance] = []
+        self._made: list[Any] = []
+        self._switched = False
+
+    def run(self, wanted: tuple[str, ...] | None) -> MigOutcome:
+        doing = "nothing is done yet"
+        try:
+            for instance in self._before.instances:
+                doing = f"{instance.profile} at {instance.span} cannot be destroyed"
+                self._destroy(instance)
+            doing = f"MIG mode cannot be set {'off' if wanted is None else 'on'}"
+            if not self._switch(wanted is not None):
+                return self._end(reset_needed=True)
+            if wanted:
+                # With MIG on the driver says where each may be.
+                for place in plan(_profiles(self._handle), wanted):
+                    doing = f"{place.profile} at {place.span} cannot be made"
+                    self._make(place)
+            after = self._read()
+            if not is_cut_so(after, wanted):
+                return self._failed(f"the driver shows something else: {geometry(after)}")
+            return self._end()
+        except pynvml.NVMLError as error:
+            return self._failed(f"{doing}: {reason_of(error)}")
+        except (GeometryError, InUse) as error:
+            return self._failed(str(error))
+
+    # --- steps ---
+
+    def _destroy(self, instance: MigInstance) -> None:
+        found = pynvml.nvmlDeviceGetGpuInstanceById(self._handle, instance.gpu_instance)
+        self._destroyed.append(instance)  # a part of it may be gone when the next call fails
+        _unmake(found)
+
+    def _switch(self, on: bool) -> bool:
+        """False: it takes the card's next reset."""
+        current, pending = pynvml.nvmlDeviceGetMigMode(self._handle)
+        if bool(current) == on and bool(pending) == on:
+            return True
+        self._switched = True
+        activation = self._set_mode(int(on))
+        current, _pending = pynvml.nvmlDeviceGetMigMode(self._handle)
+        if bool(current) == on:
+            return True
+        if activation in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
+            return False
+        said = reason_of(pynvml.NVMLError(activation))
+        raise InUse(f"MIG mode cannot be set {'on' if on else 'off'}: {said}")
+
+    def _set_mode(self, mode: int) -> int:
+        """What became of it, as an NVML error number. The driver may have unbound or reset the card
+        for it: what was asked for before is to be asked for again (NVML's reference,
+        nvmlDeviceSetMigMode)."""
+        activation = int(pynvml.nvmlDeviceSetMigMode(self._handle, mode))
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(self._before.gpu.encode())
+        return activation
+
+    def _make(self, place: MigPlace) -> None:
+        profile = next(one for one in _profiles(self._handle) if one.name == place.profile)
+        where = pynvml.c_nvmlGpuInstancePlacement_t(place.span.start, place.span.size)
+        instance = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+            self._handle, profile.profile_id, ctypes.byref(where)
+        )
+        self._made.append(instance)
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, _whole(instance, profile.slices))
+
+    def _restore(self, instance: MigInstance) -> None:
+        """As it was, whatever of it is still there."""
+        number, span = instance.gpu_instance, instance.span
+        found = optional(lambda: pynvml.nvmlDeviceGetGpuInstanceById(self._handle, number))
+        if found is None:
+            where = pynvml.c_nvmlGpuInstancePlacement_t(span.start, span.size)
+            found = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                self._handle, instance.profile_id, ctypes.byref(where)
+            )
+        there = len(_compute_instances(found))
+        for device in instance.devices[there:]:
+            pynvml.nvmlGpuInstanceCreateComputeInstance(found, device.profile_id)
+
+    # --- the end ---
+
+    def _end(self, error: str = "", reset_needed: bool = False) -> MigOutcome:
+        try:
+            after = self._read()
+        except pynvml.NVMLError as failure:
+            told = f"{error}; " if error else ""
+            return MigOutcome(self._before, None, f"{told}it cannot be read any more: {failure}")
+        rolled_back = bool(error) and _shape(after) == _shape(self._before)
+        return MigOutcome(self._before, after, error, rolled_back, reset_needed)
+
+    def _failed(self, why: str) -> MigOutcome:
+        """Back to what was before, as far as it goes: one step that fails keeps none of the others
+        from being tried."""
+        mode = int(self._before.pending)
+        undo: list[Callable[[], object]] = [
+            *(partial(_unmake, one) for one in reversed(self._made)),
+            *([partial(self._set_mode, mode)] if self._switched else []),
+            *(partial(self._restore, one) for one in self._destroyed),
+        ]
+        failures = []
+        for step in undo:
+            try:
+                step()
+            except pynvml.NVMLError as error:
+                failures.append(reason_of(error))
+        if failures:
+            why += f"; taking it back failed too: {', '.join(dict.fromkeys(failures))}"
+        return self._end(why)
+
+
+class InUse(Exception):
+    """The driver did not change the mode; the text says why."""
+
+
+def _shape(state: MigState) -> Any:
+    """What must be as before for a change to count as taken back; numbers may differ."""
+    return (
+        state.enabled,
+        state.pending,
+        sorted((one.profile, one.span, len(one.devices)) for one in state.instances),
+    )
+
+
+def _unmake(instance: Any) -> None:
+    for one in _compute_instances(instance):
+        pynvml.nvmlComputeInstanceDestroy(one)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+def reason_of(error: Any) -> str:
+    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+        return "the driver lets root alone do it: the daemon must run as root"
+    if error.value == pynvml.NVML_ERROR_IN_USE:
+        return (
+            "the driver says it is in use: by a program that holds it without a context, such as"
+            " DCGM, its exporter or another device plugin; stop it for the change"
+        )
+    return str(error)
+
+
+# --- what NVML says -------------------------------------------------------------------------------
+
+
+def _readable(handle: Any, index: int) -> MigState:
+    try:
+        return _state(handle, index)
+    except pynvml.NVMLError as error:
+        uuid = optional(lambda: text(pynvml.nvmlDeviceGetUUID(handle)))
+        name = optional(lambda: text(pynvml.nvmlDeviceGetName(handle)))
+        return MigState(
+            GpuUuid(uuid or ""), index, name or "a GPU", supported=False, error=reason_of(error)
+        )
+
+
+def _state(handle: Any, index: int) -> MigState:
+    gpu = GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle)))
+    name = text(pynvml.nvmlDeviceGetName(handle))
+    mode = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    if mode is None:
+        return MigState(gpu, index, name, supported=False)
+    enabled, pending = bool(mode[0]), bool(mode[1])
+    profiles = _profiles(handle)
+    return MigState(
+        gpu,
+        index,
+        name,
+        True,
+        enabled,
+        pending,
+        profiles,
+        tuple(_instances(handle, profiles)) if enabled else (),
+        tuple(_processes(handle)),
+    )
+
+
+def _profiles(handle: Any) -> tuple[MigProfile, ...]:
+    found = []
+    for index in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value in ABSENT:
+                continue
+            raise
+        found.append(
+            MigProfile(
+                name=text(info.name).removeprefix("MIG "),
+                profile_id=int(info.id),
+                slices=int(info.sliceCount),
+                most=int(info.instanceCount),
+                memory_bytes=Bytes(int(info.memorySizeMB) * MIB),
+                spans=_spans(handle, int(info.id)),
+                fits=optional(
+                    lambda i=info: int(
+                        pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, i.id)
+                    )  # type: ignore[misc]  # bound now
+                ),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (one.slices, one.memory_bytes, one.name)))
+
+
+def _spans(handle: Any, profile_id: int) -> tuple[Span, ...]:
+    count = ctypes.c_uint(0)
+    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    if optional(lambda: ask(handle, profile_id, None, ctypes.byref(count))) is None:
+        return ()  # MIG is off
+    places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    ask(handle, profile_id, places, ctypes.byref(count))
+    return tuple(sorted(Span(int(one.start), int(one.size)) for one in places[: count.value]))
+
+
+def _instances(handle: Any, profiles: Iterable[MigProfile]) -> list[MigInstance]:
+    uuids = _uuids(handle)
+    found = []
+    for profile in profiles:
+        room = (pynvml.c_nvmlGpuInstance_t * profile.most)()
+        count = ctypes.c_uint(profile.most)
+        pynvml.nvmlDeviceGetGpuInstances(handle, profile.profile_id, room, ctypes.byref(count))
+        for instance in list(room)[: count.value]:
+            info = pynvml.nvmlGpuInstanceGetInfo(instance)
+            number = int(info.id)
+            devices = []
+            for compute in _compute_instances(instance):
+                one = pynvml.nvmlComputeInstanceGetInfo(compute)
+                uuid = uuids.get((number, int(one.id)))
+                if uuid is not None:
+                    devices.append(MigDevice(uuid, int(one.id), int(one.profileId)))
+            span = Span(int(info.placement.start), int(info.placement.size))
+            found.append(
+                MigInstance(number, profile.name, profile.profile_id, span, tuple(devices))
+            )
+    return sorted(found, key=lambda one: one.span)
+
+
+def _uuids(handle: Any) -> dict[tuple[int, int], GpuUuid]:
+    """Of the MIG devices, by GPU instance and compute instance."""
+    found = {}
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        device = optional(lambda i=index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]  # bound now
+        if device is not None:
+            key = (
+                _number(pynvml.nvmlDeviceGetGpuInstanceId(device)),
+                _number(pynvml.nvmlDeviceGetComputeInstanceId(device)),
+            )
+            found[key] = GpuUuid(text(pynvml.nvmlDeviceGetUUID(device)))
+    return found
+
+
+def _number(value: Any) -> int:
+    """Some of pynvml's calls answer with the ctypes object itself."""
+    return int(getattr(value, "value", value))
+
+
+def _compute_profiles(instance: Any) -> list[Any]:
+    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    every = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    infos = (optional(lambda i=index: ask(instance, i, SHARED)) for index in every)  # type: ignore[misc]  # bound now
+    return [info for info in infos if info is not None]
+
+
+def _compute_instances(instance: Any) -> list[Any]:
+    found = []
+    for info in _compute_profiles(instance):
+        room = (pynvml.c_nvmlComputeInstance_t * max(1, info.instanceCount))()
+        count = ctypes.c_uint(len(room))
+        pynvml.nvmlGpuInstanceGetComputeInstances(instance, info.id, room, ctypes.byref(count))
+        found += list(room)[: count.value]
+    return found
+
+
+def _whole(instance: Any, slices: int) -> int:
+    """The id of the compute profile that fills a GPU instance. Raises pynvml.NVMLError."""
+    for info in _compute_profiles(instance):
+        if info.sliceCount == slices:
+            return int(info.id)
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _processes(handle: Any) -> list[MigProcess]:
+    """Of every kind, on the card and all its instances. Raises pynvml.NVMLError: who cannot be
+    asked for may be there."""
+    found: dict[int, MigProcess] = {}
+    for ask in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    ):
+        try:
+            processes = ask(handle)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:  # graphics on a card without any
+                continue
+            raise
+        for one in processes:
+            instance = getattr(one, "gpuInstanceId", NO_INSTANCE)
+            found[one.pid] = MigProcess(
+                int(one.pid),
+                *_who(int(one.pid)),
+                None if instance in (None, NO_INSTANCE) else int(instance),
+            )
+    return sorted(found.values(), key=lambda one: one.pid)
+
+
+def _who(pid: int) -> tuple[str, int | None]:
+    try:
+        directory = Path(f"/proc/{pid}")
+        name = (directory / "comm").read_text(errors="replace").strip()
+        return "".join(c if c.isprintable() else "?" for c in name), directory.stat().st_uid
+    except OSError:
+        return "a process that is not seen from here", None

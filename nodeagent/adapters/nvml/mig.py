@@ -1,0 +1,69 @@
+"""MIG through a child process with a deadline; see `nvml_mig_child`. Implements MigPort."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from nodeagent.adapters.host.children import python_child
+from nodeagent.core.plain import read_plain
+from nodeagent.ports.mig import MigOutcome, MigState, MigUnavailable
+from nodeagent.units import GpuUuid
+
+READ_DEADLINE_S: Final = 15.0
+"""With the start of Python and of the driver, which loads its firmware when nobody had it open."""
+CHANGE_DEADLINE_S: Final = 60.0
+"""A change of the mode takes seconds, each instance part of one."""
+LONGEST_ANSWER_BYTES: Final = 4 << 20
+
+
+class ChildMig:
+    def __init__(
+        self, library: str, exclusive: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
+        """`exclusive`: no other process of ours has the driver open meanwhile."""
+        self._library = library
+        self._exclusive = exclusive
+        self._turn = asyncio.Lock()
+        """A look in the middle of a change would be one more user of the card."""
+
+    async def states(self) -> tuple[MigState, ...]:
+        async with self._turn:
+            answer = await self._ask({"do": "states"}, READ_DEADLINE_S)
+        states: tuple[MigState, ...] = read_plain(tuple[MigState, ...], answer["states"])
+        return states
+
+    async def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
+        request = {"do": "change", "gpu": gpu, "wanted": wanted}
+        async with self._turn, self._exclusive():
+            answer = await self._ask(request, CHANGE_DEADLINE_S)
+        outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
+        return outcome
+
+    async def _ask(self, request: Any, deadline_s: float) -> Any:
+        arguments = [self._library] if self._library else []
+        child = await asyncio.create_subprocess_exec(
+            *python_child("nodeagent.adapters.nvml.mig_child", *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_ANSWER_BYTES,
+        )
+        try:
+            async with asyncio.timeout(deadline_s):
+                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
+        except TimeoutError:
+            raise MigUnavailable(f"NVML did not answer within {deadline_s:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            raise MigUnavailable(f"the process for NVML ended with {child.returncode}") from None
+        if "error" in answer:
+            raise MigUnavailable(answer["error"])
+        return answer

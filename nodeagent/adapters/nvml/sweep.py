@@ -1,0 +1,351 @@
+"""One pass over the GPUs through NVML, in three tiers by how fast a figure changes.
+
+What a card is, is asked once; memory, load, processes and power at every sweep; error counters,
+links and MIG every SLOW_EVERY_S, because each NVML call takes a driver lock that launches also
+take. What a card or driver does not support is None, and is not asked for again until the
+next start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from nodeagent.adapters.nvml import fields as nvml_fields
+from nodeagent.adapters.nvml.binding import pynvml
+from nodeagent.adapters.nvml.gpm import Profiler
+from nodeagent.ports.gpus import GpuReading, MigReading, NodeReading, ProcessReading
+from nodeagent.units import Bytes, GpuUuid
+
+SLOW_EVERY_S: Final = 5.0
+"""Age that an error counter, a link or the list of MIG devices may have in a reading."""
+RECOVERY_ACTIONS: Final = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+THROTTLE_REASONS: Final = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+}
+"""nvmlClocksEventReason*; idleness (1), application clocks (2) and display clocks (0x100) are
+not in it."""
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""Of a process that is on no MIG instance; pynvml may make None of it."""
+MOST_XIDS: Final = 64
+"""A storm is cut off here and goes on at the next sweep."""
+NEVER_AGAIN: Final = frozenset(
+    {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+)
+MISMATCH: Final[type[Exception]] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+"""Bindings of the time of driver 535 have no such error."""
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Card:
+    """What is known of one GPU between sweeps."""
+
+    handle: Any
+    uuid: GpuUuid
+    name: str
+    sm_count: int | None
+    pci_bus_id: str | None
+    numa_node: int | None
+    profiler: Profiler | None
+    unsupported: set[str] = field(default_factory=set)
+    slow: dict[str, Any] = field(default_factory=dict)
+    slow_at_s: float = float("-inf")
+    sampled_us: int = 0
+
+
+class Sweeper:
+    def __init__(self, library: str | None, monotonic_s: Callable[[], float] = time.monotonic):
+        """Raises pynvml.NVMLError or OSError."""
+        if library:
+            pynvml.nvmlLib = ctypes.CDLL(library)
+        self._now_s = monotonic_s
+        pynvml.nvmlInit()
+        self._driver = text(pynvml.nvmlSystemGetDriverVersion())
+        self._nvml = optional(lambda: text(pynvml.nvmlSystemGetNVMLVersion()))
+        self._cards = [self._card(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        self._events = optional(self._event_set)
+
+    def sweep(self) -> NodeReading:
+        """Raises pynvml.NVMLError when the driver as a whole does not answer."""
+        # Fails when the driver below us was replaced or taken away.
+        pynvml.nvmlDeviceGetCount()
+        xids = tuple(self._xids())
+        told = {uuid for uuid, _code in xids}
+        return NodeReading(
+            gpus=tuple(
+                self._gpu(index, card, card.uuid in told) for index, card in enumerate(self._cards)
+            ),
+            driver_version=self._driver,
+            nvml_version=self._nvml,
+            xid_events=xids,
+        )
+
+    def _card(self, index: int) -> _Card:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return _Card(
+            handle=handle,
+            uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle))),
+            name=text(pynvml.nvmlDeviceGetName(handle)),
+            sm_count=optional(
+                lambda: int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
+            ),
+            pci_bus_id=optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
+            numa_node=optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle))),
+            profiler=optional(lambda: Profiler.of(handle)),
+            sampled_us=time.time_ns() // 1000 - 1_000_000,
+        )
+
+    def _gpu(self, index: int, card: _Card, now: bool) -> GpuReading:
+        handle = card.handle
+        try:
+            total, used, reserved = _memory(handle)
+        except pynvml.NVMLError as failure:
+            return GpuReading(card.uuid, index, card.name, Bytes(0), error=str(failure))
+        rates = self._ask(card, "rates", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        power_mw = self._ask(card, "power", lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+        celsius = self._ask(
+            card,
+            "temperature",
+            lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+        )
+        clock = self._ask(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
+        if now or self._now_s() - card.slow_at_s >= SLOW_EVERY_S:
+            before = card.slow.get("mig")
+            card.slow = self._slow(card)
+            if (before is None) != (card.slow["mig"] is None):
+                card.unsupported.clear()  # much of a card is told in one mode only
+            card.slow_at_s = self._now_s()
+        recovery = self._ask(card, "recovery", lambda: nvml_fields.recovery_action(handle))
+        return GpuReading(
+            uuid=card.uuid,
+            index=index,
+            name=card.name,
+            memory_total_bytes=Bytes(total),
+            memory_used_bytes=Bytes(used),
+            memory_reserved_bytes=None if reserved is None else Bytes(reserved),
+            sm_count=card.sm_count,
+            pci_bus_id=card.pci_bus_id,
+            numa_node=card.numa_node,
+            utilization_ratio=None if rates is None else rates.gpu / 100,
+            memory_utilization_ratio=None if rates is None else rates.memory / 100,
+            temperature_celsius=celsius,
+            power_watts=None if power_mw is None else power_mw / 1000,
+            sm_clock_hz=clock,
+            throttle_reasons=self._ask(card, "throttle", lambda: _throttle(handle)),
+            processes=self._processes(card),
+            recovery_action=None if recovery is None else RECOVERY_ACTIONS.get(recovery, "unknown"),
+            profile=None if card.profiler is None else card.profiler.read(),
+            **card.slow,
+        )
+
+    def _slow(self, card: _Card) -> dict[str, Any]:
+        handle = card.handle
+        limit_mw = self._ask(card, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        return {
+            **nvml_fields.counters(handle),
+            "power_limit_watts": None if limit_mw is None else limit_mw / 1000,
+            "memory_clock_hz": self._ask(
+                card, "memory_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_MEM)
+            ),
+            "encoder_ratio": self._ask(
+                card, "encoder", lambda: pynvml.nvmlDeviceGetEncoderUtilization(handle)[0] / 100
+            ),
+            "decoder_ratio": self._ask(
+                card, "decoder", lambda: pynvml.nvmlDeviceGetDecoderUtilization(handle)[0] / 100
+            ),
+            "nvlinks_active": self._ask(card, "links", lambda: _links(handle)),
+            "vgpu_licensed": self._ask(card, "licence", lambda: _licensed(handle)),
+            "mig": self._ask(card, "mig", lambda: _mig(handle)),
+        }
+
+    def _ask(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
+        """What cannot be read is None; what this card will never have is not asked for again."""
+        if name in card.unsupported:
+            return None
+        try:
+            return read()
+        except pynvml.NVMLError as error:
+            if error.value in NEVER_AGAIN:
+                card.unsupported.add(name)
+            return None
+        except (MISMATCH, AttributeError, OSError, ValueError):
+            return None
+
+    def _processes(self, card: _Card) -> tuple[ProcessReading, ...]:
+        handle = card.handle
+        # Drivers before 510 have version 2 only; the unversioned name refuses them.
+        running = (
+            self._ask(card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+            or self._ask(card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
+            or []
+        )
+        held = {p.pid: p for p in running}
+        since = card.sampled_us
+        samples = (
+            self._ask(
+                card, "samples", lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+            )
+            or []
+        )
+        # NVML answers for its last samples; of several for one process the latest counts.
+        latest: dict[int, Any] = {}
+        for sample in samples:
+            if sample.timeStamp > getattr(latest.get(sample.pid), "timeStamp", 0):
+                latest[sample.pid] = sample
+            card.sampled_us = max(card.sampled_us, sample.timeStamp)
+        return tuple(
+            _process(pid, held.get(pid), latest.get(pid))
+            for pid in sorted(held.keys() | latest.keys())
+        )
+
+    def _event_set(self) -> Any:
+        events = pynvml.nvmlEventSetCreate()
+        for card in self._cards:
+            kinds = pynvml.nvmlEventTypeXidCriticalError
+            pynvml.nvmlDeviceRegisterEvents(card.handle, kinds, events)
+        return events
+
+    def _xids(self) -> list[tuple[GpuUuid, int]]:
+        found: list[tuple[GpuUuid, int]] = []
+        for _ in range(MOST_XIDS if self._events is not None else 0):
+            event = optional(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
+            if event is None:
+                break
+            uuid = optional(lambda e=event: text(pynvml.nvmlDeviceGetUUID(e.device)))  # type: ignore[misc]  # bound now
+            if uuid is not None:
+                found.append((GpuUuid(uuid), int(event.eventData)))
+        return found
+
+
+def _process(pid: int, held: Any, sample: Any) -> ProcessReading:
+    """`held`: its memory; a CUDA process has contexts on one MIG instance at most."""
+    used = None if held is None else held.usedGpuMemory
+    return ProcessReading(
+        pid=pid,
+        memory_bytes=None if used is None else Bytes(used),
+        sm_ratio=None if sample is None else min(100, sample.smUtil) / 100,
+        memory_ratio=None if sample is None else min(100, sample.memUtil) / 100,
+        encoder_ratio=None if sample is None else min(100, sample.encUtil) / 100,
+        decoder_ratio=None if sample is None else min(100, sample.decUtil) / 100,
+        gpu_instance=_instance(held, "gpuInstanceId"),
+        compute_instance=_instance(held, "computeInstanceId"),
+    )
+
+
+def _instance(held: Any, name: str) -> int | None:
+    number = getattr(held, name, NO_INSTANCE)
+    return None if number in (None, NO_INSTANCE) else int(number)
+
+
+def _memory(handle: Any) -> tuple[int, int, int | None]:
+    """(what programs can have in all, what they have, the driver's own part). Version 1 counts
+    the last as used; drivers before 510 have no other."""
+    read = pynvml.nvmlDeviceGetMemoryInfo
+    exact = optional(lambda: read(handle, version=pynvml.nvmlMemory_v2))
+    if exact is not None:
+        return exact.total - exact.reserved, exact.used, exact.reserved
+    memory = read(handle)
+    return memory.total, memory.used, None
+
+
+def _clock(handle: Any, which: int) -> int:
+    return int(pynvml.nvmlDeviceGetClockInfo(handle, which)) * 1_000_000
+
+
+def _throttle(handle: Any) -> tuple[str, ...]:
+    try:
+        bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:  # its name before driver 535
+            raise
+        bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return tuple(sorted(name for bit, name in THROTTLE_REASONS.items() if bits & bit))
+
+
+def _links(handle: Any) -> int:
+    active = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active += pynvml.nvmlDeviceGetNvLinkState(handle, link)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:  # beyond its last one
+                break
+            raise
+    return active
+
+
+def _licensed(handle: Any) -> bool:
+    features = pynvml.nvmlDeviceGetGridLicensableFeatures_v4(handle)
+    count = features.licensableFeaturesCount if features.isGridLicenseSupported else 0
+    return any(features.gridLicensableFeatures[i].featureState for i in range(count))
+
+
+def _mig(handle: Any) -> tuple[MigReading, ...] | None:
+    current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+    if current != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    found = []
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # the places need not be filled in order
+                continue
+            raise
+        memory = optional(lambda d=device: pynvml.nvmlDeviceGetMemoryInfo(d))  # type: ignore[misc]  # bound now
+        number = _number(pynvml.nvmlDeviceGetGpuInstanceId(device))
+        place = optional(lambda n=number: _place(handle, n))  # type: ignore[misc]  # bound now
+        found.append(
+            MigReading(
+                uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(device))),
+                profile=text(pynvml.nvmlDeviceGetName(device)).rpartition("MIG ")[2],
+                gpu_instance=number,
+                compute_instance=_number(pynvml.nvmlDeviceGetComputeInstanceId(device)),
+                memory_total_bytes=None if memory is None else Bytes(memory.total),
+                memory_used_bytes=None if memory is None else Bytes(memory.used),
+                slice_start=None if place is None else place[0],
+                slices=None if place is None else place[1],
+            )
+        )
+    return tuple(found)
+
+
+def _place(handle: Any, gpu_instance: int) -> tuple[int, int]:
+    found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+    placement = pynvml.nvmlGpuInstanceGetInfo(found).placement
+    return int(placement.start), int(placement.size)
+
+
+def _number(value: Any) -> int:
+    """Some of pynvml's calls answer with the ctypes object itself."""
+    return int(getattr(value, "value", value))
+
+
+def text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def optional(read: Callable[[], T]) -> T | None:
+    """Many cards and drivers lack many fields: absent is absent, not an error."""
+    try:
+        return read()
+    except (pynvml.NVMLError, MISMATCH, AttributeError, OSError):
+        return None

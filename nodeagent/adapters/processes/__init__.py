@@ -1,0 +1,1 @@
+"""Processes and cgroups: who they are, and holding them."""

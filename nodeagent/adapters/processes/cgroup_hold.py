@@ -1,0 +1,138 @@
+"""Holds or ends a container: all processes of its own cgroup, however many it has made.
+
+Version 2 has a file for each (cgroup.freeze, Linux 5.2; cgroup.kill, 5.14); version 1's freezer
+holds, and what it holds is then ended one by one through pidfds. On a host with both versions the
+container may be in either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.processes.cgroups import (
+    container_path,
+    freezer_path,
+    freezer_root,
+    text_of,
+    unified_path,
+    unified_root,
+)
+from nodeagent.ports.watch import NotPossible
+
+log = logging.getLogger(__name__)
+
+MOST_PASSES: Final = 64
+"""Over the list of a cgroup's processes. One that has a SIGKILL pending forks no more, so every
+pass leaves fewer; this is for a kernel that should prove this wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCgroup:
+    """One container's cgroup in one hierarchy."""
+
+    directory: Path
+    path: str
+    unified: bool
+
+    def hold(self, held: bool) -> None:
+        """Raises OSError. The kernel does the rest by itself, mostly at once."""
+        if self.unified:
+            self._write("cgroup.freeze", "1" if held else "0")
+        else:
+            self._write("freezer.state", "FROZEN" if held else "THAWED")
+
+    def end(self) -> None:
+        """Raises OSError, NotPossible."""
+        if self.unified and (self.directory / "cgroup.kill").exists():
+            self._write("cgroup.kill", "1")
+        else:
+            self.end_each()
+
+    def end_each(self) -> None:
+        """Without cgroup.kill. Raises OSError."""
+        self.hold(True)  # who is held does not fork
+        signalled: set[int] = set()
+        for _ in range(MOST_PASSES):
+            left = self.pids() - signalled
+            if not left:
+                break
+            for pid in left:
+                self._end_one(pid)
+            signalled |= left
+        else:
+            log.error("%s: processes come faster than they can be killed", self.directory)
+
+    def pids(self) -> set[int]:
+        """Of it and everything below it."""
+        found: set[int] = set()
+        for where, _below, _files in os.walk(self.directory):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found |= {int(pid) for pid in Path(where, "cgroup.procs").read_text().split()}
+        return found - {0}  # 0: of a pid namespace that we cannot see
+
+    def _end_one(self, pid: int) -> None:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            handle = os.pidfd_open(pid)
+            try:
+                # The pid may be another process by now, outside of it.
+                text = text_of(pid)
+                path = unified_path(text) if self.unified else freezer_path(text)
+                if path == self.path or path.startswith(f"{self.path}/"):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+    def _write(self, name: str, value: str) -> None:
+        path = self.directory / name
+        with open(path, "w", encoding="ascii", opener=_existing) as file:
+            file.write(value)
+
+
+class CgroupRestrainer:
+    def __init__(self, unified: Path | None = None, freezer: Path | None = None) -> None:
+        """Without arguments: where the host has them mounted."""
+        self._unified = unified or unified_root()
+        self._freezer = freezer or freezer_root()
+
+    def freeze(self, cgroup: str, freezer: str, frozen: bool) -> None:
+        self._do(cgroup, freezer, lambda one: one.hold(frozen))
+
+    def kill(self, cgroup: str, freezer: str) -> None:
+        def end(one: ContainerCgroup) -> None:
+            one.end()
+            one.hold(False)  # version 1 delivers the signal only then
+
+        self._do(cgroup, freezer, end)
+
+    def _do(self, cgroup: str, freezer: str, act: Callable[[ContainerCgroup], None]) -> None:
+        one = self._of(cgroup, freezer)
+        try:
+            act(one)
+        except OSError as error:
+            raise NotPossible(f"{one.directory}: {error.strerror}") from error
+
+    def _of(self, cgroup: str, freezer: str) -> ContainerCgroup:
+        problem = "it is in no cgroup of a container's own"
+        for root, path, unified in (
+            (self._unified, cgroup, True),
+            (self._freezer, freezer, False),
+        ):
+            # Anything but a container's own cgroup holds others too.
+            if root is None or not path or container_path(path) != path:
+                continue
+            directory = root / path.strip("/")
+            if (directory / ("cgroup.freeze" if unified else "freezer.state")).is_file():
+                return ContainerCgroup(directory, path, unified)
+            problem = f"{directory} is gone, or cannot be frozen (Linux 5.2 is needed)"
+        raise NotPossible(problem)
+
+
+def _existing(path: str, _flags: int) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,0 +1,226 @@
+"""Processes by pidfd: an identity that no other process can take over.
+
+A pid is reused as soon as its process is reaped; CVEs in polkit came from checks by pid alone.
+Where only a pid is known (SO_PEERCRED on kernels before 6.5, a ledger row), the start time is
+compared after the pidfd is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping
+
+from nodeagent.adapters.host.descriptor_room import is_short
+from nodeagent.adapters.processes.region_users import users_of
+from nodeagent.ports.processes import Process, ProcessHandle
+from nodeagent.units import GrantId, SlotIndex
+
+SO_PEERPIDFD = 77
+"""Linux 6.5; not in the socket module before Python 3.13."""
+LARGEST_PID = 1 << 22
+"""PID_MAX_LIMIT of 64-bit Linux."""
+_UCRED = struct.Struct("3i")
+
+
+class PidfdHandle:
+    """A ProcessHandle; watches the exit through the running event loop."""
+
+    def __init__(self, process: Process, pidfd: int) -> None:
+        self._process = process
+        self._fd = pidfd
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def process(self) -> Process:
+        return self._process
+
+    def alive(self) -> bool:
+        """A zombie counts as gone: its memory and its GPU work are."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return not poll.poll(0)
+
+    def on_exit(self, call: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+
+        def exited() -> None:
+            assert self._loop is not None
+            self._loop.remove_reader(self._fd)
+            self._loop = None
+            call()
+
+        self._loop.add_reader(self._fd, exited)
+
+    def signal(self, number: int) -> bool:
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except OSError:  # gone, or another user's
+            return False
+        return True
+
+    def duplicate(self) -> ProcessHandle:
+        return PidfdHandle(self._process, os.dup(self._fd))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            if self._loop is not None:
+                self._loop.remove_reader(self._fd)
+                self._loop = None
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SystemProcesses:
+    def find(self, pid: int, starttime_ticks: int) -> ProcessHandle | None:
+        if not 0 < pid <= LARGEST_PID:  # pids may come from a tenant's memory
+            return None
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError as error:
+            if is_short(error):  # says nothing about the process
+                raise
+            return None
+        try:
+            process = read_process(pid)
+        except OSError as error:
+            if is_short(error):
+                os.close(fd)
+                raise
+            process = None
+        if process is None or process.starttime_ticks != starttime_ticks:
+            os.close(fd)
+            return None
+        handle = PidfdHandle(process, fd)
+        if not handle.alive():
+            handle.close()
+            return None
+        return handle
+
+    def find_claimants(
+        self, claims: Mapping[SlotIndex, tuple[int, int]]
+    ) -> dict[SlotIndex, ProcessHandle]:
+        found: dict[SlotIndex, ProcessHandle] = {}
+        elsewhere: dict[tuple[int, int], SlotIndex] = {}
+        for slot, (ns_pid, starttime) in claims.items():
+            handle = self.find(ns_pid, starttime)
+            if handle is not None:
+                found[slot] = handle
+            elif 0 < ns_pid <= LARGEST_PID:
+                elsewhere[ns_pid, starttime] = slot
+        if not elsewhere:
+            return found
+        for name in os.listdir("/proc"):  # rare: a tenant in a pid namespace of its own, or a liar
+            if not name.isdecimal():
+                continue
+            try:
+                process = read_process(int(name))
+            except OSError:
+                continue
+            claimed = elsewhere.pop((process.ns_pid, process.starttime_ticks), None)
+            if claimed is not None:
+                handle = self.find(process.pid, process.starttime_ticks)
+                if handle is not None:
+                    found[claimed] = handle
+        return found
+
+    def users_of(self, grant: GrantId, uid: int, pod_uid: str) -> list[ProcessHandle]:
+        found: list[ProcessHandle] = []
+        for pid in users_of(grant, pod_uid):
+            try:
+                process = read_process(pid)
+            except OSError:
+                continue
+            handle = self.find(pid, process.starttime_ticks)
+            if handle is None:
+                continue
+            if pod_uid or process.uid in (uid, 0):
+                found.append(handle)
+            else:
+                handle.close()
+        return found
+
+    def maps_file(self, pid: int, device: int, inode: int) -> bool | None:
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as maps:
+                for line in maps:
+                    fields = line.split(maxsplit=5)
+                    major, _, minor = fields[3].partition(b":")
+                    if int(fields[4]) != inode:
+                        continue
+                    if os.makedev(int(major, 16), int(minor, 16)) == device:
+                        return True
+        except PermissionError:
+            return None
+        except (OSError, ValueError, IndexError):
+            return False
+        return False
+
+    def image_of(self, pid: int) -> int:
+        """Where its stack begins: by chance, and anew for each program that it becomes."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                return int(stat.read().rpartition(b")")[2].split()[25])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def peer_of(connection: socket.socket) -> PidfdHandle:
+    """Who connected, by the kernel's word. Raises OSError when the peer is gone already."""
+    size = _UCRED.size
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    if pid <= 0:
+        raise ProcessLookupError("the peer lives in a pid namespace we cannot see")
+    try:
+        fd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        os.set_inheritable(fd, False)
+    except OSError:
+        # Before Linux 6.5. The peer may have exited and its pid been reused between the two
+        # calls; the
+        # window is microseconds and the credentials above are still the peer's.
+        fd = os.pidfd_open(pid)
+    try:
+        process = read_process(pid)
+        handle = PidfdHandle(Process(pid, process.starttime_ticks, uid, gid, process.ns_pid), fd)
+        if not handle.alive():  # then what we read may be another process's
+            raise ProcessLookupError(f"process {pid} is gone")
+    except BaseException:
+        os.close(fd)
+        raise
+    return handle
+
+
+def peer_pidfd_supported() -> bool:
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with a, b:
+        try:
+            os.close(a.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
+
+
+def read_process(pid: int) -> Process:
+    """Identity from /proc. Raises OSError when there is no such process."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        # The command name may hold blanks and parentheses: fields start after the last one.
+        fields = stat.read().rpartition(b")")[2].split()
+    if len(fields) < 20:
+        raise ProcessLookupError(f"process {pid} is gone")
+    uid = gid = 0
+    ns_pid = pid
+    with open(f"/proc/{pid}/status", "rb") as status:
+        for line in status:
+            name, _, rest = line.partition(b":")
+            if name == b"Uid":
+                uid = int(rest.split()[0])
+            elif name == b"Gid":
+                gid = int(rest.split()[0])
+            elif name == b"NSpid":
+                ns_pid = int(rest.split()[-1])
+    return Process(pid, int(fields[19]), uid, gid, ns_pid)

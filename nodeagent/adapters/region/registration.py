@@ -1,0 +1,241 @@
+"""Registration sockets: one SOCK_SEQPACKET listener per grant, one exchange per tenant process
+(proto/register.h).
+
+Who is calling comes from the kernel (SO_PEERCRED, SO_PEERPIDFD); from the message only the
+protocol version and the slot a process had claimed for itself while the daemon was away. A
+caller that sends nothing is dropped after the deadline; a flood is dropped unanswered, and its
+sender claims a slot for itself as if the daemon were away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nodeagent.adapters.host.descriptor_room import is_short
+from nodeagent.adapters.processes.cgroups import pod_of
+from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
+from nodeagent.adapters.region import layout as c
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.processes import Process
+from nodeagent.ports.registration import RegisterAnswer, Registrar
+from nodeagent.shell.seldom import Seldom
+from nodeagent.units import MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S: Final = 1.0
+"""Four times what a tenant waits: later than that nobody is listening."""
+BURST: Final = 2 * MAX_SLOTS
+"""Every process a grant can hold may register at once, and again."""
+RATE_PER_S: Final = 100.0
+MOST_SILENT: Final = 64
+"""Callers per grant that may be connected without having said anything."""
+PAUSE_S: Final = 0.2
+"""Before the next try to accept, when there is no descriptor for it."""
+_REQUEST_BYTES: Final = ctypes.sizeof(c.RegisterRequest)
+
+
+@dataclass(slots=True)
+class _Door:
+    grant: GrantId
+    uid: int
+    pod_uid: str
+    """Not empty: any user of this pod may come in."""
+    listener: socket.socket
+    tokens: float = BURST
+    filled_ns: int = 0
+    silent: set[socket.socket] = field(default_factory=set)
+    registered: set[socket.socket] = field(default_factory=set)
+
+
+class SeqpacketDoorman:
+    """The Doorman on Unix sockets, inside the running event loop."""
+
+    def __init__(self, registrar: Registrar, clock: Clock) -> None:
+        self._registrar = registrar
+        self._clock = clock
+        self._doors: dict[GrantId, _Door] = {}
+        self.dropped_total = 0
+        self._short = Seldom(log)
+
+    def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
+        path = Path(directory) / c.SOCKET_FILE
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            _bind(listener, path)
+            # Of a container's grant the directory above is closed to everybody else on the host.
+            os.chmod(path, 0o666 if pod_uid else 0o600)
+            if os.geteuid() == 0:
+                os.chown(path, uid, -1)
+            listener.listen(MAX_SLOTS)
+        except BaseException:
+            listener.close()
+            raise
+        door = _Door(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
+        self._doors[grant] = door
+        self._listen(door)
+
+    def _listen(self, door: _Door) -> None:
+        if self._doors.get(door.grant) is door:
+            asyncio.get_running_loop().add_reader(door.listener, self._accept, door)
+
+    def shut(self, grant: GrantId) -> None:
+        door = self._doors.pop(grant, None)
+        if door is None:
+            return
+        loop = asyncio.get_running_loop()
+        for connection in (door.listener, *door.silent, *door.registered):
+            loop.remove_reader(connection)
+            connection.close()
+
+    def close_listeners(self) -> None:
+        """The event loop is over: let go of the sockets, whose tenants live on."""
+        for door in self._doors.values():
+            for connection in (door.listener, *door.silent, *door.registered):
+                connection.close()
+        self._doors.clear()
+
+    def _accept(self, door: _Door) -> None:
+        for _ in range(MAX_SLOTS):  # leave the loop to others now and then
+            try:
+                connection, _ = door.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of descriptors: the backlog waits
+                self._short.warning("grant %s: accept: %s", door.grant, error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(door.listener)
+                loop.call_later(PAUSE_S, self._listen, door)
+                return
+            connection.setblocking(False)
+            if len(door.silent) >= MOST_SILENT or not self._admit(door):
+                self.dropped_total += 1
+                connection.close()
+                continue
+            door.silent.add(connection)
+            self._receive(door, connection)
+
+    def _admit(self, door: _Door) -> bool:
+        now_ns = self._clock.monotonic_ns()
+        refill = (now_ns - door.filled_ns) / NS_PER_S * RATE_PER_S
+        door.tokens, door.filled_ns = min(BURST, door.tokens + refill), now_ns
+        if door.tokens < 1:
+            return False
+        door.tokens -= 1
+        return True
+
+    def _receive(self, door: _Door, connection: socket.socket) -> None:
+        """Mostly the request is here already; otherwise wait for it, but not for ever."""
+        loop = asyncio.get_running_loop()
+        if self._try_request(door, connection):
+            return
+        late = loop.call_later(DEADLINE_S, self._drop, door, connection)
+
+        def ready() -> None:
+            if self._try_request(door, connection):
+                late.cancel()
+
+        loop.add_reader(connection, ready)
+
+    def _try_request(self, door: _Door, connection: socket.socket) -> bool:
+        try:
+            message = connection.recv(_REQUEST_BYTES + 1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            message = b""
+        asyncio.get_running_loop().remove_reader(connection)
+        if message:
+            self._answer(door, connection, message)
+        else:
+            self._drop(door, connection)
+        return True
+
+    def _answer(self, door: _Door, connection: socket.socket, message: bytes) -> None:
+        answer, handle = self._decide(door, connection, message)
+        reply = c.RegisterReply(
+            magic=c.REGISTER_MAGIC,
+            version=c.REGISTER_VERSION,
+            error=answer.error,
+            slot=answer.slot,
+            generation=answer.generation,
+        )
+        with contextlib.suppress(OSError):  # gone meanwhile: the pidfd tells
+            connection.send(bytes(reply), socket.MSG_NOSIGNAL)
+        door.silent.discard(connection)
+        if answer.error or handle is None:
+            connection.close()
+            return
+        door.registered.add(connection)
+
+        def closed() -> None:
+            # Whatever comes, this is the last we read: a tenant that chatters must not keep us
+            # busy.
+            asyncio.get_running_loop().remove_reader(connection)
+            with contextlib.suppress(OSError):
+                if connection.recv(1):
+                    return
+            door.registered.discard(connection)
+            connection.close()
+            self._registrar.hung_up(door.grant, answer.slot, answer.generation)
+
+        asyncio.get_running_loop().add_reader(connection, closed)
+
+    def _decide(
+        self, door: _Door, connection: socket.socket, message: bytes
+    ) -> tuple[RegisterAnswer, PidfdHandle | None]:
+        if len(message) != _REQUEST_BYTES:
+            return RegisterAnswer(errno.EPROTO), None
+        request = c.RegisterRequest.from_buffer_copy(message)
+        if (request.magic, request.version, request.region_major) != (
+            c.REGISTER_MAGIC,
+            c.REGISTER_VERSION,
+            c.REGION_MAJOR,
+        ):
+            return RegisterAnswer(errno.EPROTO), None
+        try:
+            handle = peer_of(connection)
+        except OSError as error:
+            return RegisterAnswer(errno.EAGAIN if is_short(error) else errno.ESRCH), None
+        if not _may_enter(door, handle.process):
+            handle.close()
+            return RegisterAnswer(errno.EPERM), None
+        claimed = request.claimed_slot - 1 if 0 < request.claimed_slot <= MAX_SLOTS else None
+        answer = self._registrar.register(
+            door.grant, handle, SlotIndex(claimed) if claimed is not None else None
+        )
+        return answer, handle
+
+    def _drop(self, door: _Door, connection: socket.socket) -> None:
+        if connection in door.silent:
+            door.silent.discard(connection)
+            asyncio.get_running_loop().remove_reader(connection)
+            connection.close()
+
+
+def _may_enter(door: _Door, process: Process) -> bool:
+    """A container's socket is reachable from inside the container and for root on the host; a
+    process of another pod can only have been handed it."""
+    if not door.pod_uid:
+        return process.uid in (door.uid, 0)
+    return pod_of(process.pid) in (None, door.pod_uid)
+
+
+def _bind(listener: socket.socket, path: Path) -> None:
+    """Binds through the directory's descriptor: sun_path has room for 107 bytes only."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)

@@ -1,0 +1,357 @@
+"""The daemon, built in order: ground, grants, GPUs, queue, kernel, watch, kubelet, MIG, what it
+shows, its doors, and last the node that runs them. Each part is complete when it is made; what a
+part says to the whole goes through `Signals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent import native
+from nodeagent.adapters.api.server import LocalApi
+from nodeagent.adapters.checks import host_findings
+from nodeagent.adapters.ebpf.known import known_libraries
+from nodeagent.adapters.ebpf.pins import BPFFS, DenyPins, pins_of
+from nodeagent.adapters.host.descriptor_room import DescriptorRoom
+from nodeagent.adapters.host.figures import read_host
+from nodeagent.adapters.host.inotify import watch_contents
+from nodeagent.adapters.host.library_identity import library_identity
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
+from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew
+from nodeagent.adapters.nvml.mig import ChildMig
+from nodeagent.adapters.nvml.reader import ChildNvml
+from nodeagent.adapters.nvml.uevents import Uevents
+from nodeagent.adapters.processes.cgroup_hold import CgroupRestrainer
+from nodeagent.adapters.processes.hold_targets import SystemTargets
+from nodeagent.adapters.processes.pidfd import SystemProcesses
+from nodeagent.adapters.processes.proc_facts import ProcInspector
+from nodeagent.adapters.region.registration import SeqpacketDoorman
+from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
+from nodeagent.assembly.kernel import make_kernel
+from nodeagent.assembly.kubelet import KubeletSide, make_kubelet
+from nodeagent.assembly.queue import QueueSide, make_queue
+from nodeagent.assembly.web import make_web
+from nodeagent.core import flight
+from nodeagent.core.gpus.health import HealthChange
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.core.reload import Loaded, Running
+from nodeagent.paths import library_dir
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.gpus import Nvml
+from nodeagent.ports.processes import Processes
+from nodeagent.ports.registration import Registrar
+from nodeagent.ports.views import Finding, Samples
+from nodeagent.settings.daemon import Settings
+from nodeagent.shell.api.service import Service
+from nodeagent.shell.api.views import Figures, Views
+from nodeagent.shell.gpus.desk import MigDesk, MigNeighbours, NoPods
+from nodeagent.shell.gpus.devices import Devices
+from nodeagent.shell.gpus.drivers import Drivers
+from nodeagent.shell.gpus.readings import Gpus, health_event
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.grants.reading import Grants
+from nodeagent.shell.journal import Journal
+from nodeagent.shell.node import Endpoint, Node, rules_of
+from nodeagent.shell.queue.none import NoQueue
+from nodeagent.shell.reload import Reloader
+from nodeagent.shell.signals import Signals
+from nodeagent.shell.turns import Turns
+from nodeagent.shell.watch.containment import Containment
+from nodeagent.shell.watch.kernel import KernelDesk
+from nodeagent.shell.watch.watch import Watch
+from sluicecommon.sd_notify import SdNotify
+
+
+def make_nvml(settings: Settings, clock: Clock) -> Nvml:
+    return ChildNvml(settings.nvml.library, settings.nvml.deadline_s, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What tests have made otherwise: a GPU with a mind of its own, a disk that fails."""
+
+    nvml: Callable[[Settings, Clock], Nvml] = make_nvml
+    ledger: Callable[[Path, str], SqliteLedger] = SqliteLedger
+
+
+def serve(
+    loaded: Loaded,
+    environment: Mapping[str, str],
+    read: Callable[[], Loaded],
+    makers: Makers = Makers(),  # frozen
+) -> int:
+    """Until it is told to end; the exit status. `read` reads the configuration again. Raises
+    Unavailable, LedgerLost."""
+    with ExitStack() as ends:
+        ground = lay_ground(loaded.settings, environment, makers.ledger, ends)
+        node, reloader = build(loaded, ground, read, makers.nvml, ends)
+
+        async def run() -> int:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, reloader.request)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, node.stop)
+            return await node.run()
+
+        try:
+            return asyncio.run(run())
+        except OSError as error:
+            raise Unavailable(said(error)) from error
+
+
+def build(
+    loaded: Loaded,
+    ground: Ground,
+    read: Callable[[], Loaded],
+    nvml_of: Callable[[Settings, Clock], Nvml],
+    ends: ExitStack,
+) -> tuple[Node, Reloader]:
+    """Raises Unavailable, LedgerLost."""
+    settings, clock, signals = loaded.settings, ground.clock, Signals()
+    nvml = nvml_of(settings, clock)
+    reloader = Reloader(read, loaded, signals.fatal, watch_contents)
+    journal = Journal(clock, settings.detection.repeat_s)
+    gpus = make_gpus(loaded, journal)
+    processes = SystemProcesses()
+    keeper, doorman = make_keeper(settings, ground, processes, signals, ends)
+    turns = Turns(settings.planner, keeper, clock)
+    queue = make_queue(settings.queue, loaded.node, ground, keeper, gpus, signals.fatal)
+    asked = queue.desk if queue is not None else NoQueue()
+    known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
+    drivers = Drivers(ground.ledger, library_identity)
+    kernel = make_kernel(settings.ebpf, ground, known, drivers, keeper, gpus)
+    watch = make_watch(
+        settings,
+        ground,
+        keeper,
+        processes,
+        journal,
+        kernel,
+        queue,
+        known=lambda: known() | driver_libraries(keeper),
+        drivers=drivers,
+    )
+    pods = make_pods(loaded, ground, keeper, gpus, queue, signals)
+    mig = MigDesk(
+        ChildMig(settings.nvml.library, nvml.exclusive),
+        keeper,
+        gpus,
+        ground.ledger,
+        journal,
+        clock,
+        MigNeighbours(
+            signals.read_gpus,
+            pods.desk if pods is not None else NoPods(),
+            asked.decided_gpus,
+        ),
+        ground.operator_uids,
+        signals.fatal,
+    )
+
+    tapes: dict[str, flight.Tape[Any]] = {"grants": keeper.tape}
+    if queue is not None:
+        tapes["queue"] = queue.desk.tape
+    if pods is not None:
+        tapes["kubelet"] = pods.desk.tape
+
+    def counters() -> Samples:
+        return {
+            m.TAMPERS: keeper.tampers_total,
+            m.REGISTRATIONS_DROPPED: doorman.dropped_total,
+            **reloader.counters(),
+            **(pods.counters() if pods is not None else {}),
+            **kernel.counters(),
+        }
+
+    figures = Figures(
+        native.version(),
+        lambda: read_host({"daemon": os.getpid(), "nvml": getattr(nvml, "pid", None)}),
+        lambda: nvml.restarts_total,
+        counters,
+    )
+    views = Views(settings.grants, keeper, turns, gpus, clock, asked, watch, figures)
+    service = Service(
+        settings.grants,
+        keeper,
+        views,
+        asked,
+        watch,
+        kernel,
+        journal,
+        clock,
+        ground.operator_uids,
+        DescriptorRoom().for_grant,
+        lambda: flight.dump(tapes, native.version()),
+    )
+
+    def doctor() -> list[Finding]:
+        host = host_findings(
+            ground.files, ground.environment, ground.runtime, settings.nvml.library
+        )
+        return [*host, *kernel.findings(), *(pods.all_findings() if pods is not None else [])]
+
+    histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
+    endpoints: list[Endpoint] = [
+        Uevents(Devices(journal, signals.reread).changed),
+        *([queue.desk] if queue is not None else []),
+        *(pods.endpoints() if pods is not None else []),
+        kernel,
+        mig,
+        LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig),
+        *make_web(settings.metrics, views, histograms, clock),
+        reloader,
+    ]
+    node = Node(
+        lambda: reloader.running.settings,
+        clock,
+        keeper,
+        turns,
+        gpus,
+        nvml,
+        watch,
+        views,
+        endpoints,
+        SdNotify(ground.environment.get("NOTIFY_SOCKET")).send,
+        mig.held_up_s,
+    )
+    signals.listen(node)
+
+    def changed(running: Running) -> None:
+        now = running.settings
+        logging.getLogger().setLevel(now.daemon.log_level.upper())
+        keeper.configure(rules_of(now, ground.boot))
+        service.configure(now.grants)
+        views.configure(now.grants)
+        gpus.policy = running.health
+        if queue is not None:
+            queue.capacity.settings = now.queue
+        if pods is not None:
+            pods.configure(running)
+
+    reloader.on_change.append(changed)
+    return node, reloader
+
+
+def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
+    """People read in the journal what the readings tell."""
+    grants, kubelet = loaded.settings.grants, loaded.kubelet.config
+    gpus = Gpus(
+        max(grants.slots_per_gpu, kubelet.slots_per_gpu if kubelet.enabled else 1),
+        grants.memory_reserve_mib,
+        kubelet.memory_scaling if kubelet.enabled else 1.0,
+        loaded.health,
+    )
+
+    def tell_health(change: HealthChange) -> None:
+        known = gpus.readings.get(change.uuid)
+        level, text, evidence = health_event(change, known.index if known else None)
+        journal.tell("gpu", level, text, evidence=evidence)
+
+    gpus.on_news.append(journal.tell)
+    gpus.on_health.append(tell_health)
+    return gpus
+
+
+def make_keeper(
+    settings: Settings,
+    ground: Ground,
+    processes: Processes,
+    signals: Signals,
+    ends: ExitStack,
+) -> tuple[Keeper, SeqpacketDoorman]:
+    doormen: list[SeqpacketDoorman] = []
+
+    def doorman(registrar: Registrar) -> SeqpacketDoorman:
+        doormen.append(SeqpacketDoorman(registrar, ground.clock))
+        ends.callback(doormen[0].close_listeners)
+        return doormen[0]
+
+    keeper = Keeper(
+        rules_of(settings, ground.boot),
+        ground.clock,
+        ground.ledger,
+        ground.regions,
+        processes,
+        doorman,
+        signals.fatal,
+    )
+    return keeper, doormen[0]
+
+
+def make_watch(
+    settings: Settings,
+    ground: Ground,
+    keeper: Keeper,
+    processes: Processes,
+    journal: Journal,
+    kernel: KernelDesk,
+    queue: QueueSide | None,
+    known: Callable[[], set[str] | frozenset[str]],
+    drivers: Drivers,
+) -> Watch:
+    ledger, clock = ground.ledger, ground.clock
+    containment = Containment(
+        keeper,
+        processes,
+        CgroupRestrainer(),
+        ledger,
+        SystemTargets(DenyPins(BPFFS / pins_of(ground.runtime))),
+        journal,
+        clock,
+        kernel.watch,
+        settings.ebpf.enabled != "off",
+        [queue.desk.evict] if queue is not None else [],
+    )
+    return Watch(
+        settings.detection,
+        keeper,
+        processes,
+        ProcInspector(),
+        containment,
+        journal,
+        clock,
+        kernel.watch,
+        queue.desk.place_of if queue is not None else NoQueue().place_of,
+        known,
+        drivers.seen,
+    )
+
+
+def make_pods(
+    loaded: Loaded,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    queue: QueueSide | None,
+    signals: Signals,
+) -> KubeletSide | None:
+    """None: the kubelet is not served. Raises Unavailable."""
+    if not loaded.kubelet.config.enabled:
+        return None
+    try:
+        return make_kubelet(
+            loaded.kubelet.config,
+            loaded.node,
+            loaded.settings.grants.strategy,
+            ground,
+            keeper,
+            gpus,
+            queue.desk if queue is not None else None,
+            signals.fatal,
+        )
+    except (OSError, ValueError, LedgerTooNew) as error:
+        raise Unavailable(f"[kubelet]: {error}") from error
+
+
+def driver_libraries(grants: Grants) -> frozenset[str]:
+    """Those that grants were made with."""
+    records = [held.record for held in grants.live().values()]
+    return frozenset(record.driver_path for record in records if record.driver_path)

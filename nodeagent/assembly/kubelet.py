@@ -1,0 +1,379 @@
+"""The kubelet's part of the composition root: from the section [kubelet] to the running desk and
+the device plugin's server."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.adapters.containers import toolkit as container_toolkit
+from nodeagent.adapters.containers.cdi_files import cdi_port
+from nodeagent.adapters.containers.grant_mounts import GrantMounter
+from nodeagent.adapters.kubelet import plugin_sockets
+from nodeagent.adapters.kubelet.allocations import SqliteAllocations
+from nodeagent.adapters.kubelet.device_plugin import PluginServer
+from nodeagent.adapters.kubelet.records import KubeletFiles
+from nodeagent.adapters.kubelet.wire import KubeletWire
+from nodeagent.adapters.processes.cgroups import CgroupPods
+from nodeagent.assembly.ground import Ground
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.kubelet import plugin_conflict
+from nodeagent.core.kubelet import sums as kubelet_sums
+from nodeagent.core.kubelet.offers import OfferRules
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.core.reload import Running
+from nodeagent.native import version as native_version
+from nodeagent.paths import library_dir
+from nodeagent.ports.kubelet import (
+    ContainerLimits,
+    KubeletAway,
+    LimitsSource,
+    PodIdentity,
+    PodSource,
+)
+from nodeagent.ports.queue import WorkKey
+from nodeagent.ports.views import Finding, Samples
+from nodeagent.settings.kubelet import KubeletConfig
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.kubelet.desk import DeskSettings, KubeletDesk
+from nodeagent.shell.kubelet.farewell import Farewell
+from nodeagent.shell.kubelet.limits import NodeDefaults, PodLimits, QueueLimits
+from nodeagent.shell.kubelet.node_sums import NodeSums
+from nodeagent.shell.kubelet.pod_sources import PodSources
+from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
+from nodeagent.shell.kubelet.shelf import Shelf
+from nodeagent.shell.node import Endpoint
+from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.units import GrantId
+from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
+
+if TYPE_CHECKING:
+    from nodeagent.adapters.kubelet.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+CGROUPS = Path("/sys/fs/cgroup")
+DEFAULTS_USED = "What this pod asks for could not be read: it has the node's default GPU limits"
+
+
+class PluginServers:
+    """Implements Endpoint: a server for each resource, also for one that appears later."""
+
+    def __init__(self, desk: KubeletDesk, make: Callable[[Shelf], PluginServer]) -> None:
+        self.servers: list[PluginServer] = []
+        self._desk = desk
+        self._make = make
+        self._starting: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        for shelf in self._desk.shelves.values():
+            await self._add(shelf).start()
+        self._desk.on_shelf.append(self._later)
+
+    def _add(self, shelf: Shelf) -> PluginServer:
+        server = self._make(shelf)
+        self.servers.append(server)
+        return server
+
+    def _later(self, shelf: Shelf) -> None:
+        task = asyncio.get_running_loop().create_task(self._add(shelf).start())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.close()
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSide:
+    desk: KubeletDesk
+    server: PluginServers
+    safety: SafetyWatch
+    records: KubeletFiles
+    pods: PodSource
+    cluster: Cluster | None = None
+    sums: NodeSums | None = None
+    queue: QueueDesk | None = None
+    no_access: str = ""
+    """Why there is no API server."""
+
+    def endpoints(self) -> list[Endpoint]:
+        """In the order in which they start, and end."""
+        served: list[Endpoint] = [self.desk, self.server, self.safety]
+        if self.cluster is None or self.sums is None:
+            return served
+        farewell = Farewell(self.cluster, self._registered)
+        return [farewell, self.sums, self.cluster, *served]
+
+    def _registered(self) -> list[str]:
+        """Resources that the kubelet counts by us now."""
+        return [one.resource for one in self.server.servers if one.registered]
+
+    def configure(self, running: Running) -> None:
+        """While the daemon runs."""
+        config = running.kubelet
+        self.desk.starting.sources = limit_sources(config, self.queue, self.pods)
+        self.desk.configure(desk_settings(config, running.settings.grants.strategy))
+
+    def counters(self) -> Samples:
+        """For the metrics."""
+        figures = self.desk.figures
+        return {
+            m.KUBELET_REGISTERED: float(all(one.registered for one in self.server.servers)),
+            m.KUBELET_REGISTRATIONS: sum(one.registrations_total for one in self.server.servers),
+            m.KUBELET_ALLOCATIONS: figures.allocations,
+            m.KUBELET_STARTS: figures.starts,
+            m.KUBELET_REFUSED: figures.starts_refused,
+            m.KUBELET_RELEASES: figures.releases,
+            m.KUBELET_MISMATCHES: figures.hint_mismatches,
+            m.KUBELET_READABLE: float(not figures.away),
+            m.KUBELET_UNREAD: figures.unread,
+            **({} if self.cluster is None else self._kubernetes(self.cluster)),
+            **self.safety.counters(),
+        }
+
+    def _kubernetes(self, cluster: Cluster) -> Samples:
+        sums = self.sums
+        return {
+            m.KUBERNETES_IN_SYNC: float(cluster.pods.synced and not cluster.pods.trouble),
+            m.KUBERNETES_COUNTED: float(sums is not None and not sums.trouble),
+        }
+
+    def findings(self) -> list[Finding]:
+        """Of who says the limits, for `sluice doctor`."""
+        last = self.desk.figures.unread_last
+        if self.cluster is not None:
+            found = [self.cluster.finding()]
+            if self.sums is not None:
+                found.append(self.sums.finding())
+        else:
+            found = [pods_without_api(self.kubelet_tells(), self.no_access, self.queue is not None)]
+        if last:
+            found.append(
+                Finding(
+                    "limits",
+                    "warning",
+                    f"{self.desk.figures.unread} containers have the node's defaults, because what"
+                    f" they ask for could not be read; the last: {last}",
+                    "mend what `pods` says, then delete those pods, so that they are made anew",
+                )
+            )
+        return found
+
+    def all_findings(self) -> list[Finding]:
+        return [*self.safety.findings(), *self.findings()]
+
+    def kubelet_tells(self) -> bool:
+        """Whether the kubelet serves its Pods API."""
+        return self.records.pods_socket.exists()
+
+
+def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Finding:
+    remedy = (
+        "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
+        " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
+    )
+    if not kubelet_tells:
+        what = "pods start by the node's defaults, whatever they ask for"
+        if queued:
+            what = "no pod can start but those that a decision names: whose it is cannot be told"
+        return Finding(
+            "pods", "missing", f"nobody tells what pods ask for ({no_access}): {what}", remedy
+        )
+    if queued:
+        return Finding(
+            "pods",
+            "warning",
+            "the kubelet's Pods API tells what pods ask for; whether a pod of a Job or Deployment"
+            f" is a queue's it cannot tell, and such a pod waits ({no_access})",
+            remedy,
+        )
+    return Finding("pods", "ok", "the kubelet's Pods API tells what pods ask for")
+
+
+def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
+    """To the API server; and why there is none."""
+    if "api" not in config.pod_sources and not config.advertise_sums:
+        return None, "kubelet.pod_sources does not name api"
+    try:
+        if config.kubeconfig:
+            from nodeagent.adapters.host.config_files import parse_yaml
+
+            return from_kubeconfig(Path(config.kubeconfig), parse_yaml), ""
+    except NoAccess as error:
+        return None, f"kubelet.kubeconfig: {error}"
+    found = in_cluster(environment)
+    return found, "" if found is not None else "no service account and no kubelet.kubeconfig"
+
+
+def make_cluster(access: Access, node: str, fatal: Callable[[BaseException], None]) -> Cluster:
+    """Loads the HTTP client; raises NoAccess."""
+    from nodeagent.adapters.kubelet.cluster import Cluster
+
+    return Cluster(access, node, native_version(), kubelet_sums.ANNOTATION, fatal)
+
+
+def make_kubelet(
+    config: KubeletConfig,
+    node: str,
+    strategy: str,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    queue: QueueDesk | None,
+    fatal: Callable[[BaseException], None],
+) -> KubeletSide:
+    """`node`: its name in Kubernetes. `strategy`: of placement, pack or spread. Raises OSError,
+    ValueError, LedgerLost, LedgerTooNew."""
+    files, environment = ground.files, ground.environment
+    wire = KubeletWire(files.kubelet_descriptors)
+    root = Path(config.directory)
+    resources: set[str] = set()
+    records = KubeletFiles(root, resources, wire)
+    mounter = GrantMounter(
+        files, environment, library_dir(environment), lambda: gpus.driver_version
+    )
+    cdi = cdi_port(
+        config.strategy,
+        ground.runtime / "bindings",
+        lambda: {gpu.uuid: gpu.index for gpu in gpus.sorted()},
+        (Path("/etc/cdi"), Path(config.cdi_dir)),
+    )
+
+    def bound(limits: ContainerLimits, grant: GrantId) -> None:
+        if queue is not None:
+            queue.bind(WorkKey(limits.workload, limits.replica), grant)
+
+    access, no_access = access_of(config, environment)
+    cluster = None
+    if access is not None:
+        try:
+            cluster = make_cluster(access, node, fatal)
+        except NoAccess as error:
+            no_access = str(error)
+    known: dict[str, PodSource] = {"kubelet": records}
+    if cluster is not None:
+        known["api"] = cluster
+    pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
+    desk = KubeletDesk(
+        desk_settings(config, strategy),
+        ground.boot,
+        keeper,
+        gpus,
+        ground.clock,
+        SqliteAllocations(ground.state / "allocations.sqlite"),
+        records,
+        pods,
+        CgroupPods(CGROUPS),
+        cdi,
+        limit_sources(config, queue, pods),
+        mounter.mounts_of,
+        mounter.files,
+        fatal,
+        decided=queue.decided_gpus if queue is not None else Counter,
+        bound=bound,
+    )
+    desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+    sums = None
+    if cluster is not None:
+        sums = NodeSums(cluster, functools.partial(counted, config, desk, gpus), fatal)
+        gpus.on_read.append(sums.look_soon)
+        cluster.on_gone.append(desk.pod_gone)
+        if queue is not None:
+            cluster.on_gone.append(queue.pod_gone)
+        told = cluster
+
+        async def tell(pod: PodIdentity, why: str) -> None:
+            await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
+
+        desk.starting.on_unread.append(tell)
+    plugins = root / "device-plugins"
+    servers = PluginServers(
+        desk, lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal)
+    )
+
+    def look() -> SafetyLook:
+        toolkit = container_toolkit.read()
+        try:
+            registered = records.checkpoint().registered
+        except KubeletAway:
+            registered = ()
+        there = [gpu.uuid for gpu in gpus.capacities()]
+        return SafetyLook(
+            container_toolkit.finding(toolkit, config.strategy),
+            toolkit.accepts,
+            plugin_conflict.look(config.resource_count, registered, plugin_sockets.others(plugins)),
+            cdi.finding(there) if there else None,
+        )
+
+    return KubeletSide(
+        desk, servers, SafetyWatch(look, fatal), records, pods, cluster, sums, queue, no_access
+    )
+
+
+def counted(config: KubeletConfig, desk: KubeletDesk, gpus: Gpus) -> dict[str, int] | None:
+    """What the Node shall say; None before a GPU is known."""
+    if not config.advertise_sums:
+        return {}
+    shelf = desk.shelves.get(config.resource_count)
+    if shelf is None or not shelf.shown:
+        return None
+    capacities: dict[str, GpuCapacity] = {gpu.uuid: gpu for gpu in gpus.capacities()}
+    return kubelet_sums.sums(shelf.shown, capacities, resource_names(config))
+
+
+def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
+    return DeskSettings(
+        OfferRules(
+            config.resource_count,
+            config.slots_per_gpu,
+            config.mig_strategy if config.mode == "mig" else "none",
+            frozenset(config.exclude_uuids),
+            frozenset(config.exclude_indexes),
+        ),
+        strategy,
+        config.reconcile_s,
+        numa_topology=config.numa_topology,
+    )
+
+
+def resource_names(config: KubeletConfig) -> ResourceNames:
+    return ResourceNames(
+        count=config.resource_count,
+        memory=config.resource_memory,
+        memory_percent=config.resource_memory_percentage,
+        cores=config.resource_cores,
+        priority=config.resource_priority,
+        memory_factor=config.memory_factor,
+    )
+
+
+def limit_sources(
+    config: KubeletConfig, queue: QueueDesk | None, pods: PodSource
+) -> list[LimitsSource]:
+    """In the order of kubelet.limits."""
+    names = resource_names(config)
+    defaults = DefaultLimits(
+        memory_mib=config.default_memory_mib,
+        cores_percent=config.default_cores_percent,
+        elastic=config.cores_policy == "elastic",
+        alone=config.mode == "exclusive",
+    )
+    sources: list[LimitsSource] = []
+    for name in config.limits:
+        if name == "queue" and queue is not None:
+            sources.append(QueueLimits(queue, pods))
+        elif name == "pod":
+            sources.append(PodLimits(names, defaults))
+        elif name == "defaults":
+            sources.append(NodeDefaults(defaults))
+    return sources

@@ -1,0 +1,55 @@
+"""The node's side of the queue, where queue.server names a controller."""
+
+from __future__ import annotations
+
+import pwd
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nodeagent import native
+from nodeagent.adapters.queue.client import GrpcQueueLink
+from nodeagent.assembly.ground import Ground
+from nodeagent.settings.daemon import QueueSettings
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.queue.capacity import CapacityReader
+from nodeagent.shell.queue.desk import QueueDesk
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSide:
+    desk: QueueDesk
+    capacity: CapacityReader
+
+
+def make_queue(
+    settings: QueueSettings,
+    node: str,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    fatal: Callable[[BaseException], None],
+) -> QueueSide | None:
+    """`node`: its name for the controller. None: this node takes no work from a queue."""
+    if not settings.server:
+        return None
+    capacity = CapacityReader(settings, node, keeper, gpus, ground.clock.monotonic_ns)
+    desk = QueueDesk(
+        settings,
+        GrpcQueueLink(settings, node, ground.boot, native.version(), ground.wire),
+        ground.ledger,
+        keeper,
+        capacity,
+        boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        user_name=user_name,
+        fatal=fatal,
+    )
+    return QueueSide(desk, capacity)
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

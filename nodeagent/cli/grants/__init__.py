@@ -1,0 +1,1 @@
+"""Commands about grants: run, resize, pause, ps, top, trace."""

@@ -1,0 +1,406 @@
+"""The commands of `sluice` and their options; each names the module that carries it out."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from nodeagent import native
+from nodeagent.cli import arguments as read
+from nodeagent.core.grants.quantities import CORES_FORM, MEMORY_FORMS
+from nodeagent.ports.clients import MemoryAsk
+from nodeagent.units import Injection, Ppm, SharePolicy
+
+GRANT_FORM = "id, beginning of an id, or name"
+PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
+
+Command = Callable[..., argparse.ArgumentParser]
+"""Adds one: its name, the module below nodeagent.cli, what it is for."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sluice",
+        description="Share a GPU between several jobs: memory caps, compute shares.",
+        epilog="`sluice COMMAND --help` explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"sluice {native.version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    def command(
+        name: str, module: str, help_: str, among: Any = commands
+    ) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = among.add_parser(name, help=help_, description=help_)
+        sub.set_defaults(module=module)
+        if name not in ("version", "config", "uncount"):
+            sub.add_argument(
+                "--socket",
+                type=read.path,
+                metavar="PATH",
+                help="the daemon's socket (default: $SLUICE_SOCKET, then this user's own daemon,"
+                " then /run/sluice/sluice.sock)",
+            )
+        if name != "run":
+            sub.add_argument("--json", action="store_true", help="print JSON")
+        return sub
+
+    commands.add_parser("serve", help="run the node's daemon in the foreground")
+    commands.add_parser("queue", help="the queue: jobs, quotas, priorities (sluice-queue)")
+    _add_run(command)
+    _add_shows(command)
+    _add_held(command)
+    _add_trace(command)
+    _add_changes(command)
+    _add_mig(commands, command)
+    _add_selftest(command)
+    _add_config(command)
+    _add_uninstall(command)
+    _add_uncount(command)
+    _add_doctor(command)
+    command("version", "grants.show", "Print the version.")
+    return parser
+
+
+def _add_run(command: Command) -> None:
+    run = command("run", "grants.run", "Run a command with a share of a GPU.")
+    run.add_argument(
+        "--gpus", type=read.gpus, default=1, metavar="N", help="number of GPUs (default: 1)"
+    )
+    run.add_argument(
+        "--gpu-uuid",
+        action="append",
+        default=[],
+        metavar="UUID",
+        help="exactly this GPU; repeat for several",
+    )
+    run.add_argument(
+        "--gpumem",
+        type=read.memory,
+        default=MemoryAsk(part_ppm=Ppm(1_000_000)),
+        metavar="SIZE",
+        help=f"GPU memory on each GPU: {MEMORY_FORMS.replace('%', '%%')} (default: all of it)",
+    )
+    run.add_argument(
+        "--cores",
+        type=read.cores,
+        default=Ppm(1_000_000),
+        metavar="PERCENT",
+        help=f"{CORES_FORM} (default: 100)",
+    )
+    run.add_argument(
+        "--policy",
+        type=read.one_of(SharePolicy),
+        choices=list(SharePolicy),
+        default=SharePolicy.HARD,
+        help="hard: never above the share; elastic: the whole GPU while alone; exclusive: a GPU"
+        " without other grants (default: hard)",
+    )
+    run.add_argument("--priority", type=read.priority, default=0, metavar="N", help=PRIORITY_FORM)
+    run.add_argument("--name", default="", help="shown in `sluice ps`, usable in place of the id")
+    run.add_argument(
+        "--wait",
+        type=read.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait this long for a free share (default: fail at once)",
+    )
+    run.add_argument(
+        "--queue",
+        metavar="NAME",
+        help="wait for quota in this LocalQueue, NAME or NAMESPACE/NAME, as long as it takes"
+        " or --wait says; Ctrl-C withdraws",
+    )
+    run.add_argument(
+        "--priority-class",
+        default="",
+        metavar="NAME",
+        help="with --queue: a WorkloadPriorityClass",
+    )
+    run.add_argument(
+        "--preempted",
+        choices=["stop", "pause"],
+        default="",
+        help="with --queue: what becomes of it when it has to make way (default: as the queue"
+        " says, else stop)",
+    )
+    run.add_argument(
+        "--max-time",
+        type=read.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="with --queue: stop it after this long (default: never)",
+    )
+    run.add_argument(
+        "--inject",
+        type=read.one_of(Injection),
+        choices=list(Injection),
+        default=Injection.AUTO,
+        help="mount: our libcuda over the driver's in a mount namespace of the program's own (needs"
+        " root); environment: LD_LIBRARY_PATH and LD_PRELOAD; auto: mount where possible (default)",
+    )
+    run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
+    run.add_argument(
+        "argv",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND …",
+        help="what to run, with its own options",
+    )
+
+
+def _add_shows(command: Command) -> None:
+    command("ps", "grants.show", "List grants.")
+    top = command("top", "grants.show", "Watch GPUs and grants.")
+    _repeats(top)
+
+    top.add_argument(
+        "--sort",
+        default="",
+        choices=["memory", "sm", "name", "gpu", "age"],
+        help="order of grants and processes (default: oldest grant first)",
+    )
+    top.add_argument(
+        "--filter",
+        default="",
+        metavar="TEXT",
+        help="only grants with TEXT in name, id, user, state, workload, command; or gpu0",
+    )
+    top.add_argument("--processes", action="store_true", help="also every process on the GPUs")
+    events = command(
+        "events", "grants.show", "What happened on this node: suspicions, acts, GPU trouble."
+    )
+    events.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
+    )
+    events.add_argument(
+        "--kind",
+        default="",
+        choices=read.EVENT_KINDS,
+        metavar="KIND",
+        help=f"only these: {', '.join(read.EVENT_KINDS)}",
+    )
+
+
+def _add_held(command: Command) -> None:
+    contained = command(
+        "contained",
+        "watch.contained",
+        "What is held because of a suspicion: throttled, refused, frozen.",
+    )
+    uncontain = command("uncontain", "watch.contained", "Let go what is held; for root.")
+    uncontain.add_argument(
+        "numbers",
+        nargs="*",
+        type=read.number,
+        metavar="NUMBER",
+        help="as `sluice contained` has it",
+    )
+    uncontain.add_argument("--all", action="store_true", help="everything")
+    for one in (contained, uncontain):
+        one.add_argument(
+            "--config",
+            type=read.file,
+            metavar="FILE",
+            help="the daemon's settings, to find its ledger while it does not run (default:"
+            " /etc/sluice/sluice.toml if it exists)",
+        )
+
+
+def _add_trace(command: Command) -> None:
+    trace = command("trace", "grants.trace", "Watch the launches of one process; for root.")
+    trace.add_argument("pid", type=read.pid, metavar="PID", help="a process of a grant")
+    _repeats(trace)
+
+
+def _add_changes(command: Command) -> None:
+    resize = command("resize", "grants.change", "Change the limits of a running grant.")
+    resize.add_argument("grant", metavar="GRANT", help=GRANT_FORM)
+    resize.add_argument("--gpumem", type=read.memory, metavar="SIZE", help="GPU memory on each GPU")
+    resize.add_argument("--cores", type=read.cores, metavar="PERCENT", help=CORES_FORM)
+    resize.add_argument(
+        "--policy",
+        type=read.one_of(SharePolicy),
+        choices=list(SharePolicy),
+        help="as for `sluice run`",
+    )
+    resize.add_argument("--priority", type=read.priority, metavar="N", help=PRIORITY_FORM)
+    for name, help_ in (
+        ("pause", "Hold a grant's launches; its memory stays."),
+        ("resume", "Let a paused grant go on."),
+        ("release", "End a grant when its registered processes are gone; let no new one in."),
+    ):
+        command(name, "grants.change", help_).add_argument(
+            "grant", metavar="GRANT", help=GRANT_FORM
+        )
+
+
+def _add_selftest(command: Command) -> None:
+    selftest = command(
+        "selftest",
+        "selftest.interposer",
+        "Try the known ways around a part of us, and say what held.",
+    )
+    selftest.add_argument(
+        "part",
+        choices=["interposer", "grant"],
+        help="what to test: the interposer of this node, or the grant that this command runs in",
+    )
+    selftest.add_argument(
+        "--gpumem",
+        type=read.memory,
+        metavar="SIZE",
+        help="grant: what was asked for on each GPU; another cap is a failure",
+    )
+    selftest.add_argument(
+        "--cores",
+        type=read.cores,
+        metavar="PERCENT",
+        help="grant: what was asked for; another share is a failure",
+    )
+    selftest.add_argument(
+        "--seconds",
+        type=read.seconds,
+        default=3.0,
+        metavar="S",
+        help="grant: how long the share is measured, 0: not at all (default: 3)",
+    )
+    selftest.add_argument(
+        "--inject",
+        type=read.one_of(Injection),
+        choices=list(Injection),
+        default=Injection.AUTO,
+        help="as for `sluice run` (default: auto)",
+    )
+
+
+def _add_config(command: Command) -> None:
+    config = command("config", "config", "Read the configuration as the daemon would, and say it.")
+    config.add_argument("part", choices=["check"], help="what to do")
+    config.add_argument(
+        "--config",
+        type=read.path,
+        metavar="FILE",
+        help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
+    )
+    config.add_argument(
+        "--hami",
+        type=read.path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file of HAMi's, after those of kubelet.hami; repeat for several",
+    )
+    config.add_argument(
+        "--node", default="", metavar="NAME", help="as if on this node (default: this one)"
+    )
+
+
+def _add_uncount(command: Command) -> None:
+    uncount = command(
+        "uncount", "watch.uncount", "Take this node's GPU sums out of Kubernetes again (uninstall)."
+    )
+    uncount.add_argument(
+        "--config",
+        type=read.path,
+        metavar="FILE",
+        help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
+    )
+    uncount.add_argument(
+        "--node", default="", metavar="NAME", help="of another node (default: this one)"
+    )
+    uncount.add_argument(
+        "--all-nodes", action="store_true", help="of every node where sums of ours are"
+    )
+
+
+def _add_doctor(command: Command) -> None:
+    doctor = command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
+    doctor.add_argument(
+        "--dump",
+        type=read.path,
+        metavar="FILE",
+        help="write the daemon's last events and decisions to FILE instead; for root",
+    )
+
+
+def _add_uninstall(command: Command) -> None:
+    leave = command(
+        "uninstall", "uninstall", "Take away what Sluice laid out; `helm uninstall` calls this."
+    )
+    leave.add_argument(
+        "part",
+        choices=["agents", "node", "cluster"],
+        help="agents: the DaemonSet, once no pod uses its GPUs; node: everything of ours on this"
+        " node; cluster: wait for all nodes, then what was counted on them",
+    )
+    leave.add_argument("--namespace", default="", metavar="NS", help="of the DaemonSet")
+    leave.add_argument("--daemonset", default="", metavar="NAME", help="agents', or the cleaners'")
+    leave.add_argument(
+        "--test-pod", default="", metavar="NAME", help="of `helm test`: agents takes it away first"
+    )
+    leave.add_argument(
+        "--resource",
+        default="nvidia.com/gpu",
+        metavar="NAME",
+        help="what pods ask for (default: nvidia.com/gpu)",
+    )
+    leave.add_argument(
+        "--kubelet",
+        type=read.path,
+        default="/var/lib/kubelet",
+        metavar="DIR",
+        help="its --root-dir",
+    )
+    leave.add_argument(
+        "--cdi-dir", type=read.path, default="/var/run/cdi", metavar="DIR", help="kubelet.cdi_dir"
+    )
+    leave.add_argument(
+        "--timeout",
+        type=read.seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to wait for pods (default: 120)",
+    )
+
+
+def _repeats(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--interval", type=read.seconds, default=1.0, metavar="SECONDS", help="default: 1"
+    )
+    command.add_argument(
+        "-n",
+        "--rounds",
+        type=read.rounds,
+        default=0,
+        metavar="N",
+        help="stop after N (default: never)",
+    )
+
+
+def _add_mig(commands: Any, command: Command) -> None:
+    help_ = "How GPUs are cut into MIG instances; cut an idle one anew."
+    parts = commands.add_parser("mig", help=help_, description=help_).add_subparsers(
+        dest="part", metavar="show | set", required=True
+    )
+    show = command("show", "mig", "MIG mode, instances, who holds them, what else fits.", parts)
+    show.add_argument("--gpu", type=read.gpu, metavar="GPU", help="UUID or index (default: all)")
+    set_ = command("set", "mig", "Cut an idle GPU anew: all its instances go. For root.", parts)
+    set_.add_argument(
+        "--gpu", type=read.gpu, required=True, metavar="GPU", help="UUID or index of the GPU to cut"
+    )
+    set_.add_argument(
+        "geometry",
+        nargs="?",
+        type=read.geometry,
+        metavar="PROFILES",
+        help="such as 1g.10gb,1g.10gb,3g.40gb or 7x1g.10gb; none: MIG on without instances",
+    )
+    set_.add_argument("--disable", action="store_true", help="no instances, and MIG mode off")
+    set_.add_argument(
+        "--dry-run", action="store_true", help="say what would be done and who is in the way"
+    )
+    for sub in (show, set_):
+        sub.set_defaults(command="mig")
+        sub.add_argument(
+            "-o", "--output", choices=["table", "json"], help="json: the same as --json"
+        )

@@ -1,0 +1,1 @@
+"""`sluice selftest`: tries the interposer and a grant."""

@@ -1,0 +1,200 @@
+"""`sluice selftest grant`: whether the grant that this command runs in is what was asked for.
+
+For `helm test`, and for whoever doubts a pod: what the region says, what the driver says, whether
+an allocation over the cap is refused and one below it is not, and how much of the GPU's time
+this program really gets. Works with whatever driver is there; the kernel is PTX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from nodeagent.adapters.region.layout import POLICY_FILE, POLICY_MAGIC, Policy
+from nodeagent.cli.main import EXIT_REFUSED
+from nodeagent.cli.session import complain
+from nodeagent.ports.clients import MemoryAsk
+from nodeagent.units import MIB
+
+FIXED: Final = Path("/run/sluice/grant")
+TOLERANCE: Final = 0.05
+"""Of the whole GPU. A few seconds, an unknown card and unknown neighbours: the caps themselves are
+measured within 0.01 by `make test`."""
+OUT_OF_MEMORY: Final = 2
+KERNEL_STEPS: Final = 2_000_000
+"""About 5 ms on a card of today: long beside a launch, short beside a turn's length."""
+WARM_S: Final = 1.0
+"""Not counted: the interposer learns what the kernel costs."""
+PTX: Final = b"""
+.version 6.4
+.target sm_70
+.address_size 64
+.visible .entry sim_busy_ns(.param .u64 steps)
+{
+	.reg .pred %more;
+	.reg .b32 %x;
+	.reg .b64 %i<3>;
+	ld.param.u64 %i1, [steps];
+	mov.u64 %i2, 0;
+	mov.u32 %x, %tid.x;
+turn:
+	mad.lo.u32 %x, %x, 22695477, 1;
+	add.u64 %i2, %i2, 1;
+	setp.lt.u64 %more, %i2, %i1;
+	@%more bra turn;
+	setp.ne.u32 %more, %x, 7;
+	@%more bra done;
+	trap;
+done:
+	ret;
+}
+"""
+"""The simulated driver takes it for nanoseconds."""
+
+
+class CudaError(Exception):
+    """The text has the call and its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    memory_limit_bytes: int
+    share_ppm: int
+    total_bytes: int
+    over_result: int
+    """Of an allocation of the whole cap and 1 MiB."""
+    below_result: int
+    """Of half the cap."""
+    share_ratio: float | None
+    """None: not measured."""
+
+
+def check(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    directory = FIXED if FIXED.exists() else Path(environment.get("SLUICE_GRANT_DIR") or FIXED)
+    try:
+        limit, share = read_region(directory)
+        found = Found(limit, share, *_drive(limit, options.seconds))
+    except (OSError, ValueError, CudaError) as error:
+        complain(f"selftest: {error}")
+        return EXIT_REFUSED
+    wrong = judge(found, options.gpumem, options.cores)
+    if options.json:
+        shown = {name: getattr(found, name) for name in Found.__slots__}
+        print(json.dumps({**shown, "wrong": wrong}))
+    else:
+        measured = "not measured" if found.share_ratio is None else f"{found.share_ratio:.3f}"
+        print(f"memory: {limit // MIB} MiB by the grant, {found.total_bytes // MIB} by the driver")
+        print(f"share of the GPU's time: {share / 1e6:.3f} by the grant, {measured} here")
+        for line in wrong:
+            print(f"WRONG: {line}")
+    return EXIT_REFUSED if wrong else 0
+
+
+def read_region(directory: Path) -> tuple[int, int]:
+    """The first GPU's cap in bytes and share. Raises OSError, ValueError."""
+    try:
+        data = (directory / POLICY_FILE).read_bytes()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{directory} has no region: this runs in no grant. In a pod that asks for a GPU that"
+            " means another plugin gave it; elsewhere `sluice run` gives one"
+        ) from None
+    if len(data) < ctypes.sizeof(Policy):
+        raise ValueError(f"{directory / POLICY_FILE}: {len(data)} bytes are no region")
+    policy = Policy.from_buffer_copy(data)
+    if policy.header.magic != POLICY_MAGIC or policy.header.device_count < 1:
+        raise ValueError(f"{directory / POLICY_FILE}: no region of a grant")
+    return policy.dev[0].memory_limit_bytes, policy.dev[0].share_ppm
+
+
+def judge(found: Found, memory: MemoryAsk | None, cores_ppm: int | None) -> list[str]:
+    """What is not as it was asked for."""
+    wrong = []
+    asked = None if memory is None else memory.amount_bytes
+    if asked is not None and found.memory_limit_bytes != asked:
+        wrong.append(
+            f"the cap is {found.memory_limit_bytes // MIB} MiB, {asked // MIB} were asked for"
+        )
+    if cores_ppm is not None and found.share_ppm != cores_ppm:
+        wrong.append(
+            f"the share is {found.share_ppm / 1e4:g} %, {cores_ppm / 1e4:g} were asked for"
+        )
+    if found.total_bytes != found.memory_limit_bytes:
+        wrong.append(
+            f"the driver shows {found.total_bytes // MIB} MiB: this program's CUDA is not ours"
+        )
+    if found.over_result != OUT_OF_MEMORY:
+        wrong.append(f"an allocation over the cap ended with {found.over_result} and not with 2")
+    if found.below_result != 0:
+        wrong.append(f"an allocation of half the cap was refused with {found.below_result}")
+    share = found.share_ratio
+    if share is not None and 0 < found.share_ppm < 1_000_000:
+        wanted = found.share_ppm / 1e6
+        if abs(share - wanted) > TOLERANCE:
+            wrong.append(f"{share:.3f} of the GPU's time instead of {wanted:.3f}")
+    return wrong
+
+
+def _drive(limit: int, seconds: float) -> tuple[int, int, int, float | None]:
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str, *arguments: Any) -> None:
+        result = int(getattr(cuda, name)(*arguments))
+        if result != 0:
+            raise CudaError(f"{name}: CUDA error {result}")
+
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(device), 0)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call("cuCtxSetCurrent", context)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+
+    def allocation(size: int) -> int:
+        pointer = ctypes.c_uint64()
+        result = int(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)))
+        if result == 0:
+            call("cuMemFree_v2", pointer)
+        return result
+
+    over, below = allocation(limit + MIB), allocation(min(limit // 2, max(free.value - MIB, 1)))
+    share = _measured(cuda, call, seconds) if seconds > 0 else None
+    return total.value, over, below, share
+
+
+def _measured(cuda: Any, call: Any, seconds: float) -> float:
+    """GPU time of this program's kernels over the clock's. Each takes as long as the one that the
+    driver's events say was shortest: around the others a launch waited for its turn."""
+    module, kernel, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    first, last = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuModuleLoadData", ctypes.byref(module), PTX)
+    call("cuModuleGetFunction", ctypes.byref(kernel), module, b"sim_busy_ns")
+    call("cuStreamCreate", ctypes.byref(stream), 1)
+    for event in (first, last):
+        call("cuEventCreate", ctypes.byref(event), 0)
+    steps = ctypes.c_uint64(KERNEL_STEPS)
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(steps))
+    milliseconds = ctypes.c_float()
+    launch = (kernel, 64, 1, 1, 256, 1, 1, 0, stream, parameters, None)
+    warm_end, shortest_s = time.monotonic() + WARM_S, float("inf")
+    while time.monotonic() < warm_end:
+        call("cuEventRecord", first, stream)
+        call("cuLaunchKernel", *launch)
+        call("cuEventRecord", last, stream)
+        call("cuStreamSynchronize", stream)
+        call("cuEventElapsedTime", ctypes.byref(milliseconds), first, last)
+        shortest_s = min(shortest_s, milliseconds.value / 1e3)
+    # From here on without a gap of our own: the gate alone holds us up.
+    launches, began = 0, time.monotonic()
+    while time.monotonic() < began + seconds:
+        call("cuLaunchKernel", *launch)
+        launches += 1
+    call("cuStreamSynchronize", stream)
+    return launches * shortest_s / (time.monotonic() - began)

@@ -1,0 +1,1 @@
+"""Commands about what is held, also without a daemon."""

@@ -1,0 +1,1 @@
+"""Grants: who holds what, who waits, and what tenants' figures are worth."""

@@ -1,0 +1,184 @@
+"""Chooses the GPUs of a grant on one node, or says what would have to change.
+
+A GPU fits when it is healthy, has a free slot, enough memory nobody was promised, and room for
+the share. Hard shares are promises, so together they stay within the whole GPU; elastic shares
+are weights and may add up to more. An exclusive grant wants a GPU without others and keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeagent.core.grants.quantities import (
+    format_bytes,
+    format_memory_ask,
+    format_share,
+    memory_on,
+)
+from nodeagent.ports.clients import GrantAsk, RefusalKind
+from nodeagent.ports.ledger import DeviceShare, GrantRecord
+from nodeagent.units import WHOLE_PPM, Bytes, GpuUuid, Ppm, SharePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCapacity:
+    """A GPU as placement sees it."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_bytes: Bytes
+    """Grantable to all together: the card's memory less the configured reserve; more than the card
+    has where somebody chose to overcommit."""
+    physical_bytes: Bytes
+    slots: int
+    mig_profile: str = ""
+    """Of a MIG instance: 1g.10gb. Empty: a whole card."""
+    healthy: bool = True
+    degraded: bool = False
+    """It works, but others come first."""
+
+    @property
+    def largest_bytes(self) -> Bytes:
+        """What one grant can have: never more than the card."""
+        return min(self.memory_bytes, self.physical_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is already promised on one GPU."""
+
+    memory_bytes: int = 0
+    hard_ppm: int = 0
+    share_ppm: int = 0
+    grants: int = 0
+    exclusive: bool = False
+    """Held by one grant that wants no company."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    devices: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    kind: RefusalKind
+    reason: str
+    candidates: frozenset[GpuUuid] = frozenset()
+    """GPUs that would do if they were empty: a waiting request holds these for itself."""
+
+
+def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
+    """Promises of all records that still count."""
+    loads: dict[GpuUuid, Load] = {}
+    for record in records:
+        hard = record.policy is SharePolicy.HARD
+        for device in record.devices:
+            was = loads.get(device.gpu, Load())
+            loads[device.gpu] = Load(
+                memory_bytes=was.memory_bytes + device.memory_bytes,
+                hard_ppm=was.hard_ppm + (device.share_ppm if hard and not record.lent else 0),
+                share_ppm=was.share_ppm + (0 if record.lent else device.share_ppm),
+                grants=was.grants + 1,
+                exclusive=was.exclusive or record.policy is SharePolicy.EXCLUSIVE,
+            )
+    return loads
+
+
+def obstacle(
+    gpu: GpuCapacity, load: Load, need_bytes: int, share_ppm: int, policy: SharePolicy
+) -> str | None:
+    """Why this GPU cannot take the request, with what it has; None when it can."""
+    if not gpu.healthy:
+        return "not healthy"
+    if need_bytes > gpu.largest_bytes:
+        return f"has {format_bytes(gpu.largest_bytes)} in all"
+    if load.exclusive:
+        return "held by an exclusive grant"
+    if policy is SharePolicy.EXCLUSIVE and load.grants:
+        return f"shared by {load.grants} grant{'s' if load.grants > 1 else ''}"
+    missing = []
+    if load.grants >= gpu.slots:
+        missing.append(f"all {gpu.slots} slots taken")
+    free_bytes = max(0, gpu.memory_bytes - load.memory_bytes)
+    if need_bytes > free_bytes:
+        missing.append(f"{format_bytes(free_bytes)} of {format_bytes(gpu.memory_bytes)} free")
+    if policy is SharePolicy.HARD and load.hard_ppm + share_ppm > WHOLE_PPM:
+        missing.append(f"{format_share(WHOLE_PPM - load.hard_ppm)} of its time free")
+    return ", ".join(missing) or None
+
+
+def place(
+    ask: GrantAsk,
+    gpus: Sequence[GpuCapacity],
+    loads: Mapping[GpuUuid, Load],
+    blocked: Collection[GpuUuid] = (),
+    strategy: str = "pack",
+) -> Placed | Unplaced:
+    """`blocked` GPUs are kept for requests that waited longer."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    if not known:
+        return Unplaced(RefusalKind.UNAVAILABLE, "no GPU is known here, see `sluice doctor`")
+    if ask.gpu_uuids:
+        unknown = [uuid for uuid in ask.gpu_uuids if uuid not in known]
+        if unknown:
+            have = ", ".join(known) or "none"
+            return Unplaced(
+                RefusalKind.INVALID,
+                f"no GPU {', '.join(map(repr, unknown))} here; this node has: {have}",
+            )
+        if len(set(ask.gpu_uuids)) != len(ask.gpu_uuids):
+            return Unplaced(RefusalKind.INVALID, "the same GPU is named twice")
+        pool, count = [known[uuid] for uuid in ask.gpu_uuids], len(ask.gpu_uuids)
+    else:
+        pool = [gpu for gpu in gpus if gpu.uuid not in ask.not_gpu_uuids]
+        count = ask.gpus
+
+    fitting: list[GpuCapacity] = []
+    obstacles: list[str] = []
+    candidates: set[GpuUuid] = set()
+    for gpu in pool:
+        need = memory_on(ask.memory, gpu.largest_bytes)
+        why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
+        if gpu.healthy and need <= gpu.largest_bytes:
+            candidates.add(gpu.uuid)
+        if why is None and gpu.uuid in blocked:
+            why = "kept for a request that waits longer"
+        if why is None:
+            fitting.append(gpu)
+        else:
+            obstacles.append(f"GPU {gpu.index} ({gpu.name}): {why}")
+    if len(fitting) < count:
+        wanted = (
+            f"{count} GPU{'s' if count > 1 else ''} with {format_memory_ask(ask.memory)} and"
+            f" {format_share(ask.share_ppm)} of the time ({ask.policy}) wanted"
+        )
+        never = len(candidates) < count and all(gpu.healthy for gpu in pool)
+        kind = RefusalKind.INVALID if never else RefusalKind.EXHAUSTED
+        reason = (
+            f"{wanted}, {len(fitting)} can give it now: {'; '.join(obstacles) or 'no more GPUs'}"
+        )
+        return Unplaced(kind, reason, frozenset(candidates))
+
+    if not ask.gpu_uuids:
+        sign = 1 if strategy == "pack" else -1
+
+        def emptiness(gpu: GpuCapacity) -> tuple[bool, float, int, int]:
+            load = loads.get(gpu.uuid, Load())
+            free = gpu.memory_bytes - load.memory_bytes
+            return (gpu.degraded, sign * free, -sign * load.share_ppm, gpu.index)
+
+        fitting.sort(key=emptiness)
+    return Placed(
+        tuple(
+            DeviceShare(
+                gpu=gpu.uuid,
+                memory_bytes=memory_on(ask.memory, gpu.largest_bytes),
+                physical_bytes=gpu.physical_bytes,
+                share_ppm=Ppm(ask.share_ppm),
+            )
+            for gpu in fitting[:count]
+        )
+    )

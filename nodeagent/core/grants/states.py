@@ -1,0 +1,91 @@
+"""How a grant moves from state to state, and all that the book knows of one.
+
+Beside this table a grant has an owner who lives or not, a region that is made or not, and slots
+that are taken or not: it ends when nobody is left who could use it (`GrantBook._settle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.ports.ledger import GrantRecord, GrantState
+from nodeagent.ports.processes import Process
+from nodeagent.units import Nanoseconds, RequestId, SlotIndex
+
+
+class Signal(StrEnum):
+    """What moves a grant from state to state."""
+
+    READY = "ready"
+    FAILED = "failed"
+    RELEASED = "released"
+    DESERTED = "deserted"
+    """Nobody is left who could use it."""
+    REMOVED = "removed"
+
+
+NEXT: Mapping[tuple[GrantState, Signal], GrantState] = MappingProxyType(
+    {
+        (GrantState.PREPARING, Signal.READY): GrantState.ACTIVE,
+        (GrantState.PREPARING, Signal.FAILED): GrantState.ENDING,
+        (GrantState.PREPARING, Signal.RELEASED): GrantState.DRAINING,
+        (GrantState.ACTIVE, Signal.RELEASED): GrantState.DRAINING,
+        (GrantState.ACTIVE, Signal.DESERTED): GrantState.ENDING,
+        (GrantState.DRAINING, Signal.FAILED): GrantState.ENDING,
+        (GrantState.DRAINING, Signal.DESERTED): GrantState.ENDING,
+        (GrantState.ENDING, Signal.REMOVED): GrantState.ENDED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings the book needs, in its own units."""
+
+    burst_ns: Nanoseconds
+    inflight_ns: Nanoseconds
+    chunk_ns: Nanoseconds
+    boot_id: str
+    strategy: str = "pack"
+    max_waiting: int = 256
+    max_grants_per_uid: int = 256
+    max_slots_ratio_per_uid: float = 1.0
+    managed_beyond: bool = False
+
+
+@dataclass(slots=True)
+class Held:
+    """One grant in the book."""
+
+    record: GrantRecord
+    owner_alive: bool = True
+    region: bool = False
+    """Made and not yet removed."""
+    slots: dict[SlotIndex, Process] = field(default_factory=dict)
+    request: RequestId | None = None
+    """Who still waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    record: GrantRecord
+    owner_alive: bool
+    region: bool
+    slots: tuple[tuple[SlotIndex, Process], ...]
+    request: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantMemory:
+    """All that a book knows."""
+
+    rules: Rules
+    gpus: tuple[GpuCapacity, ...]
+    grants: tuple[HeldMemory, ...]
+    queue: tuple[ev.Asked, ...]
+    told: tuple[tuple[RequestId, int, str], ...]

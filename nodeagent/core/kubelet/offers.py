@@ -1,0 +1,84 @@
+"""Which resource each GPU is offered under, and how many slots it has.
+
+share, exclusive: whole cards under the one resource; cards in MIG mode are left to others. mig:
+each instance whole, to one container: `single` under the same resource, if all cards are cut into
+instances of one profile; `mixed` under `<domain>/mig-<profile>`, beside whole cards, which are
+shared. Names as NVIDIA's device plugin has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.units import GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRules:
+    resource: str
+    slots_per_gpu: int
+    mig_strategy: str = "none"
+    """none, single or mixed; none unless the node's mode is mig."""
+    exclude_uuids: frozenset[str] = frozenset()
+    """GPUs and MIG instances that are not offered."""
+    exclude_indexes: frozenset[int] = frozenset()
+    """The same by the card's NVML index."""
+
+
+class Offer(NamedTuple):
+    """One GPU as the kubelet is told of it."""
+
+    gpu: GpuUuid
+    healthy: bool
+    numa_node: int | None
+    slots: int
+
+
+class Offers(NamedTuple):
+    by_resource: dict[str, list[GpuCapacity]]
+    problem: str = ""
+    """Why something that is there is not offered; the text says what to do."""
+
+
+def offers(units: Sequence[GpuCapacity], rules: OfferRules) -> Offers:
+    """The configured resource is always there, even with nothing to offer."""
+    known = [
+        unit
+        for unit in units
+        if unit.uuid not in rules.exclude_uuids and unit.index not in rules.exclude_indexes
+    ]
+    cards = [unit for unit in known if not unit.mig_profile]
+    instances = [unit for unit in known if unit.mig_profile]
+    if rules.mig_strategy == "single":
+        profiles = sorted({unit.mig_profile for unit in instances})
+        if len(profiles) > 1 or (profiles and cards):
+            there = [*profiles, *(["whole cards"] if cards else [])]
+            return Offers(
+                {rules.resource: []},
+                f"mig_strategy single needs one profile on all cards, there are"
+                f" {', '.join(there)}: cut them alike, or use mixed",
+            )
+        return Offers({rules.resource: instances or cards})
+    by_resource: dict[str, list[GpuCapacity]] = {rules.resource: cards}
+    if rules.mig_strategy == "mixed":
+        for unit in instances:
+            by_resource.setdefault(mig_resource(rules.resource, unit.mig_profile), []).append(unit)
+    elif instances:
+        return Offers(
+            by_resource,
+            f'{len(instances)} MIG instances are not offered: set kubelet.mode = "mig" with'
+            " mig_strategy single or mixed, or leave them to another plugin",
+        )
+    return Offers(by_resource)
+
+
+def mig_resource(resource: str, profile: str) -> str:
+    """nvidia.com/mig-1g.10gb; NVIDIA writes `+me` for media extensions as `.me`."""
+    return f"{resource.partition('/')[0]}/mig-{profile.replace('+', '.')}"
+
+
+def slots_of(unit: GpuCapacity, rules: OfferRules) -> int:
+    return 1 if unit.mig_profile else rules.slots_per_gpu

@@ -1,0 +1,179 @@
+"""What a container's resource requests mean, in HAMi's names: `nvidia.com/gpu` (how many GPUs),
+`gpumem` (MiB on each), `gpumem-percentage`, `gpucores` (percent of each GPU's time), `priority` (0
+goes before 1).
+
+What is not asked for is the node's default: the whole memory, and a share of the time that yields
+to others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with HAMi.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.kubelet import ContainerLimits, Never
+from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+
+FIRST_PRIORITY: Final = 1
+"""Of a grant whose pod asks for HAMi's priority 0; all others have 0."""
+_SUFFIXES: Final[Mapping[str, Fraction]] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    **{s: Fraction(1000 ** (i + 1)) for i, s in enumerate("kMGTPE")},
+    **{f"{s}i": Fraction(1024 ** (i + 1)) for i, s in enumerate("KMGTPE")},
+}
+_QUANTITY: Final = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceNames:
+    """What the resources are called here; HAMi lets people choose."""
+
+    count: str = "nvidia.com/gpu"
+    memory: str = "nvidia.com/gpumem"
+    memory_percent: str = "nvidia.com/gpumem-percentage"
+    cores: str = "nvidia.com/gpucores"
+    priority: str = "nvidia.com/priority"
+    memory_factor: int = 1
+    """MiB in one unit of `memory`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultLimits:
+    """Of a container that does not say."""
+
+    memory_mib: int = 0
+    """0: all of the GPU's memory."""
+    cores_percent: int = 0
+    """0: no cap while alone, an equal weight in company."""
+    elastic: bool = False
+    """A share that is asked for is a weight in company too, and no cap."""
+    alone: bool = False
+    """Everybody gets whole GPUs without company, whatever is asked for."""
+
+
+def parse_quantity(text: str) -> Fraction:
+    """Kubernetes' notation, in which the API server writes 8000 as 8k. Raises ValueError."""
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text[:40]!r} is not a quantity such as 8000, 8k or 8Gi")
+    number = Fraction(found[1] if found[1][-1] != "." else found[1][:-1])
+    if found[2] is not None:
+        return number * Fraction(10) ** int(found[2])
+    return number * _SUFFIXES[found[3] or ""]
+
+
+def limits_from_requests(
+    resources: Mapping[str, str], gpus: int, names: ResourceNames, defaults: DefaultLimits
+) -> ContainerLimits:
+    """`gpus`: how many slots the kubelet gave it. Raises Never for what cannot be meant."""
+    if defaults.alone:
+        return default_limits(gpus, defaults)
+    memory = _whole(resources, names.memory)
+    percent = _whole(resources, names.memory_percent)
+    cores = _whole(resources, names.cores)
+    if memory:
+        ask = MemoryAsk(amount_bytes=Bytes(memory * names.memory_factor * MIB))
+    elif percent:
+        if percent > 100:
+            raise Never(f"{names.memory_percent}: {percent} is more than 100 percent")
+        ask = MemoryAsk(part_ppm=Ppm(percent * 10_000))
+    else:
+        ask = _default_memory(defaults)
+    known = (names.memory, names.memory_percent, names.cores, names.priority)
+    first = names.priority in resources and _whole(resources, names.priority) == 0
+    grant = _ask(
+        gpus,
+        ask,
+        cores if names.cores in resources else defaults.cores_percent,
+        defaults.elastic,
+    )
+    return ContainerLimits(
+        replace(grant, priority=FIRST_PRIORITY if first else 0),
+        source="pod" if any(name in resources for name in known) else "defaults",
+    )
+
+
+def default_limits(gpus: int, defaults: DefaultLimits) -> ContainerLimits:
+    if defaults.alone:
+        whole = MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
+        return ContainerLimits(_ask(gpus, whole, 100, False), source="defaults")
+    return ContainerLimits(
+        _ask(gpus, _default_memory(defaults), defaults.cores_percent, defaults.elastic),
+        source="defaults",
+    )
+
+
+def _default_memory(defaults: DefaultLimits) -> MemoryAsk:
+    if defaults.memory_mib:
+        return MemoryAsk(amount_bytes=Bytes(defaults.memory_mib * MIB))
+    return MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
+
+
+def _ask(gpus: int, memory: MemoryAsk, cores: int, elastic: bool) -> GrantAsk:
+    if cores >= 100:
+        policy = SharePolicy.EXCLUSIVE
+    elif cores == 0 or elastic:
+        policy = SharePolicy.ELASTIC
+    else:
+        policy = SharePolicy.HARD
+    share = cores * 10_000 if 0 < cores < 100 else WHOLE_PPM
+    return GrantAsk(gpus=gpus, memory=memory, share_ppm=Ppm(share), policy=policy)
+
+
+def _whole(resources: Mapping[str, str], name: str) -> int:
+    """0 when absent."""
+    text = resources.get(name)
+    if text is None:
+        return 0
+    try:
+        value = parse_quantity(text)
+    except ValueError as error:
+        raise Never(f"{name}: {error}") from error
+    if value.denominator != 1 or value < 0 or value > 1 << 40:
+        raise Never(f"{name}: {text[:40]!r} is not a whole number of units")
+    return int(value)
+
+
+def merge(parts: list[ContainerLimits]) -> ContainerLimits:
+    """One grant for an application container and the init containers that had its devices before:
+    the larger of everything. `parts` is not empty."""
+    most = parts[0]
+    for one in parts[1:]:
+        most = replace(most, ask=_larger(most.ask, one.ask))
+    return most
+
+
+def _larger(a: GrantAsk, b: GrantAsk) -> GrantAsk:
+    if a.gpu_uuids or b.gpu_uuids:  # decided elsewhere, for the pod as a whole
+        return a if a.gpu_uuids else b
+    cores = max(a.share_ppm, b.share_ppm)
+    policies = {a.policy, b.policy}
+    for policy in (SharePolicy.EXCLUSIVE, SharePolicy.ELASTIC, SharePolicy.HARD):
+        if policy in policies:
+            break
+    return GrantAsk(
+        gpus=a.gpus,
+        memory=_larger_memory(a.memory, b.memory),
+        share_ppm=cores,
+        policy=policy,
+        priority=max(a.priority, b.priority),
+    )
+
+
+def _larger_memory(a: MemoryAsk, b: MemoryAsk) -> MemoryAsk:
+    """A part and an amount cannot be compared before the GPU is known: the part counts, it is the
+    whole GPU unless somebody chose otherwise."""
+    if a.amount_bytes is not None and b.amount_bytes is not None:
+        return MemoryAsk(amount_bytes=max(a.amount_bytes, b.amount_bytes))
+    parts = [one.part_ppm for one in (a, b) if one.part_ppm is not None]
+    return MemoryAsk(part_ppm=max(parts))

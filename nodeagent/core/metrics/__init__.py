@@ -1,0 +1,1 @@
+"""The catalogue of metrics, what fills it, and the text that is scraped."""

@@ -1,0 +1,1 @@
+"""The queue's decisions on this node."""

@@ -1,0 +1,454 @@
+"""What this node does with the queue controller's decisions: a reducer, like `grants`.
+
+Whatever is decided arrives with a term (which controller), a revision (which decision) and must
+find a valid lease before anything *starts*; pausing and stopping need no lease. Messages may come
+twice, late and out of order: the newest revision of each pod counts. While the controller is away,
+what runs goes on. An event that no longer applies changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from nodeagent.core.queue.events import (
+    Acknowledged,
+    Decided,
+    Disconnected,
+    DropWork,
+    Event,
+    Evicted,
+    GrantEnded,
+    GrantMade,
+    GrantRefused,
+    Instruction,
+    Reconnect,
+    Renewed,
+    ResumeRefused,
+    SetPaused,
+    Start,
+    Stop,
+    StoreFence,
+    StoreWork,
+    Tell,
+    Ticked,
+    WaiterCame,
+    WaiterLeft,
+    Welcomed,
+)
+from nodeagent.ports.queue import (
+    OVER,
+    Decision,
+    Desired,
+    Done,
+    Fence,
+    Work,
+    WorkKey,
+    WorkState,
+)
+from nodeagent.units import NS_PER_S, GrantId
+
+MOST_DONE: Final = 1000
+"""Ended work remembered against repeated decisions; the controller repeats within seconds."""
+
+EVICTION_GRACE_S: Final = 1.0
+"""Of work that the node ends by itself: its processes were held, or killed, before."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMemory:
+    """All that a book knows."""
+
+    fence: Fence
+    works: tuple[Work, ...]
+    done: tuple[Done, ...]
+    connected: bool
+    lease_until_ns: int
+    waiters: tuple[str, ...]
+    starting: tuple[WorkKey, ...]
+    later: tuple[Decision, ...]
+    fenced_total: int
+    self_paused: tuple[GrantId, ...]
+
+
+class QueueBook:
+    def __init__(self, fence: Fence, works: list[Work], done: list[Done]) -> None:
+        self.fence = fence
+        self.works: dict[WorkKey, Work] = {work.key: work for work in works}
+        self._done: dict[tuple[str, int], Done] = {(one.uid, one.attempt): one for one in done}
+        self.connected = False
+        self.lease_until_ns = 0
+        self.waiters: dict[str, None] = {}
+        self._starting: set[WorkKey] = set()
+        self._later: dict[WorkKey, Decision] = {}
+        """Decisions about a namesake, which has to be over first."""
+        self.fenced_total = 0
+        """Messages of a controller that has a successor, or an old database."""
+        self._self_paused: set[GrantId] = set()
+        """Paused by ourselves at the end of the lease, not by a decision."""
+
+    def handle(self, event: Event, now_ns: int) -> list[Instruction]:
+        match event:
+            case Welcomed():
+                return self._welcomed(event, now_ns)
+            case Renewed():
+                return self._renewed(event, now_ns)
+            case Decided():
+                return self._decided(event, now_ns)
+            case Disconnected():
+                return self._disconnected(event, now_ns)
+            case WaiterCame():
+                return self._waiter_came(event, now_ns)
+            case WaiterLeft():
+                return self._waiter_left(event, now_ns)
+            case GrantMade():
+                return self._grant_made(event, now_ns)
+            case GrantRefused():
+                return self._grant_refused(event, now_ns)
+            case ResumeRefused():
+                return self._resume_refused(event, now_ns)
+            case GrantEnded():
+                return self._grant_ended(event, now_ns)
+            case Evicted():
+                return self._evicted(event, now_ns)
+            case Acknowledged():
+                return self._acknowledged(event, now_ns)
+            case Ticked():
+                return self._ticked(event, now_ns)
+            case _:
+                assert_never(event)
+
+    def memory(self) -> QueueMemory:
+        return QueueMemory(
+            self.fence,
+            tuple(self.works.values()),
+            tuple(self._done.values()),
+            self.connected,
+            self.lease_until_ns,
+            tuple(self.waiters),
+            tuple(sorted(self._starting, key=str)),
+            tuple(self._later.values()),
+            self.fenced_total,
+            tuple(sorted(self._self_paused)),
+        )
+
+    @classmethod
+    def of(cls, memory: QueueMemory) -> QueueBook:
+        """The book that had this memory."""
+        book = cls(memory.fence, list(memory.works), list(memory.done))
+        book.connected = memory.connected
+        book.lease_until_ns = memory.lease_until_ns
+        book.waiters = dict.fromkeys(memory.waiters)
+        book._starting = set(memory.starting)
+        book._later = {decision.key: decision for decision in memory.later}
+        book.fenced_total = memory.fenced_total
+        book._self_paused = set(memory.self_paused)
+        return book
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def may_start(self, now_ns: int) -> bool:
+        return now_ns < self.lease_until_ns
+
+    def work_of(self, grant: GrantId) -> Work | None:
+        return next((work for work in self.works.values() if work.grant == grant), None)
+
+    def is_paused_by_queue(self, grant: GrantId) -> bool:
+        work = self.work_of(grant)
+        paused = work is not None and work.state is WorkState.PAUSED
+        return paused or grant in self._self_paused
+
+    # --- the session --------------------------------------------------------------------------
+
+    def _welcomed(self, event: Welcomed, now_ns: int) -> list[Instruction]:
+        welcome, fence = event.welcome, self.fence
+        same = welcome.cluster_id == fence.cluster_id
+        if same and (welcome.term < fence.term or welcome.revision < fence.revision):
+            self.connected = False
+            self.fenced_total += 1
+            return [
+                Reconnect(
+                    f"the controller has term {welcome.term} and revision {welcome.revision}, this"
+                    f" node has obeyed term {fence.term} and revision {fence.revision}: it is a"
+                    " predecessor, or its database an old copy"
+                )
+            ]
+        self.connected = True
+        self.lease_until_ns = event.sent_ns + int(welcome.lease_s * NS_PER_S)
+        self.fence = Fence(
+            welcome.cluster_id, welcome.term, welcome.revision, welcome.epoch, welcome.proof
+        )
+        out: list[Instruction] = [StoreFence(self.fence)]
+        for work in list(self.works.values()):
+            if work.state in OVER:
+                # What ended while we connected is still to be told.
+                out += self._forget(work) if work in event.told else [Tell(work)]
+        wanted = {decision.key for decision in welcome.decisions}
+        for key in self.works.keys() - wanted:
+            out += self._unwanted(key)
+        for decision in welcome.decisions:
+            out += self._obey(decision, now_ns)
+        return out + self._resume_after_lease(now_ns)
+
+    def _unwanted(self, key: WorkKey) -> list[Instruction]:
+        """The controller does not have it any more."""
+        work = self.works[key]
+        if work.state in OVER:
+            return []
+        if work.grant is None and key not in self._starting:
+            return self._forget(work)
+        return self._stop(replace(work, reason="the queue does not know it any more"))
+
+    def _renewed(self, event: Renewed, now_ns: int) -> list[Instruction]:
+        if event.term < self.fence.term or event.epoch != self.fence.epoch:
+            self.fenced_total += event.term < self.fence.term
+            return []
+        self.lease_until_ns = max(
+            self.lease_until_ns, event.sent_ns + int(event.lease_s * NS_PER_S)
+        )
+        return [*self._note_term(event.term, 0, event.proof), *self._resume_after_lease(now_ns)]
+
+    def _note_term(self, term: int, revision: int, proof: str) -> list[Instruction]:
+        if term <= self.fence.term and revision <= self.fence.revision:
+            return []
+        self.fence = replace(
+            self.fence,
+            term=max(term, self.fence.term),
+            revision=max(revision, self.fence.revision),
+            proof=proof or self.fence.proof,
+        )
+        return [StoreFence(self.fence)]
+
+    def _disconnected(self, event: Disconnected, now_ns: int) -> list[Instruction]:
+        self.connected = False
+        return []
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def _decided(self, event: Decided, now_ns: int) -> list[Instruction]:
+        if not self.connected:
+            return []  # of a session that is over; the next one tells everything
+        if event.term < self.fence.term:
+            self.fenced_total += 1
+            return [Reconnect(f"a decision of term {event.term}, {self.fence.term} was obeyed")]
+        if event.decision is None:
+            return self._note_term(event.term, 0, event.proof)
+        out = self._note_term(event.term, event.decision.revision, event.proof)
+        return out + self._obey(event.decision, now_ns)
+
+    def _obey(self, decision: Decision, now_ns: int) -> list[Instruction]:
+        work = self.works.get(decision.key)
+        if work is not None and work.decision.uid != decision.uid:
+            return self._replace(work, decision, now_ns)
+        if work is None:
+            return self._new(decision, now_ns)
+        if decision.revision < work.decision.revision:
+            return []  # overtaken by a later one
+        if work.state in OVER:
+            if decision.attempt <= work.decision.attempt:
+                return [Tell(work)]
+            return [*self._forget(work), *self._new(decision, now_ns)]
+        work = replace(work, decision=decision)
+        if decision.desired is Desired.RUN:
+            return self._run(work, now_ns)
+        if decision.desired is Desired.PAUSE:
+            return self._pause(work)
+        return self._stop(work)
+
+    def _replace(self, work: Work, decision: Decision, now_ns: int) -> list[Instruction]:
+        """Another workload has taken the name; the old one has to go first."""
+        if work.state in OVER or (work.grant is None and work.key not in self._starting):
+            return [*self._forget(work), *self._new(decision, now_ns)]
+        self._later[work.key] = decision
+        return self._stop(replace(work, reason="another workload has taken its name"))
+
+    def _new(self, decision: Decision, now_ns: int) -> list[Instruction]:
+        done = self._done.get((decision.uid, decision.attempt))
+        work = Work(decision)
+        if done is not None:
+            return [Tell(replace(work, state=done.state, started=True, reason="already over"))]
+        if decision.desired is not Desired.RUN:
+            return self._end(work, WorkState.STOPPED, "never started here")
+        self.works[work.key] = work
+        return [StoreWork(work), *self._start_due(work, now_ns)]
+
+    def _run(self, work: Work, now_ns: int) -> list[Instruction]:
+        self.works[work.key] = work
+        if work.state is WorkState.OFFERED:
+            return [StoreWork(work), *self._start_due(work, now_ns)]
+        if work.state is WorkState.STOPPING:
+            return [StoreWork(work)]  # too late; it will be told as stopped
+        if work.state is WorkState.RUNNING:
+            return [StoreWork(work), Tell(work)]
+        return [StoreWork(work), *self._go_on(work, now_ns)]
+
+    def _go_on(self, work: Work, now_ns: int) -> list[Instruction]:
+        """From paused; needs a lease as every start does."""
+        if not self.may_start(now_ns) or work.grant is None:
+            return []
+        running = replace(work, state=WorkState.RUNNING)
+        self.works[work.key] = running
+        return [StoreWork(running), SetPaused(work.grant, False), Tell(running)]
+
+    def _pause(self, work: Work) -> list[Instruction]:
+        if work.grant is None:
+            return self._end(work, WorkState.STOPPED, "never started here")
+        if work.state is WorkState.STOPPING:
+            self.works[work.key] = work
+            return [StoreWork(work)]
+        paused = replace(work, state=WorkState.PAUSED)
+        self.works[work.key] = paused
+        self._self_paused.discard(work.grant)
+        return [StoreWork(paused), SetPaused(work.grant, True, lends=True), Tell(paused)]
+
+    def _stop(self, work: Work) -> list[Instruction]:
+        if work.grant is None:
+            if work.key in self._starting:
+                self.works[work.key] = work  # the answer to Start decides
+                return [StoreWork(work)]
+            return self._end(work, WorkState.STOPPED, "never started here")
+        if work.state is WorkState.STOPPING:
+            self.works[work.key] = work
+            return [StoreWork(work)]
+        stopping = replace(work, state=WorkState.STOPPING)
+        self.works[work.key] = stopping
+        why = work.reason or work.decision.reason
+        return [StoreWork(stopping), Stop(work.grant, work.decision.grace_s, why)]
+
+    def _end(self, work: Work, state: WorkState, reason: str) -> list[Instruction]:
+        over = replace(work, state=state, reason=reason)
+        self.works[work.key] = over
+        return [StoreWork(over), Tell(over)]
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _start_due(self, work: Work, now_ns: int) -> list[Instruction]:
+        if (
+            work.state is not WorkState.OFFERED
+            or work.decision.desired is not Desired.RUN
+            or work.key in self._starting
+            or work.decision.workload not in self.waiters
+            or not self.may_start(now_ns)
+        ):
+            return []
+        self._starting.add(work.key)
+        return [Start(work)]
+
+    def _waiter_came(self, event: WaiterCame, now_ns: int) -> list[Instruction]:
+        self.waiters[event.workload] = None
+        return self._start_all(now_ns)
+
+    def _start_all(self, now_ns: int) -> list[Instruction]:
+        return [do for work in list(self.works.values()) for do in self._start_due(work, now_ns)]
+
+    def _waiter_left(self, event: WaiterLeft, now_ns: int) -> list[Instruction]:
+        self.waiters.pop(event.workload, None)
+        return []
+
+    def _grant_made(self, event: GrantMade, now_ns: int) -> list[Instruction]:
+        self._starting.discard(event.key)
+        work = self.works.get(event.key)
+        if work is None or work.state is not WorkState.OFFERED:
+            return [Stop(event.grant, 0.0, "it was given up meanwhile")]
+        work = replace(work, state=WorkState.RUNNING, grant=event.grant, started=True)
+        self.works[work.key] = work
+        out: list[Instruction] = [StoreWork(work)]
+        if work.decision.desired is Desired.RUN:
+            return [*out, Tell(work)]
+        if work.decision.desired is Desired.PAUSE:
+            return out + self._pause(work)
+        return out + self._stop(work)
+
+    def _grant_refused(self, event: GrantRefused, now_ns: int) -> list[Instruction]:
+        self._starting.discard(event.key)
+        work = self.works.get(event.key)
+        if work is None or work.state is not WorkState.OFFERED:
+            return []
+        wanted = work.decision.desired is Desired.RUN
+        state = WorkState.REFUSED if wanted else WorkState.STOPPED
+        return self._end(work, state, event.reason)
+
+    def _resume_refused(self, event: ResumeRefused, now_ns: int) -> list[Instruction]:
+        work = self.work_of(event.grant)
+        if work is None or work.state is not WorkState.RUNNING:
+            return []
+        paused = replace(work, state=WorkState.PAUSED, reason=event.reason)
+        self.works[work.key] = paused
+        return [StoreWork(paused), Tell(paused)]
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _grant_ended(self, event: GrantEnded, now_ns: int) -> list[Instruction]:
+        self._self_paused.discard(event.grant)
+        work = self.work_of(event.grant)
+        if work is None or work.state in OVER:
+            return []
+        stopped = work.state is WorkState.STOPPING
+        work = replace(work, grant=None)
+        if stopped:
+            reason = work.reason or work.decision.reason
+            return self._end(work, WorkState.STOPPED, reason)
+        return self._end(work, WorkState.FINISHED, "the command has ended")
+
+    def _evicted(self, event: Evicted, now_ns: int) -> list[Instruction]:
+        work = self.work_of(event.grant)
+        if work is None or work.state in OVER:
+            return []
+        stopping = replace(work, state=WorkState.STOPPING, reason=event.reason)
+        self.works[work.key] = stopping
+        return [StoreWork(stopping), Stop(event.grant, EVICTION_GRACE_S, event.reason)]
+
+    def _acknowledged(self, event: Acknowledged, now_ns: int) -> list[Instruction]:
+        work = self.works.get(event.key)
+        if (
+            work is None
+            or work.decision.uid != event.uid
+            or work.decision.attempt != event.attempt
+            or work.state is not event.state
+        ):
+            return []  # it has moved on meanwhile, and said so
+        if work.state in OVER:
+            out = self._forget(work)
+            later = self._later.pop(event.key, None)
+            return out if later is None else out + self._obey(later, now_ns)
+        if not event.known:
+            return [Reconnect(f"the controller does not know {event.key.workload}, which runs")]
+        return []
+
+    def _forget(self, work: Work) -> list[Instruction]:
+        self.works.pop(work.key, None)
+        decision = work.decision
+        done = None
+        if work.state in OVER:
+            done = Done(decision.uid, decision.attempt, work.state)
+            self._done[done.uid, done.attempt] = done
+            while len(self._done) > MOST_DONE:
+                del self._done[next(iter(self._done))]
+        return [DropWork(work.key, done)]
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _ticked(self, event: Ticked, now_ns: int) -> list[Instruction]:
+        if self.may_start(now_ns):
+            return self._start_all(now_ns)
+        out: list[Instruction] = []
+        for work in self.works.values():
+            fenced = work.decision.pause_when_lost and work.state is WorkState.RUNNING
+            if fenced and work.grant is not None and work.grant not in self._self_paused:
+                # It may be started elsewhere from now on: two copies must not both go on.
+                self._self_paused.add(work.grant)
+                out.append(SetPaused(work.grant, True))
+        return out
+
+    def _resume_after_lease(self, now_ns: int) -> list[Instruction]:
+        if not self.may_start(now_ns):
+            return []
+        out: list[Instruction] = []
+        for work in list(self.works.values()):
+            if work.grant in self._self_paused and work.state is WorkState.RUNNING:
+                assert work.grant is not None
+                self._self_paused.discard(work.grant)
+                out.append(SetPaused(work.grant, False))
+            elif work.state is WorkState.PAUSED and work.decision.desired is Desired.RUN:
+                out += self._go_on(work, now_ns)
+        return out + self._start_all(now_ns)

@@ -1,0 +1,1 @@
+"""Whose turn it is on each GPU, and for how long."""

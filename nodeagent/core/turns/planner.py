@@ -1,0 +1,326 @@
+"""Plans how the grants of each GPU take turns.
+
+A plan needs no message per turn: every tenant knows the period, where its own window starts and
+how long it is, and reads the same CLOCK_MONOTONIC. The planner therefore writes only when
+somebody becomes active or idle, a limit changes, or launches change so much that the windows no
+longer fit them. If it dies, the tenants keep their windows and their own caps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeagent.core.grants.usage import Activity
+from nodeagent.core.turns.windows import (
+    PlanRules,
+    Tenant,
+    aligned_windows,
+    divide_by_priority,
+    lost_at_the_end,
+    windows,
+)
+from nodeagent.ports.regions import DeviceTurn, TurnMode
+from nodeagent.units import NS_PER_MS, NS_PER_S, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
+
+OUTSTANDING_TRUST = 4
+"""Estimated work may take this many times longer than estimated before its owner counts as idle."""
+LONGEST_TRUST_NS = 2 * NS_PER_S
+"""… but never longer than this without a sign of life."""
+
+MEASURE_EVERY_NS = NS_PER_S // 4
+"""How often a tenant's usual launch is measured anew."""
+MEASURE_LAUNCHES = 32
+"""… once it has launched that often; else after MEASURE_LONGEST_NS."""
+MEASURE_LONGEST_NS = NS_PER_S
+MEASURE_OVER = 256
+"""Launches the mean reaches back over; the older half of them fades."""
+WORSE_FIT = 0.005
+"""Windows that lose this part of the GPU more than they were planned to are planned anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTurn:
+    grant: GrantId
+    device: int
+    turn: DeviceTurn
+    wake: bool
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is remembered of one (grant, GPU) between two looks."""
+
+    consumed_ns: int = 0
+    throttled_ns: int = 0
+    launches: int = 0
+    active_until_ns: int = -1
+    mean_of: int = 0
+    """Launches the mean is taken over, and their GPU time together."""
+    mean_used_ns: int = 0
+    measured_ns: int = -1
+    measured_consumed_ns: int = 0
+    measured_launches: int = 0
+
+    @property
+    def launch_ns(self) -> int:
+        """Usual GPU time of one launch; 0 = not known yet."""
+        return self.mean_used_ns // self.mean_of if self.mean_of else 0
+
+    def measure(self, seen: Activity, now_ns: int) -> None:
+        """Take what was launched since the last measure into the mean; start it anew where that
+        clearly differs."""
+        launched = used = 0
+        if self.measured_ns >= 0:
+            launched = seen.launches - self.measured_launches
+            used = seen.consumed_ns - self.measured_consumed_ns
+            # Both counters move in chunks: over few launches their quotient says nothing.
+            least_ns = MEASURE_EVERY_NS if launched >= MEASURE_LAUNCHES else MEASURE_LONGEST_NS
+            if now_ns - self.measured_ns < least_ns:
+                return
+        if launched > 0 and used > 0:
+            if _differ(self.launch_ns, used // launched):
+                self.mean_of = self.mean_used_ns = 0
+            elif self.mean_of > MEASURE_OVER:
+                self.mean_of, self.mean_used_ns = self.mean_of // 2, self.mean_used_ns // 2
+            self.mean_of += launched
+            self.mean_used_ns += used
+        self.measured_ns = now_ns
+        self.measured_launches, self.measured_consumed_ns = seen.launches, seen.consumed_ns
+
+
+def _differ(known_ns: int, seen_ns: int) -> bool:
+    return abs(seen_ns - known_ns) * 10 > known_ns
+
+
+class TurnPlanner:
+    """Feed it looks at the usage; it answers with the lines B that have to change."""
+
+    def __init__(self, rules: PlanRules) -> None:
+        self._rules = rules
+        self._tracks: dict[tuple[GrantId, GpuUuid], _Track] = {}
+        self._turns: dict[tuple[GrantId, GpuUuid], DeviceTurn] = {}
+        self._epochs: dict[GpuUuid, int] = {}
+        self._planned: dict[GpuUuid, tuple[object, ...]] = {}
+        self._lengths: dict[GpuUuid, dict[GrantId, int]] = {}
+        """The usual launches the windows of each GPU were made for, ns."""
+
+    def busiest(self) -> int:
+        """Active grants on the GPU that has most of them; sets the planning interval."""
+        return max((turn.active_grants for turn in self._turns.values()), default=0)
+
+    def turn(self, grant: GrantId, gpu: GpuUuid) -> DeviceTurn | None:
+        return self._turns.get((grant, gpu))
+
+    def plan(
+        self,
+        tenants: Sequence[Tenant],
+        looks: Mapping[tuple[GrantId, GpuUuid], Activity],
+        now_ns: Nanoseconds,
+    ) -> list[SetTurn]:
+        keys = {(t.grant, gpu) for t in tenants for gpu in t.gpus}
+        if self._tracks.keys() != keys:
+            for stale in self._tracks.keys() - keys:
+                del self._tracks[stale]
+            for stale in self._turns.keys() - keys:
+                del self._turns[stale]
+        for key in keys:
+            self._look(key, looks.get(key, Activity()), now_ns)
+
+        gpus: dict[GpuUuid, list[Tenant]] = {}
+        for tenant in tenants:
+            for gpu in tenant.gpus:
+                gpus.setdefault(gpu, []).append(tenant)
+        active = {
+            gpu: [t for t in here if not t.paused and self._active(t, gpu, now_ns)]
+            for gpu, here in gpus.items()
+        }
+        out: list[SetTurn] = []
+        for gpu, here in gpus.items():
+            tied = _tied(gpu, active)
+            lengths = self._launches_ns(gpu, active[gpu])
+            known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
+            if self._planned.get(gpu) == known:
+                continue
+            if gpu not in self._epochs:  # later than any epoch of a planner that ran before us
+                self._epochs[gpu] = now_ns // NS_PER_MS
+            if len(active[gpu]) > 1:  # what began before it had company may have been sliced
+                self._epochs[gpu] += 1
+            self._planned[gpu] = known
+            for tenant, turn in self._turns_on(gpu, here, active, tied, now_ns):
+                key = (tenant.grant, gpu)
+                before = self._turns.get(key)
+                if before != turn:
+                    self._turns[key] = turn
+                    wake = before is None or _schedule(before) != _schedule(turn)
+                    out.append(SetTurn(tenant.grant, tenant.gpus.index(gpu), turn, wake))
+        for gone in set(self._planned) - set(gpus):
+            del self._planned[gone]
+            self._lengths.pop(gone, None)
+        return out
+
+    # --- activity ---
+
+    def _look(self, key: tuple[GrantId, GpuUuid], seen: Activity, now_ns: int) -> None:
+        track = self._tracks.get(key)
+        if track is None:
+            # A grant met for the first time may have a history: only what it does from now on
+            # is activity.
+            track = self._tracks[key] = _Track(seen.consumed_ns, seen.throttled_ns, seen.launches)
+        track.measure(seen, now_ns)
+        moved = (
+            seen.consumed_ns != track.consumed_ns
+            or seen.throttled_ns > track.throttled_ns
+            or seen.launches > track.launches
+        )
+        track.consumed_ns, track.throttled_ns = seen.consumed_ns, seen.throttled_ns
+        track.launches = seen.launches
+        until = now_ns + self._rules.active_hold_ns if moved else -1
+        trust_ns = min(OUTSTANDING_TRUST * seen.outstanding_ns, LONGEST_TRUST_NS)
+        if seen.outstanding_ns > 0 and seen.heartbeat_ns + trust_ns > now_ns:
+            until = max(until, now_ns + self._rules.active_hold_ns)
+        track.active_until_ns = max(track.active_until_ns, until)
+
+    def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
+        """Usual launches to make the windows for: those they are made for already, while they
+        serve as well as then.
+
+        The first measure of a tenant is off by some percent, enough for windows in which one
+        launch less has room.
+        """
+        if len(active) < 2:
+            self._lengths.pop(gpu, None)
+            return ()
+        seen = {tenant.grant: self._tracks[tenant.grant, gpu].launch_ns for tenant in active}
+        planned = self._lengths.get(gpu, {})
+        if planned.keys() != seen.keys() or any(
+            self._fits_worse((grant, gpu), planned[grant], length) for grant, length in seen.items()
+        ):
+            self._lengths[gpu] = planned = seen
+        return tuple(planned[tenant.grant] for tenant in active)
+
+    def _fits_worse(self, key: tuple[GrantId, GpuUuid], planned_ns: int, seen_ns: int) -> bool:
+        if planned_ns == seen_ns:
+            return False
+        if _differ(planned_ns, seen_ns):
+            return True
+        turn = self._turns.get(key)
+        if turn is None or turn.mode is not TurnMode.LEASE:
+            return False
+        quantum, period = turn.lease_quantum_ns, turn.lease_period_ns
+        as_planned = lost_at_the_end(quantum, period, planned_ns)
+        return lost_at_the_end(quantum, period, seen_ns) > as_planned + WORSE_FIT
+
+    def _active(self, tenant: Tenant, gpu: GpuUuid, now_ns: int) -> bool:
+        """A gang is active everywhere as soon as it is active somewhere: its turns come
+        together."""
+        return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
+
+    # --- layout ---
+
+    def _turns_on(
+        self,
+        gpu: GpuUuid,
+        here: Sequence[Tenant],
+        everywhere: Mapping[GpuUuid, Sequence[Tenant]],
+        tied: Sequence[GpuUuid],
+        now_ns: int,
+    ) -> list[tuple[Tenant, DeviceTurn]]:
+        epoch = self._epochs[gpu]
+        active = everywhere[gpu]
+        out: list[tuple[Tenant, DeviceTurn]] = []
+        for tenant in here:
+            if tenant in active:
+                continue
+            # Idle: what it may do the moment it starts, until the next look.
+            mode = TurnMode.CAP if tenant.hard or active else TurnMode.OFF
+            plan = tenant.share_ppm if mode is TurnMode.CAP else 0
+            turn = DeviceTurn(mode, Ppm(plan), len(active), contention_epoch=epoch)
+            out.append((tenant, turn))
+        if len(tied) > 1 and any(len(everywhere[g]) > 1 for g in tied):
+            out += self._aligned(gpu, {g: everywhere[g] for g in tied}, epoch)
+        elif len(active) == 1:
+            (only,) = active
+            turn = DeviceTurn(
+                TurnMode.CAP if only.hard else TurnMode.OFF,
+                Ppm(only.share_ppm if only.hard else 0),
+                1,
+                contention_epoch=epoch,
+            )
+            out.append((only, turn))
+        elif active:
+            out += self._leases(gpu, active, epoch, now_ns)
+        return out
+
+    def _leases(
+        self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
+    ) -> list[tuple[Tenant, DeviceTurn]]:
+        shares = divide_by_priority(active, self._rules.floor_ppm)
+        lengths = self._lengths[gpu]  # settled by this plan
+        launches_ns = [lengths[tenant.grant] for tenant in active]
+        period, quanta = windows(shares, self._rules, launches_ns)
+        start = now_ns // period * period
+        out = []
+        for tenant, share, quantum in zip(active, shares, quanta, strict=True):
+            out.append((tenant, _lease(share, len(active), start, period, quantum, epoch)))
+            start += quantum
+        return out
+
+    def _aligned(
+        self, gpu: GpuUuid, tied: Mapping[GpuUuid, Sequence[Tenant]], epoch: int
+    ) -> list[tuple[Tenant, DeviceTurn]]:
+        """Windows at multiples of the period since the clock's start, so that GPUs planned at
+        different times still agree."""
+        period, layout = aligned_windows(tied, self._rules)
+        active = tied[gpu]
+        count = len(active)
+        if min(quantum for _, quantum in layout.values()) * 4 < self._rules.smallest_quantum_ns:
+            # Too many to give each a window: own clocks only, and the hardware slices.
+            shares = divide_by_priority(active, self._rules.floor_ppm)
+            return [
+                (tenant, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
+                for tenant, share in zip(active, shares, strict=True)
+            ]
+        out = []
+        for tenant in active:
+            offset, quantum = layout[tenant.grant, gpu]
+            share = quantum * WHOLE_PPM // period
+            out.append((tenant, _lease(share, count, offset, period, quantum, epoch)))
+        return out
+
+
+def _lease(
+    share: int, count: int, origin_ns: int, period_ns: int, quantum_ns: int, epoch: int
+) -> DeviceTurn:
+    return DeviceTurn(
+        TurnMode.LEASE,
+        Ppm(share),
+        count,
+        Nanoseconds(origin_ns),
+        Nanoseconds(period_ns),
+        Nanoseconds(quantum_ns),
+        epoch,
+    )
+
+
+def _tied(gpu: GpuUuid, active: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[GpuUuid, ...]:
+    """The GPUs that active grants tie to this one, itself included."""
+    tied = {gpu}
+    fresh = [gpu]
+    while fresh:
+        for tenant in active.get(fresh.pop(), ()):
+            new = [g for g in tenant.gpus if g in active and g not in tied]
+            tied.update(new)
+            fresh += new
+    return tuple(sorted(tied))
+
+
+def _schedule(turn: DeviceTurn) -> tuple[object, ...]:
+    """What a waiting thread would decide differently for."""
+    return (
+        turn.mode,
+        turn.plan_ppm,
+        turn.lease_period_ns,
+        turn.lease_quantum_ns,
+        turn.lease_origin_ns % turn.lease_period_ns if turn.lease_period_ns else 0,
+    )

@@ -1,0 +1,1 @@
+"""Who uses GPUs around their grant, and what is done about it."""

@@ -1,0 +1,135 @@
+"""What clients of the local API ask and are answered, and the service behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from nodeagent.ports.processes import ProcessHandle
+from nodeagent.ports.views import ContainedView, GrantView, NodeEvent, NodeView, TraceView
+from nodeagent.units import (
+    Bytes,
+    GpuUuid,
+    Ppm,
+    SharePolicy,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a local connection, by the kernel's word."""
+
+    handle: ProcessHandle
+
+    @property
+    def uid(self) -> int:
+        return self.handle.process.uid
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAsk:
+    """Exactly one of the two: an amount, or a part of whatever GPU is chosen."""
+
+    amount_bytes: Bytes | None = None
+    part_ppm: Ppm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAsk:
+    """Through the queue controller; empty texts: as it is configured there."""
+
+    queue: str
+    namespace: str = ""
+    priority_class: str = ""
+    preempted: str = ""
+    """pause or stop."""
+    max_execution_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrantAsk:
+    gpus: int
+    memory: MemoryAsk
+    share_ppm: Ppm
+    policy: SharePolicy
+    name: str = ""
+    gpu_uuids: tuple[GpuUuid, ...] = ()
+    not_gpu_uuids: tuple[GpuUuid, ...] = ()
+    """Never on these."""
+    wait_s: float = 0.0
+    queue: QueueAsk | None = None
+    """None: given away by this node alone."""
+    driver_path: str = ""
+    nvml_path: str = ""
+    command: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAsk:
+    memory: MemoryAsk | None = None
+    share_ppm: Ppm | None = None
+    policy: SharePolicy | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    view: GrantView
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    position: int
+    """1 is next; 0: not in line."""
+    reason: str
+    estimate_s: float | None = None
+    """Until it starts, if things go on as they did lately."""
+    waiting: int = 0
+    """How many stand in that line; 0: not known."""
+    workload: str = ""
+    """namespace/name, of one that came through the queue."""
+
+
+class RefusalKind(StrEnum):
+    INVALID = "invalid"
+    """The request itself is wrong: no wait would help."""
+    EXHAUSTED = "exhausted"
+    UNAVAILABLE = "unavailable"
+    """The GPUs are not known right now."""
+    NOT_FOUND = "not_found"
+    DENIED = "denied"
+
+
+class Refused(Exception):
+    """The answer is no; the text says what would have to change."""
+
+    def __init__(self, kind: RefusalKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class NodeService(Protocol):
+    """What the local API offers; the daemon's shell implements it."""
+
+    def create_grant(
+        self, peer: Peer, ask: GrantAsk
+    ) -> AsyncGenerator[Granted | Waiting, None]: ...
+    def list_grants(self, peer: Peer) -> list[GrantView]: ...
+    def resize_grant(self, peer: Peer, grant: str, ask: ResizeAsk) -> GrantView: ...
+    def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView: ...
+    def release_grant(self, peer: Peer, grant: str) -> GrantView: ...
+    def node_view(self, peer: Peer) -> NodeView: ...
+    def dump_events(self, peer: Peer) -> str:
+        """The flight recorder's JSON. Raises Refused."""
+
+    def events(self, peer: Peer, after: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
+        """Those the peer may see."""
+
+    def trace(self, peer: Peer, pid: int, interval_s: float) -> AsyncGenerator[TraceView, None]: ...
+    def contained(self, peer: Peer) -> list[ContainedView]: ...
+    def let_go(self, peer: Peer, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
+        """What was let go. Raises Refused when one of them is not held, or cannot be let go."""

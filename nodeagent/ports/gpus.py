@@ -1,0 +1,154 @@
+"""GPUs as NVML reads them, and the port it comes through. `None` always means "not reported"."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from nodeagent.units import (
+    Bytes,
+    GpuUuid,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process with a context on one GPU."""
+
+    pid: int
+    memory_bytes: Bytes | None = None
+    sm_ratio: float | None = None
+    """Part of its last sample period in which a kernel of it ran."""
+    memory_ratio: float | None = None
+    """The same for the memory controller."""
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
+    gpu_instance: int | None = None
+    """Of a card in MIG mode; None: on no instance, or the driver does not say."""
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """One MIG device of a GPU."""
+
+    uuid: GpuUuid
+    profile: str
+    """As NVIDIA writes it: 1g.10gb."""
+    gpu_instance: int
+    compute_instance: int
+    memory_total_bytes: Bytes | None = None
+    memory_used_bytes: Bytes | None = None
+    slice_start: int | None = None
+    """The memory slice of the card it begins at, and how many it has."""
+    slices: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReading:
+    """NVML's GPU performance monitoring (GPM): averages between two sweeps. Hopper and later."""
+
+    graphics_active_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What NVML says about one GPU; a field this card or driver does not report is None."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_total_bytes: Bytes
+    memory_used_bytes: Bytes | None = None
+    sm_count: int | None = None
+    pci_bus_id: str | None = None
+    numa_node: int | None = None
+    utilization_ratio: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    processes: tuple[ProcessReading, ...] = ()
+    recovery_action: str | None = None
+    """NVML's own verdict, where it gives one: none, reset, reboot, drain."""
+    error: str | None = None
+    """This GPU could not be read: NVML's name for the reason."""
+    memory_reserved_bytes: Bytes | None = None
+    """The driver's own part, not in memory_total_bytes."""
+    memory_utilization_ratio: float | None = None
+    """Part of the time in which the memory was read or written."""
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
+    memory_temperature_celsius: float | None = None
+    sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    power_limit_watts: float | None = None
+    energy_joules_total: float | None = None
+    """Since the driver was loaded."""
+    throttle_reasons: tuple[str, ...] | None = None
+    """Why the clocks are below what was asked, by NVML's names in lower case, sorted:
+    hw_slowdown, hw_thermal_slowdown, hw_power_brake, sw_power_cap, sw_thermal_slowdown,
+    sync_boost. Idleness and clocks set by people are not in it; empty: nothing slows it."""
+    ecc_corrected_total: int | None = None
+    """Since the driver was loaded; resets with it."""
+    ecc_uncorrected_total: int | None = None
+    """Since the driver was loaded; resets with it."""
+    row_remap_correctable_total: int | None = None
+    """Rows replaced for good, in the card's life."""
+    row_remap_uncorrectable_total: int | None = None
+    row_remap_pending: bool | None = None
+    """A row waits to be replaced: happens at the next reset."""
+    row_remap_failed: bool | None = None
+    """No spare row was left: the card is to be replaced."""
+    pcie_replay_total: int | None = None
+    nvlink_tx_bytes_total: int | None = None
+    """Data over all links together."""
+    nvlink_rx_bytes_total: int | None = None
+    nvlinks_active: int | None = None
+    vgpu_licensed: bool | None = None
+    mig: tuple[MigReading, ...] | None = None
+    """Its MIG devices; None: the card has no MIG, or it is off."""
+    mig_profile: str = ""
+    """This is no card but an instance of one; see core/gpus/mig.py."""
+    mig_card: GpuUuid | None = None
+    """Of an instance: its card, and where it is there."""
+    mig_slice_start: int | None = None
+    mig_slices: int | None = None
+    profile: ProfileReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """One pass over all GPUs, or why there was none."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    driver_version: str | None = None
+    nvml_version: str | None = None
+    xid_events: tuple[tuple[GpuUuid, int], ...] = ()
+    error: str | None = None
+
+
+class Nvml(Protocol):
+    """NVML, in a process of its own that can be killed when the driver hangs."""
+
+    restarts_total: int
+    """Times that process missed its deadline or ended."""
+
+    async def read(self) -> NodeReading:
+        """At most the deadline long; a failure is a reading with `error` set."""
+
+    async def refresh(self) -> None:
+        """GPUs came or went: the next reading starts from nothing."""
+
+    def exclusive(self) -> AbstractAsyncContextManager[None]:
+        """While it is held nothing is read and that process is not there; the next reading then
+        starts from nothing."""
+
+    async def close(self) -> None: ...

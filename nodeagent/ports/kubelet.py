@@ -1,0 +1,289 @@
+"""What the node and its kubelet say to each other, as values, and the ports behind it.
+
+A *slot* is one device id that the kubelet counts, `GPU-<uuid>::<n>`; its GPU is a hint. An
+*allocation* is one answer to Allocate, known by its nonce. A *grant* is made when the kubelet
+starts the container, because only then is it known whose it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, NewType, Protocol
+
+from nodeagent.ports.clients import GrantAsk
+from nodeagent.ports.containers import ContainerAnswer
+from nodeagent.units import GpuUuid, GrantId
+
+Nonce = NewType("Nonce", str)
+"""32 lower-case hexadecimal digits, drawn at random for one answer to Allocate, never reused."""
+PodUid = NewType("PodUid", str)
+
+NONCE: Final = re.compile(r"[0-9a-f]{32}")
+POD_UID: Final = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z._-]{0,61}[0-9A-Za-z])?")
+"""A UUID for most pods, 32 hexadecimal digits for static ones; other forms are only bounded."""
+SLOT_ID: Final = re.compile(
+    r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})::(0|[1-9][0-9]{0,3})"
+)
+LONGEST_DEVICE_ID: Final = 63
+"""The kubelet's own bound."""
+
+
+class SlotId(NamedTuple):
+    gpu: GpuUuid
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.gpu}::{self.slot}"
+
+
+class NotOurs(ValueError):
+    """An id that this plugin never made."""
+
+
+def parse_slot(text: str) -> SlotId:
+    """Raises NotOurs."""
+    found = SLOT_ID.fullmatch(text)
+    if found is None or len(text) > LONGEST_DEVICE_ID:
+        shown = "".join(c if c.isprintable() else "?" for c in text[:LONGEST_DEVICE_ID])
+        raise NotOurs(f"{shown!r} is not one of our device ids (GPU-<uuid>::<slot>)")
+    return SlotId(GpuUuid(found[1]), int(found[2]))
+
+
+# --- what the kubelet knows -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDevice:
+    """One line of ListAndWatch."""
+
+    id: str
+    healthy: bool
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """The kubelet's own record of one container's devices; the only place with the pod's UID that
+    covers init containers."""
+
+    pod_uid: PodUid
+    container: str
+    resource: str
+    device_ids: frozenset[str]
+    nonce: Nonce | None
+    """Out of the answer the kubelet keeps; None: the answer was another plugin's."""
+    driver: str = ""
+    """Out of the same answer, see Allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    entries: tuple[CheckpointEntry, ...] = ()
+    registered: tuple[str, ...] = ()
+    """Device ids that the kubelet last knew for our resource, whoever registered them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One container's devices by PodResources, which has neither UIDs nor plain init
+    containers."""
+
+    namespace: str
+    pod: str
+    container: str
+    device_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    uid: PodUid
+    namespace: str = ""
+    name: str = ""
+    """Empty while only an init container runs and the kubelet has no Pods API."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name else f"pod {self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A container with our answer, as the kubelet's checkpoint has it."""
+
+    nonce: Nonce
+    container: str
+    driver: str = ""
+
+
+class OwnerRef(NamedTuple):
+    """The controller of an object, as the object names it."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A controller above a pod, as the API server has it."""
+
+    ref: OwnerRef
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequests:
+    """What a container asks for, in the names of its resources; amounts as Kubernetes writes
+    them: 8000, 8Gi, 500m."""
+
+    pod: PodIdentity
+    resources: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+    owner: OwnerRef | None = None
+    """Its controller: a Job, a ReplicaSet. None: somebody made the pod itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Nobody here can say what the container asks for."""
+
+    why: str
+
+
+class KubeletAway(Exception):
+    """The kubelet, one of its files, or the API server cannot be read now: nothing is known,
+    nothing is gone."""
+
+
+class NothingToAsk(Exception):
+    """This node has nobody to ask about its pods, and waiting changes nothing; the text says what
+    is missing."""
+
+
+class NotYet(Exception):
+    """The container cannot start now; the kubelet tries again, and shows the text to people."""
+
+
+class Never(Exception):
+    """No try will help; the text says what has to change."""
+
+
+class KubeletRecords(Protocol):
+    """Reads only."""
+
+    def checkpoint(self) -> Checkpoint:
+        """Entries of our resource. Raises KubeletAway."""
+
+    async def listings(self) -> list[Listing]:
+        """Containers that hold devices of our resource. Raises KubeletAway."""
+
+
+class PodSource(Protocol):
+    """What a pod asks for, and whose it is."""
+
+    async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
+        """Raises KubeletAway; NothingToAsk."""
+
+    async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
+        """From the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway;
+        NothingToAsk."""
+
+
+class PodCgroups(Protocol):
+    def pods(self) -> frozenset[PodUid] | None:
+        """UIDs of pods that have a cgroup now; None: cannot tell."""
+
+
+# --- what we remember -------------------------------------------------------------------------
+
+
+class AllocationState(StrEnum):
+    INTENT = "intent"
+    """Answered to Allocate; whose it is is not known yet."""
+    BOUND = "bound"
+    """A container's, with a grant."""
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    nonce: Nonce
+    resource: str
+    device_ids: frozenset[str]
+    boot_id: str
+    created_unix_s: float
+    state: AllocationState = AllocationState.INTENT
+    pod: PodIdentity | None = None
+    container: str = ""
+    grant: GrantId | None = None
+    driver: str = ""
+    """The driver's generation that the answer names beside the nonce; empty: it names none, as
+    the answers of earlier releases, and the grant's own file has everything."""
+
+
+class AllocationLedger(Protocol):
+    """Durable when `commit` returns. Raises LedgerLost, LedgerFull."""
+
+    def load(self) -> list[Allocation]:
+        """All that are not released."""
+
+    async def commit(self, rows: Sequence[Allocation]) -> None:
+        """All of them or none."""
+
+    def close(self) -> None: ...
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLimits:
+    """What a container may have, and who says so."""
+
+    ask: GrantAsk
+    source: str
+    """queue, pod or defaults."""
+    workload: str = ""
+    """namespace/name, of the queue's."""
+    replica: str = ""
+    """Which of the workload's pods the queue takes this one for."""
+
+
+class LimitsSource(Protocol):
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+    ) -> ContainerLimits | None:
+        """None: nothing to say, ask the next source. Raises NotYet, Never, KubeletAway."""
+
+
+# --- what the kubelet asks --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceAsk:
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+
+
+class PluginService(Protocol):
+    """What the device plugin's server offers; the daemon's shell implements it. Every text of an
+    exception is shown to people, in the pod's events."""
+
+    def devices(self) -> tuple[SlotDevice, ...]:
+        """All slots, of sick GPUs too."""
+
+    def watch(self) -> AsyncIterator[tuple[SlotDevice, ...]]:
+        """The full list at once, and again after each change."""
+
+    def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]: ...
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+        """Durable when it returns. Raises NotOurs, Never, LedgerFull, LedgerLost, TimeoutError."""
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        """Raises NotOurs, NotYet, Never, LedgerLost."""

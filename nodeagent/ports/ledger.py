@@ -1,0 +1,97 @@
+"""What outlives the daemon: grants as they are kept, and the port to where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from nodeagent.ports.processes import Process
+from nodeagent.units import (
+    Bytes,
+    GpuUuid,
+    GrantId,
+    Ppm,
+    SharePolicy,
+)
+
+
+class GrantState(StrEnum):
+    PREPARING = "preparing"
+    """Intent written, region not made yet."""
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """Released: nothing new may start, registered processes are still there."""
+    ENDING = "ending"
+    """Nobody is left; the region is being removed."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a grant holds on one GPU."""
+
+    gpu: GpuUuid
+    memory_bytes: Bytes
+    physical_bytes: Bytes
+    share_ppm: Ppm
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRef:
+    """The container a grant was made for, by the kubelet's word."""
+
+    pod_uid: str
+    container: str
+    device_ids: tuple[str, ...]
+    """The kubelet's, sorted: what it counts, not where the grant is."""
+    namespace: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord:
+    """One grant as the ledger keeps it."""
+
+    grant: GrantId
+    name: str
+    policy: SharePolicy
+    devices: tuple[DeviceShare, ...]
+    owner: Process
+    created_unix_s: float
+    boot_id: str
+    state: GrantState = GrantState.PREPARING
+    paused: bool = False
+    lent: bool = False
+    """Paused, and its share of the time given to others meanwhile; its memory is not."""
+    driver_path: str = ""
+    nvml_path: str = ""
+    command: str = ""
+    priority: int = 0
+    """A higher one goes first on a GPU both are active on."""
+    container: ContainerRef | None = None
+    """Held for a container until it is released; `owner` is then nobody."""
+
+
+class LedgerLost(Exception):
+    """The ledger could not be made durable. Retrying is wrong: after a failed fsync Linux drops
+    the dirty pages."""
+
+
+class LedgerFull(Exception):
+    """No space left: the row was not written, nothing else is harmed."""
+
+
+class Ledger(Protocol):
+    def load(self) -> list[GrantRecord]: ...
+    def ended(self) -> frozenset[GrantId]:
+        """Of this boot, as far as they are kept."""
+
+    def store(self, record: GrantRecord) -> None:
+        """Durable when it returns. Raises LedgerLost, LedgerFull."""
+
+    @property
+    def was_rebuilt(self) -> bool:
+        """The file was damaged and put aside."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,261 @@
+"""What the daemon shows to people: grants, GPUs, processes and itself, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodeagent.ports.gpus import GpuReading
+from nodeagent.ports.ledger import ContainerRef
+from nodeagent.units import (
+    GpuUuid,
+    GrantId,
+    Nanoseconds,
+    SharePolicy,
+)
+from sluicecommon.metric import Metric
+
+Samples = Mapping[Metric, float | Mapping[str, float]]
+"""Figures by the metric they belong to; of one with a label, a figure for each value of it. What is
+not known is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One (grant, GPU) as shown to people."""
+
+    gpu: GpuUuid
+    gpu_index: int | None
+    memory_limit_bytes: int
+    memory_used_bytes: int
+    memory_peak_bytes: int
+    share_ratio: float
+    used_ratio: float | None
+    """GPU time over wall time, from the tenant's counters, over the last second or so."""
+    busy_seconds_total: float
+    throttled_seconds_total: float
+    launches_total: int
+    allocations_total: int
+    denied_total: int
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrantView:
+    grant: GrantId
+    name: str
+    uid: int
+    pid: int
+    command: str
+    policy: SharePolicy
+    state: str
+    created_unix_s: float
+    processes: int
+    tamper_events_total: int
+    directory: str
+    devices: tuple[DeviceView, ...]
+    workload: str = ""
+    """namespace/name, of one that came through the queue."""
+    priority: int = 0
+    container: ContainerRef | None = None
+    pids: tuple[int, ...] = ()
+    """Of the registered processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int | None
+    memory_granted_bytes: int
+    share_granted_ratio: float
+    grants: int
+    slots: int
+    utilization_ratio: float | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    sm_count: int | None
+    pci_bus_id: str | None
+    numa_node: int | None
+    health: str
+    health_reason: str = ""
+    """Why it is not healthy."""
+    health_changes_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One process on one GPU, by NVML."""
+
+    pid: int
+    gpu: GpuUuid
+    gpu_index: int
+    memory_bytes: int | None
+    sm_ratio: float | None
+    grant: GrantId | None
+    """None: it is registered in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProcess:
+    """One of the daemon's processes."""
+
+    name: str
+    resident_bytes: int
+    cpu_seconds_total: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFigures:
+    memory_bytes: int
+    memory_available_bytes: int
+    cpus: int
+    load_average: float
+    """Over one minute."""
+    processes: tuple[OwnProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopView:
+    name: str
+    last_ok_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """How the node stands with its queue controller."""
+
+    connected: bool
+    session_s: float | None
+    """Since it connected; None without a session."""
+    silent_s: float | None
+    """Since the controller last said anything that counts; None when it never did."""
+    lease_left_s: float
+    """Until nothing new is started any more."""
+    works: Mapping[str, int]
+    """Decisions held, by state; each state is there."""
+    waiting: int
+    """Processes that wait for their turn."""
+    term: int
+    """The highest fencing term obeyed."""
+    revision: int
+    sessions_total: int
+    fenced_total: int
+    """Messages of a controller that has a successor, or an old database: not obeyed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Everything a screen or a scrape needs, from memory alone."""
+
+    gpus: tuple[GpuView, ...]
+    grants: tuple[GrantView, ...]
+    loops: tuple[LoopView, ...]
+    waiting: int
+    reading_age_s: float | None
+    driver_version: str | None
+    nvml_error: str | None
+    nvml_restarts_total: int
+    version: str
+    counters: Samples = field(default_factory=dict)
+    readings: tuple[GpuReading, ...] = ()
+    """What NVML said, as long ago as `reading_age_s`; in the order of `gpus`."""
+    xids: Mapping[GpuUuid, Mapping[int, int]] = field(default_factory=dict)
+    """How often each code was reported since the daemon started."""
+    last_xid: Mapping[GpuUuid, int] = field(default_factory=dict)
+    nvml_version: str | None = None
+    queue: QueueView | None = None
+    """None where the node takes no work from a queue."""
+    processes: tuple[ProcessView, ...] = ()
+    host: HostFigures | None = None
+    detections: Mapping[str, int] = field(default_factory=dict)
+    """Suspicions raised since the daemon started, by rule."""
+    suspicions: Mapping[str, int] = field(default_factory=dict)
+    """Those that stand now, by rule."""
+    acts: Mapping[str, int] = field(default_factory=dict)
+    """Steps taken since the daemon started, by step."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Steps in force now, by step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `sluice doctor`."""
+
+    topic: str
+    level: str
+    """ok, warning (works, but less well) or missing."""
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One thing that happened on the node."""
+
+    number: int
+    """Counts up from 1 while the daemon runs."""
+    at_unix_s: float
+    kind: str
+    """A detection rule, act, gpu, driver or device."""
+    level: str
+    """info, warning or critical."""
+    text: str
+    uid: int | None = None
+    """Whose grant or process it is about; None: for operators alone."""
+    grant: GrantId | None = None
+    pid: int = 0
+    evidence: str = "{}"
+    """JSON: the figures behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainedView:
+    """One act of ours that is in force."""
+
+    number: int
+    since_unix_s: float
+    step: str
+    """throttle, deny_opens or freeze."""
+    rule: str
+    level: str
+    whom: str
+    grant: str
+    """Empty: none."""
+    pid: int
+    """0: the whole grant."""
+    uid: int
+    cgroup: str
+    """Of the container that is held; empty: none."""
+    evidence: str
+    """JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedDevice:
+    """Launches of one process on one GPU of its grant since it was first traced. All but the
+    launches, copies and gaps is what the tenant says of itself."""
+
+    device: int
+    launches: int
+    copies: int
+    cost_ns: int
+    waited_ns: int
+    wait_histogram: tuple[int, ...]
+    """Bucket i: 2^i up to 2^(i+1) ns."""
+    gap_histogram: tuple[int, ...]
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    at_ns: Nanoseconds
+    """CLOCK_MONOTONIC."""
+    devices: tuple[TracedDevice, ...]
+    grant: str = ""
+    name: str = ""
+    """Of the grant."""
+    probe_ns: int | None = None
+    """What the probe costs a launch on this machine."""

@@ -1,0 +1,1 @@
+"""What the operator may set: frozen dataclasses over checked fields, a module per configuration."""

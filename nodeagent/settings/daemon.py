@@ -1,0 +1,516 @@
+"""Settings: frozen dataclasses, one per TOML section, each field with its unit, its default and
+the reason for it.
+
+`parse` reports every mistake at once, because a daemon that is restarted once per typing error
+wastes an evening. Nothing here reads a file or the environment; `nodeagent.__main__` does.
+
+Longer than a file should be: all sections in the order of docs/configuration.md, which is generated
+from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from nodeagent.settings.kubelet import KubeletConfig, KubeletSection, parse_section
+from sluicecommon.settings import ConfigError, check_table, nearest
+from sluicecommon.settings import absolute_path as _absolute_path
+from sluicecommon.settings import choice as _choice
+from sluicecommon.settings import flag as _flag
+from sluicecommon.settings import number as _number
+from sluicecommon.settings import text as _text
+
+__all__ = ["ConfigError", "Settings", "parse", "split_address"]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """[daemon]: where the daemon keeps its things."""
+
+    runtime_dir: str = _absolute_path()
+    """Sockets and regions; lost at reboot. Default: /run/sluice as root, else
+    $XDG_RUNTIME_DIR/sluice."""
+    state_dir: str = _absolute_path()
+    """The ledger. Default: /var/lib/sluice as root, else $XDG_STATE_HOME/sluice."""
+    log_level: str = _choice("info", "debug", "info", "warning", "error", live=True)
+    """Lowest level written to stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSettings:
+    """[grants]: how much of a GPU may be given away."""
+
+    slots_per_gpu: int = _number(10, 1, 256)
+    """Grants that may share one GPU. 10: what HAMi advertises; more tenants mean longer turns."""
+    strategy: str = _choice("pack", "pack", "spread", live=True)
+    """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: take the
+    emptiest."""
+    memory_reserve_mib: int = _number(0, 0, 1_000_000)
+    """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
+    tenant itself."""
+    managed_oversubscription: bool = _flag(False)
+    """Whether a grant may have more managed memory (cudaMallocManaged) than is left of it. What
+    does not fit is not charged; docs/node/memory.md says what that promises and what not."""
+    max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
+    """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
+    controller."""
+    max_waiting: int = _number(256, 1, 10_000, live=True)
+    """Requests that may wait at once; bounds what one user can make the daemon remember."""
+    max_grants_per_uid: int = _number(256, 1, 100_000, live=True)
+    """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
+    max_slots_percent_per_uid: float = _number(50.0, 1.0, 100.0, live=True)
+    """Of all slots of this node, in percent, what the grants of one user may hold, at least one;
+    for others than root, and not for pods and queued work, whose limits are elsewhere. 50: two
+    users get along without anybody's word; 100 where a node is one user's."""
+    max_user_priority: int = _number(0, -1000, 1000, live=True)
+    """Highest priority that a user other than root may ask for. 0: users may step back behind
+    each other, only root puts a job in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """[throttle]: the arithmetic the tenants do, written into each region."""
+
+    burst_ms: float = _number(20.0, 1.0, 1000.0)
+    """How far a tenant's virtual clock may run ahead, in ms of wall time. 20: two default
+    periods."""
+    inflight_ms: float = _number(4.0, 0.5, 1000.0)
+    """Estimated GPU time a grant may have outstanding, in ms. 4: neighbours wait that long at
+    most for a turn."""
+    chunk_us: float = _number(200.0, 10.0, 10_000.0)
+    """GPU time a thread draws at once, in µs. 200: the shared word is touched every few hundred
+    launches only."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """[planner]: how tenants of one GPU take turns."""
+
+    period_ms: float = _number(10.0, 2.0, 1000.0)
+    """Length of one round of turns, in ms. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
+    inference."""
+    longest_period_ms: float = _number(100.0, 2.0, 10_000.0)
+    """The round grows up to this, in ms, so that the smallest share still gets its quantum."""
+    smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
+    """Shortest turn worth handing over for, in ms: over 20 times the cost of a hand-over."""
+    contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
+    """Planning interval, in ms, while two or more grants are active on one GPU."""
+    active_tick_ms: float = _number(50.0, 1.0, 1000.0)
+    """Planning interval, in ms, while some grant is active but none has company."""
+    idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
+    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants.
+    While no grant has a process at all it is 400 at least; the first one is looked at at once."""
+    priority_floor_percent: float = _number(5.0, 1.0, 20.0)
+    """What a grant keeps of the GPU's time, in percent, while one of higher priority wants all of
+    it; all such grants together at most 20. 5: a job goes on visibly and its watchdogs stay
+    quiet. To hold one altogether there is `sluice pause`."""
+    active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
+    """A grant counts as active this long, in ms, after its last sign of work. Several periods,
+    so that waiting for one's turn does not look like idleness."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlSettings:
+    """[nvml]: how the GPUs are read."""
+
+    library: str = ""
+    """Path or file name of libnvidia-ml.so.1. Default: what the loader finds."""
+    deadline_s: float = _number(3.0, 0.1, 60.0)
+    """A reading that takes longer, in s, means a hung driver: the reader process is killed and
+    started again."""
+    interval_s: float = _number(1.0, 0.1, 60.0, live=True)
+    """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
+    also take."""
+    idle_interval_s: float = _number(1.0, 0.1, 300.0, live=True)
+    """Time between readings, in s, on a node without grants. 1: whoever uses a GPU without a
+    grant is seen within two seconds."""
+    burst_interval_s: float = _number(0.1, 0.05, 60.0, live=True)
+    """Time between readings, in s, for a moment after something changed: a process came, memory
+    or load jumped."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """[health]: when a GPU is offered, and when not any more. What each XID, error and verdict of
+    NVML's means is a table of its own, docs/node/health.md."""
+
+    policy: str = _absolute_path("", live=True)
+    """A TOML file with what differs from the shipped table, nodeagent/data/xid.toml."""
+    good_s: float = _number(60.0, 1.0, 3600.0, live=True)
+    """How long, in s, a GPU has to be fit before it is offered again. 60: a pod that lands on one
+    that fails again costs more than a minute."""
+    unread_s: float = _number(30.0, 1.0, 3600.0, live=True)
+    """A GPU that cannot be read is suspect at once and, after this long, in s, unhealthy. 30:
+    drivers that load firmware and readers that are started again are back by then."""
+    strain_s: float = _number(60.0, 1.0, 3600.0, live=True)
+    """Heat or a power brake makes a GPU degraded after this long, in s."""
+    falls_per_hour: int = _number(3, 1, 100, live=True)
+    """A GPU that stops being offered more often than this within an hour is left out for
+    flap_hold_s."""
+    flap_hold_s: float = _number(3600.0, 60.0, 86_400.0, live=True)
+    """How long, in s, such a GPU has to be fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """[metrics]: the Prometheus endpoint."""
+
+    enabled: bool = True
+    """Serve /metrics and /healthz."""
+    listen: str = "127.0.0.1:9464"
+    """Address and port. Loopback by default: the labels name users' jobs."""
+    probes: str = ""
+    """Address and port of a listener for /healthz and /readyz alone, for a pod's probes. Empty:
+    none, both are beside /metrics only."""
+    dcgm: str = _choice("off", "off", "on", "auto")
+    """Also serve dcgm-exporter's default counters under its names. auto: only when nothing answers
+    at 127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
+    dcgm_hostname_label: str = _choice("Hostname", "Hostname", "hostname", "both")
+    """How the label with the node's name is spelt; dcgm-exporter renamed it in May 2026, most
+    dashboards ask for the old one."""
+    hami: str = _choice("off", "off", "on", "legacy")
+    """Also serve the names of HAMi's monitor and scheduler. legacy: those from before HAMi 2.9
+    beside the new ones."""
+    node_name: str = ""
+    """In the labels of both. Default: the host name."""
+    max_series: int = _number(50_000, 100, 10_000_000)
+    """Most series in one scrape; what is left out is counted. 50,000: sixteen full GPUs."""
+    tls_certificate: str = _absolute_path()
+    """PEM chain; with tls_key the endpoint speaks HTTPS. A new file is used without a restart."""
+    tls_key: str = _absolute_path()
+    """PEM of its key."""
+    bearer_token_file: str = _absolute_path()
+    """A scrape must bring this token; /healthz stays open."""
+    basic_user: str = ""
+    """A scrape may bring this user name with the password from basic_password_file instead."""
+    basic_password_file: str = _absolute_path()
+    """Its password, on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionSettings:
+    """[detection]: who uses a GPU around the interposer, and what is done about it. observe: tell;
+    contain: also pause, deny opens, freeze; kill: also kill. See docs/node/telemetry.md."""
+
+    enabled: bool = True
+    """Look at all."""
+    grants: str = _choice("contain", "observe", "contain", "kill")
+    """For processes in grants, and in pods."""
+    bare_metal: str = _choice("observe", "observe", "contain", "kill")
+    """For all other processes of the host. observe: they may have been there before us."""
+    policies: str = ""
+    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace goes before a queue."""
+    exempt: str = (
+        "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
+        " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
+    )
+    """Programs of the host, by full path, that may use a GPU without a grant; one in a pod never
+    is."""
+    grace_s: float = _number(0.4, 0.0, 600.0)
+    """How long, in s, a process may be on a GPU before it must have registered. 0.4: programs
+    register before they have a context; what remains is the time between two readings."""
+    memory_slack_mib: int = _number(64, 0, 1_000_000)
+    """GPU memory, in MiB, that NVML may see beyond what a grant accounts for; or
+    memory_slack_percent of it, whichever is more."""
+    memory_slack_percent: float = _number(5.0, 0.0, 100.0)
+    """Percent of the memory NVML sees."""
+    time_slack_percent: float = _number(10.0, 0.0, 100.0)
+    """Points by which NVML's busy time may exceed a grant's own. 10: NVML's samples are coarse."""
+    time_window_s: float = _number(30.0, 1.0, 3600.0)
+    """Over this long, in s."""
+    runaway_kernel_s: float = _number(1800.0, 0.0, 604_800.0)
+    """Work on the GPU that does not get on for this long, in s, is a runaway. 0: never; for jobs
+    whose kernels run for ever by design."""
+    repeat_s: float = _number(600.0, 0.0, 86_400.0)
+    """The same suspicion of the same grant or program is told again after this long, in s."""
+
+    def exempt_paths(self) -> frozenset[str]:
+        return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
+
+    def policy_map(self, kind: str) -> dict[str, str]:
+        """NAME to LEVEL of the exceptions of one kind."""
+        found = {}
+        for one in self.policies.split(","):
+            what, _, level = one.strip().partition("=")
+            prefix, _, name = what.partition("/")
+            if prefix == kind:
+                found[name] = level
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PathSettings:
+    """[paths]: where to find our own files."""
+
+    native: str = _absolute_path()
+    """Directory with shim/, preload/, proto/ and libsluice_region.so. Default: beside the
+    package."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """[queue]: the queue controller this node takes work from."""
+
+    server: str = ""
+    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock on its own machine.
+    Empty: no queue, `sluice run --queue` is refused."""
+    node_name: str = ""
+    """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME (of a DaemonSet),
+    else the host name. With mutual TLS the certificate must be this node's by its URI
+    sluice:node:NAME, or by its name and the controller's tls.nodes."""
+    namespace: str = "default"
+    """Where `sluice run --queue NAME` looks for the LocalQueue when it names no namespace."""
+    ca: str = _absolute_path()
+    """PEM of the controller's authority; TCP needs it."""
+    certificate: str = _absolute_path()
+    """PEM of this node's own certificate, for mutual TLS."""
+    key: str = _absolute_path()
+    """PEM of its key."""
+    token: str = _absolute_path()
+    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod: instead
+    of a certificate. It is read at every call, since it is renewed."""
+    server_name: str = ""
+    """The name in the controller's certificate, where that is not the address."""
+    labels: str = _text("", live=True)
+    """Node labels for flavors and selectors: `name=value, name=value`."""
+    taints: str = _text("", live=True)
+    """Node taints: `name=value:NoSchedule, …`."""
+    unschedulable: bool = _flag(False, live=True)
+    """Take no new work from the queue; what runs goes on."""
+
+    def label_map(self) -> dict[str, str]:
+        pairs = [one.strip().partition("=") for one in self.labels.split(",") if one.strip()]
+        return {name: value for name, _, value in pairs}
+
+    def taint_list(self) -> tuple[tuple[str, str, str], ...]:
+        """Name, value, effect."""
+        found = []
+        for one in self.taints.split(","):
+            text, _, effect = one.strip().rpartition(":")
+            name, _, value = text.partition("=")
+            if name:
+                found.append((name, value, effect))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class EbpfSettings:
+    """[ebpf]: what the kernel tells about who uses the GPUs; see docs/node/telemetry.md."""
+
+    enabled: str = _choice("auto", "auto", "on", "off")
+    """auto: where this host can, and `sluice doctor` says why not; on: the daemon refuses to start
+    without it; off: not at all."""
+    loader: str = _choice("auto", "auto", "prebuilt", "bcc")
+    """prebuilt: the programs as they came with this version, through libbpf; bcc: compiled on this
+    host, which needs bcc and kernel headers; auto: prebuilt where they are there and load, else
+    bcc, and `sluice doctor` says why."""
+    devices: str = ""
+    """Device nodes whose opens are told: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
+    /proc/devices."""
+    audit_interval_s: float = _number(10.0, 0.0, 3600.0)
+    """Time between two looks at the driver's launch entry points, in s. 0: none."""
+    audit_window_ms: float = _number(100.0, 1.0, 1000.0)
+    """How long one look takes at most, in ms. 100 in 10 s sees 1 % of the launches."""
+    audit_budget_percent: float = _number(1.0, 0.01, 10.0)
+    """Part of its time, in percent, that looks may take from the busiest process; they end early
+    for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration file."""
+
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    grants: GrantSettings = field(default_factory=GrantSettings)
+    throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    nvml: NvmlSettings = field(default_factory=NvmlSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    detection: DetectionSettings = field(default_factory=DetectionSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    kubelet: KubeletSection = field(default_factory=KubeletSection)
+    ebpf: EbpfSettings = field(default_factory=EbpfSettings)
+    paths: PathSettings = field(default_factory=PathSettings)
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "daemon": DaemonSettings,
+    "grants": GrantSettings,
+    "throttle": ThrottleSettings,
+    "planner": PlannerSettings,
+    "nvml": NvmlSettings,
+    "health": HealthSettings,
+    "metrics": MetricsSettings,
+    "detection": DetectionSettings,
+    "queue": QueueSettings,
+    "kubelet": KubeletConfig,
+    "ebpf": EbpfSettings,
+    "paths": PathSettings,
+}
+
+T = TypeVar("T")
+
+
+def parse(document: Mapping[str, object]) -> Settings:
+    """The settings of a parsed TOML document. Raises ConfigError with all mistakes."""
+    problems: list[str] = []
+    parsed: dict[str, Any] = {}
+    for name, table in document.items():
+        if name not in SECTIONS:
+            problems.append(f"[{name}]: no such section{nearest(name, SECTIONS)}")
+        elif not isinstance(table, Mapping):
+            problems.append(f"{name}: must be a section, [{name}]")
+        elif name == "kubelet":
+            parsed[name] = parse_section(table, problems)
+        else:
+            parsed[name] = _parse_section(SECTIONS[name], name, table, problems)
+    if problems:
+        raise ConfigError(problems)
+    settings = Settings(**parsed)
+    problems = _check_together(settings)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not ADDRESS:PORT, as in 127.0.0.1:9464")
+    return host, int(port)
+
+
+def _parse_section(
+    kind: type[T], section: str, table: Mapping[str, object], problems: list[str]
+) -> T | None:
+    values = check_table(kind, section, table, problems)
+    return kind(**values) if not problems else None
+
+
+def _check_together(settings: Settings) -> list[str]:
+    problems = []
+    planner = settings.planner
+    if planner.longest_period_ms < planner.period_ms:
+        problems.append(
+            f"planner.longest_period_ms: {planner.longest_period_ms:g} is below planner.period_ms"
+            f" ({planner.period_ms:g})"
+        )
+    if planner.smallest_quantum_ms * 2 > planner.period_ms:
+        problems.append(
+            f"planner.smallest_quantum_ms: two turns of {planner.smallest_quantum_ms:g} ms do not"
+            f" fit into planner.period_ms ({planner.period_ms:g})"
+        )
+    addresses = {"listen": settings.metrics.listen, "probes": settings.metrics.probes}
+    for name, address in addresses.items():
+        try:
+            if address or name == "listen":
+                split_address(address)
+        except ValueError as error:
+            problems.append(f"metrics.{name}: {error}")
+    return (
+        problems
+        + _check_metrics(settings.metrics)
+        + _check_detection(settings.detection)
+        + _check_queue(settings.queue)
+        + _check_ebpf(settings.ebpf)
+    )
+
+
+def _check_detection(detection: DetectionSettings) -> list[str]:
+    problems = []
+    for one in (text.strip() for text in detection.policies.split(",")):
+        what, _, level = one.partition("=")
+        kind, _, name = what.partition("/")
+        if one and (
+            kind not in ("namespace", "queue")
+            or not name
+            or level not in ("observe", "contain", "kill")
+        ):
+            problems.append(
+                f"detection.policies: {one!r} is not namespace/NAME=LEVEL or queue/NAME=LEVEL"
+                " (observe, contain, kill)"
+            )
+    for path in sorted(detection.exempt_paths()):
+        if not path.startswith("/"):
+            problems.append(f"detection.exempt: {path!r} is not an absolute path")
+    return problems
+
+
+def device_numbers(spelled: str) -> tuple[tuple[int, int | None], ...]:
+    """(major, minor; None: any) of `MAJOR:MINOR, MAJOR:*`. Raises ValueError."""
+    found: list[tuple[int, int | None]] = []
+    for one in (part.strip() for part in spelled.split(",")):
+        if not one:
+            continue
+        major, colon, minor = one.partition(":")
+        if not colon or not major.isdecimal() or not (minor == "*" or minor.isdecimal()):
+            raise ValueError(f"{one!r} is not MAJOR:MINOR or MAJOR:*, as in 195:*")
+        found.append((int(major), None if minor == "*" else int(minor)))
+    return tuple(found)
+
+
+def _check_ebpf(ebpf: EbpfSettings) -> list[str]:
+    problems = []
+    try:
+        device_numbers(ebpf.devices)
+    except ValueError as error:
+        problems.append(f"ebpf.devices: {error}")
+    if 0 < ebpf.audit_interval_s * 1000 < 2 * ebpf.audit_window_ms:
+        problems.append(
+            f"ebpf.audit_window_ms: {ebpf.audit_window_ms:g} is more than half of"
+            f" ebpf.audit_interval_s ({ebpf.audit_interval_s:g} s)"
+        )
+    return problems
+
+
+def _check_metrics(metrics: MetricsSettings) -> list[str]:
+    problems = []
+    for one, other in (
+        ("tls_certificate", "tls_key"),
+        ("basic_user", "basic_password_file"),
+    ):
+        if bool(getattr(metrics, one)) != bool(getattr(metrics, other)):
+            lacking = other if getattr(metrics, one) else one
+            problems.append(f"metrics.{lacking}: is missing; {one} and {other} belong together")
+    return problems
+
+
+_TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def _check_queue(queue: QueueSettings) -> list[str]:
+    problems = []
+    if queue.server.startswith("unix:"):
+        if not queue.server.startswith("unix:/"):
+            problems.append(f"queue.server: {queue.server!r}: must be unix: and an absolute path")
+        if queue.ca or queue.token:
+            problems.append("queue.ca, queue.token: a Unix socket needs none of them")
+    elif queue.server:
+        try:
+            split_address(queue.server)
+        except ValueError as error:
+            problems.append(f"queue.server: {error}, nor unix:/PATH")
+        else:
+            if not queue.ca:
+                problems.append(
+                    f"queue.server: {queue.server} is TCP, which needs TLS: set queue.ca, and"
+                    " queue.certificate with queue.key or queue.token; on the controller's own"
+                    ' machine use its socket, server = "unix:/run/sluice-queue/queue.sock"'
+                )
+    if bool(queue.certificate) != bool(queue.key):
+        lacking = "key" if queue.certificate else "certificate"
+        problems.append(f"queue.{lacking}: is missing; certificate and key belong together")
+    for one in queue.labels.split(","):
+        if one.strip() and "=" not in one:
+            problems.append(f"queue.labels: {one.strip()!r} is not name=value")
+    for one in queue.taints.split(","):
+        text, _, effect = one.strip().rpartition(":")
+        if one.strip() and (not text or effect not in _TAINT_EFFECTS):
+            known = ", ".join(_TAINT_EFFECTS)
+            problems.append(f"queue.taints: {one.strip()!r} is not name=value:EFFECT ({known})")
+    return problems

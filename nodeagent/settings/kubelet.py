@@ -1,0 +1,275 @@
+"""The section [kubelet]: what this node offers to Kubernetes, put together from several hands.
+
+Later ones win: our defaults, HAMi's device-config.yaml, HAMi's entry for this node, [kubelet],
+[kubelet.nodes.NAME]. Each value remembers who said it, because that is the first question when a
+node behaves unlike its neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from sluicecommon.settings import (
+    absolute_path,
+    absolute_paths,
+    check_table,
+    choice,
+    choices,
+    flag,
+    number,
+    text,
+)
+
+DEFAULTS: Final = "default"
+"""Where a value comes from that nobody set."""
+RESOURCE_KEYS: Final = (
+    "resource_count",
+    "resource_memory",
+    "resource_memory_percentage",
+    "resource_cores",
+    "resource_priority",
+)
+_QUALIFIED: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_GPU_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletConfig:
+    """[kubelet]: what this node offers to Kubernetes. What counts is the last of: the defaults
+    below, HAMi's device-config.yaml, HAMi's entry for this node, `[kubelet]`,
+    `[kubelet.nodes.NAME]` (the same keys, for the node of that name: one file for a whole cluster).
+    `sluice config check` prints what holds on a node, who said it and what of it is not done.
+    HAMi's keys, overcommit and the modes: docs/hami.md."""
+
+    enabled: bool = flag(False)
+    """Serve the kubelet's device plugin API."""
+    directory: str = absolute_path("/var/lib/kubelet")
+    """The kubelet's --root-dir; its sockets and its checkpoint are below. k0s and microk8s have
+    another."""
+    hami: tuple[str, ...] = absolute_paths()
+    """HAMi's own configuration, read unmodified: its ConfigMaps hami-scheduler-device and
+    hami-device-plugin, as a manifest or as the bare device-config.yaml and config.json."""
+    mode: str = choice("share", "share", "exclusive", "mig", "mps")
+    """share: grants beside each other on one GPU; exclusive: one slot per GPU, and the whole of it;
+    mig: MIG instances, each whole to one container; mps: not there yet, see below."""
+    mig_strategy: str = choice("none", "none", "single", "mixed")
+    """How MIG instances are named, with mode mig. single: as resource_count, if all cards are cut
+    into instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, shared as ever."""
+    strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
+    """How the container runtime learns what belongs into a container. cdi-cri: containerd 1.7,
+    CRI-O 1.28 and later; cdi-annotations: the runtimes before; envvar: without CDI."""
+    cdi_dir: str = absolute_path("/var/run/cdi")
+    """Where the runtime looks for CDI files that come and go; ours are written there, the driver's
+    are read there and in /etc/cdi."""
+    reconcile_s: float = number(10.0, 0.1, 600.0)
+    """Time, in s, between two looks at what the kubelet still has. A pod's share is free again
+    after the second look that finds it gone."""
+    slots_per_gpu: int = number(0, 0, 256)
+    """Device ids per GPU, which is how many containers may share it. 0: as grants.slots_per_gpu."""
+    limits: tuple[str, ...] = choices(
+        ("queue", "pod", "defaults"), "queue", "pod", "defaults", live=True
+    )
+    """Who says how much a container may have, the first that knows: the queue controller's
+    decision, the pod's own requests (read as pod_sources says), the defaults below."""
+    pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
+    """Who is asked what a pod asks for and whose it is, the first that can say. api: the API
+    server, by a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which
+    knows nothing of the Jobs and Deployments above a pod."""
+    kubeconfig: str = absolute_path("")
+    """How the API server is reached. Empty: as the pod that the daemon runs in, by its service
+    account; outside of a pod then not at all. On a node, the kubelet's own is enough:
+    /etc/kubernetes/kubelet.conf."""
+    advertise_sums: bool = flag(True)
+    """Write the sums over this node's GPUs into its Node object, as resource_memory,
+    resource_memory_percentage, resource_cores and resource_priority, so that Kubernetes' own
+    scheduler can place pods that ask for them. false: taken away again. Needs the API server."""
+    resource_count: str = text("nvidia.com/gpu")
+    """The resource this node advertises: how many GPUs a container wants."""
+    resource_memory: str = text("nvidia.com/gpumem", live=True)
+    """A pod's request for memory on each GPU, in units of memory_factor MiB."""
+    resource_memory_percentage: str = text("nvidia.com/gpumem-percentage", live=True)
+    """The same in percent of a GPU."""
+    resource_cores: str = text("nvidia.com/gpucores", live=True)
+    """A pod's request for a share of each GPU's time, in percent."""
+    resource_priority: str = text("nvidia.com/priority", live=True)
+    """A pod's request for HAMi's priority: 0 goes before 1, and before who does not ask."""
+    memory_factor: int = number(1, 1, 1_048_576, live=True)
+    """MiB in one unit of resource_memory."""
+    default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
+    """Memory of a container that does not say, on each GPU, in MiB. 0: all of it."""
+    default_cores_percent: int = number(0, 0, 100, live=True)
+    """Share of time of a container that does not say, in percent. 0: no cap while alone, an equal
+    weight in company; 100: the GPU for itself."""
+    cores_policy: str = choice("hard", "hard", "elastic", live=True)
+    """hard: a share of time is a cap, also while alone; elastic: a weight in company (HAMi's
+    gpuCorePolicy disable)."""
+    memory_scaling: float = number(1.0, 0.1, 10.0)
+    """Memory offered for each byte of a card's. Over 1 is overcommit: what happens when the card is
+    full is said below."""
+    exclude_uuids: tuple[str, ...] = field(default=(), metadata={"live": True})
+    """GPUs that are not offered, by UUID."""
+    exclude_indexes: tuple[int, ...] = field(default=(), metadata={"live": True})
+    """The same by NVML's index. An index can change at a reboot: prefer the UUID."""
+    numa_topology: bool = flag(True, live=True)
+    """Tell the kubelet each GPU's NUMA node. Without, a topologyManagerPolicy such as
+    single-numa-node has nothing to align by."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSection:
+    """What the configuration file itself says in [kubelet], checked key by key."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """[kubelet.nodes.NAME]: the same keys for one node, to keep one file for a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one hand says; keys and types are KubeletConfig's."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What holds on this node."""
+
+    config: KubeletConfig
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Who said it, by key; DEFAULTS where nobody did."""
+    warnings: tuple[str, ...] = ()
+    """What was asked for and is not done, one line per key."""
+    problems: tuple[str, ...] = ()
+    """Why the daemon would refuse to serve the kubelet so, one line per key."""
+
+
+def parse_section(table: Mapping[str, object], problems: list[str]) -> KubeletSection:
+    """The TOML table `kubelet`."""
+    own = {key: value for key, value in table.items() if key != "nodes"}
+    values = check_table(KubeletConfig, "kubelet", own, problems)
+    nodes: dict[str, Mapping[str, Any]] = {}
+    named = table.get("nodes", {})
+    if not isinstance(named, Mapping):
+        problems.append("kubelet.nodes: must be sections, [kubelet.nodes.NAME]")
+        named = {}
+    for name, one in named.items():
+        where = f"kubelet.nodes.{name}"
+        if not isinstance(one, Mapping):
+            problems.append(f"{where}: must be a section, [{where}]")
+            continue
+        if "hami" in one:
+            problems.append(
+                f"{where}.hami: belongs into [kubelet]; HAMi's files have an entry per node"
+            )
+        rest = {key: value for key, value in one.items() if key != "hami"}
+        nodes[str(name)] = check_table(KubeletConfig, where, rest, problems)
+    return KubeletSection(values, nodes)
+
+
+def effective(
+    section: KubeletSection,
+    hami: Sequence[Layer],
+    node: str,
+    slots_per_gpu: int,
+    warnings: Iterable[str] = (),
+) -> Effective:
+    """`hami` in the order of increasing weight; `slots_per_gpu` is [grants]'."""
+    layers = [*hami, Layer("[kubelet]", section.values)]
+    if node in section.nodes:
+        layers.append(Layer(f"[kubelet.nodes.{node}]", section.nodes[node]))
+    values: dict[str, Any] = {}
+    sources = {one.name: DEFAULTS for one in fields(KubeletConfig)}
+    for layer in layers:
+        for key, value in layer.values.items():
+            values[key] = value
+            sources[key] = layer.source
+    config = KubeletConfig(**values)
+    problems = _problems(config, sources)
+    told = [*warnings, *_warnings(config, sources)]
+    if not config.slots_per_gpu:
+        config = replace(config, slots_per_gpu=slots_per_gpu)
+        sources["slots_per_gpu"] = "grants.slots_per_gpu"
+    if config.mode == "exclusive":
+        config = replace(config, slots_per_gpu=1, memory_scaling=1.0)
+        sources["slots_per_gpu"] = sources["memory_scaling"] = "mode = exclusive"
+    return Effective(config, sources, tuple(told), tuple(problems))
+
+
+def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
+    def said(key: str) -> str:
+        return f"kubelet.{key}" + ("" if sources[key] == DEFAULTS else f" (by {sources[key]})")
+
+    problems = []
+    if config.mode == "mps":
+        problems.append(
+            f"{said('mode')}: mps is not there yet; share has memory caps and shares of time"
+            " without an MPS server, exclusive gives whole GPUs"
+        )
+    if config.mode == "mig" and config.mig_strategy == "none":
+        problems.append(
+            f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
+            " profile, under resource_count) or mixed (a resource for each profile)"
+        )
+    if not config.limits:
+        problems.append(f"{said('limits')}: is empty, so no container could ever start")
+    seen: dict[str, str] = {}
+    for key in RESOURCE_KEYS:
+        name = getattr(config, key)
+        why = _resource_name_problem(name)
+        if why is None and name in seen:
+            why = f"{name!r} is {seen[name]} already"
+        if why is not None:
+            problems.append(f"{said(key)}: {why}")
+        seen.setdefault(name, key)
+    for uuid in config.exclude_uuids:
+        if not _GPU_UUID.fullmatch(uuid):
+            problems.append(
+                f"{said('exclude_uuids')}: {uuid!r} is not GPU-<uuid> in lower case, as"
+                " `nvidia-smi -L` prints it"
+            )
+    return problems
+
+
+def _resource_name_problem(name: str) -> str | None:
+    """The kubelet's own rules for extended resources."""
+    domain = name.partition("/")[0]
+    if not _QUALIFIED.fullmatch(name):
+        return f"{name!r} is not DOMAIN/NAME, as in nvidia.com/gpu"
+    if domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
+        return f"{name!r}: kubernetes.io belongs to Kubernetes"
+    if domain.startswith("requests."):
+        return f"{name!r}: requests. belongs to quotas"
+    return None
+
+
+def _warnings(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
+    told = []
+    if config.memory_scaling > 1 and config.mode == "share":
+        told.append(
+            f"kubelet.memory_scaling (by {sources['memory_scaling']}): {config.memory_scaling:g}"
+            " promises more memory than the cards have; when a card is full, allocations fail with"
+            " out of memory although the container is within its limit, and nothing is moved to"
+            " the host's memory"
+        )
+    if config.mode == "exclusive":
+        for key in ("slots_per_gpu", "memory_scaling"):
+            neutral: float = 0 if key == "slots_per_gpu" else 1.0
+            if getattr(config, key) not in (neutral, 1):
+                told.append(
+                    f"kubelet.{key} (by {sources[key]}): has no effect with mode exclusive, which"
+                    " gives whole GPUs"
+                )
+    if config.mig_strategy != "none" and config.mode != "mig":
+        told.append(
+            f"kubelet.mig_strategy (by {sources['mig_strategy']}): has no effect with mode"
+            f" {config.mode}"
+        )
+    return told

@@ -1,0 +1,1 @@
+"""What the local API and a scrape are answered."""

@@ -1,0 +1,1 @@
+"""GPUs as last read, and the desk that cuts them."""

@@ -1,0 +1,175 @@
+"""The GPUs as last read: inventory, health, and how old the reading is."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from nodeagent.core.gpus.health import (
+    NODE_UNREADABLE,
+    Health,
+    HealthChange,
+    Patient,
+    examine,
+    is_mismatch,
+)
+from nodeagent.core.gpus.health_policy import HealthPolicy
+from nodeagent.core.gpus.mig import units
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.ports.gpus import GpuReading, NodeReading
+from nodeagent.units import MIB, Bytes, GpuUuid
+
+log = logging.getLogger(__name__)
+
+
+_LEVELS: Final[Mapping[Health, str]] = {
+    Health.DEGRADED: "warning",
+    Health.UNHEALTHY: "critical",
+    Health.LOST: "critical",
+}
+
+
+def health_event(change: HealthChange, index: int | None) -> tuple[str, str, dict[str, str]]:
+    """For the journal: level, text, evidence."""
+    name = "GPU" if index is None else f"GPU {index}"
+    why = f": {change.reason}" if change.reason else ""
+    text = f"{name} is {change.after.value}, was {change.before.value}{why}"
+    evidence = {"gpu": change.uuid, "before": change.before.value, "after": change.after.value}
+    return _LEVELS.get(change.after, "info"), text, evidence
+
+
+class Gpus:
+    def __init__(
+        self,
+        slots_per_gpu: int,
+        memory_reserve_mib: int,
+        memory_scaling: float = 1.0,
+        policy: HealthPolicy | None = None,
+    ) -> None:
+        """`memory_scaling`: bytes promised for each byte of a card's; over 1 is overcommit.
+        `policy`: what counts as sick; None: the built-in one."""
+        self._slots = slots_per_gpu
+        self._scaling = memory_scaling
+        self._reserve_bytes = memory_reserve_mib * MIB
+        self.readings: dict[GpuUuid, GpuReading] = {}
+        self.policy = policy or HealthPolicy()
+        """May be replaced while the daemon runs."""
+        self._patients: dict[GpuUuid, Patient] = {}
+        self._card_of: dict[GpuUuid, GpuUuid] = {}
+        """By MIG instance."""
+        self.health_changes: Counter[GpuUuid] = Counter()
+        """How often each GPU's health changed, since the daemon started."""
+        self.on_health: list[Callable[[HealthChange], object]] = []
+        """Called with each change, in the order they happen."""
+        self.driver_version: str | None = None
+        self.error: str | None = "not read yet"
+        self.nvml_version: str | None = None
+        self.xids: dict[GpuUuid, Counter[int]] = {}
+        self.last_xid: dict[GpuUuid, int] = {}
+        self.read_at_ns: int | None = None
+        """CLOCK_MONOTONIC of the last good pass."""
+        self.on_news: list[Callable[[str, str, str], object]] = []
+        """Called with (gpu or driver, level, text) for what people should know of."""
+        self.on_read: list[Callable[[], None]] = []
+        """Called after every pass."""
+        self._withheld: set[GpuUuid] = set()
+        """Cards that are being cut anew: nothing of them is given away."""
+
+    def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
+        """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
+        if reading.error != self.error and reading.error is not None:
+            self._news("driver", "warning", f"the GPUs cannot be read: {reading.error}")
+        elif reading.error is None and self.error is not None and self.read_at_ns is not None:
+            self._news("driver", "info", "the GPUs are read again")
+        self.error = reading.error
+        if reading.error is None:
+            self.read_at_ns = now_ns
+            if self.driver_version not in (None, reading.driver_version):
+                told = f"the driver was {self.driver_version} and is {reading.driver_version} now"
+                self._news("driver", "warning", told)
+            self.driver_version = reading.driver_version
+            self.nvml_version = reading.nvml_version
+        for gpu, code in reading.xid_events:
+            self.xids.setdefault(gpu, Counter())[code] += 1
+            self.last_xid[gpu] = code
+            self._news("gpu", "warning", f"GPU {gpu} reports XID {code}")
+        seen = {card.uuid: card for card in reading.gpus}
+        for uuid in self.readings.keys() | seen.keys():
+            now: GpuReading | None = seen.get(uuid)
+            if reading.error is not None:  # nothing was read: that says little about any one GPU
+                now = replace(
+                    self.readings[uuid],
+                    error=reading.error if is_mismatch(reading.error) else NODE_UNREADABLE,
+                    recovery_action=None,
+                )
+            xids = tuple(code for one, code in reading.xid_events if one == uuid)
+            before = self._patients.get(uuid, Patient())
+            after = examine(before, now, xids, self.policy, now_ns)
+            self._patients[uuid] = after
+            if after.health is not before.health:
+                self._tell(HealthChange(uuid, before.health, after.health, after.reason, unix_s))
+            if now is not None and now.error is None:
+                self.readings[uuid] = now
+        self._card_of = {
+            one.uuid: card.uuid for card in self.readings.values() for one in card.mig or ()
+        }
+        for call in self.on_read:
+            call()
+
+    def withhold(self, card: GpuUuid, withheld: bool) -> None:
+        """Neither the card nor an instance of it takes new work meanwhile."""
+        (self._withheld.add if withheld else self._withheld.discard)(card)
+        for call in self.on_read:
+            call()
+
+    def withheld(self, uuid: GpuUuid) -> bool:
+        """A card, or an instance of one."""
+        return self._card_of.get(uuid, uuid) in self._withheld
+
+    def _news(self, kind: str, level: str, text: str) -> None:
+        if not self.on_news:
+            log.warning("%s", text)
+        for call in self.on_news:
+            call(kind, level, text)
+
+    def _tell(self, change: HealthChange) -> None:
+        self.health_changes[change.uuid] += 1
+        for call in self.on_health:
+            call(change)
+
+    def patient(self, uuid: GpuUuid) -> Patient:
+        """Of a card, or of the card that an instance is a part of."""
+        return self._patients.get(self._card_of.get(uuid, uuid), Patient())
+
+    def health(self, uuid: GpuUuid) -> Health:
+        return self.patient(uuid).health
+
+    def sorted(self) -> Sequence[GpuReading]:
+        """The cards."""
+        return sorted(self.readings.values(), key=lambda gpu: gpu.index)
+
+    def units(self) -> tuple[GpuReading, ...]:
+        """What is given away: cards, and the MIG instances of those that are cut."""
+        return units(self.sorted())
+
+    def capacities(self) -> tuple[GpuCapacity, ...]:
+        return tuple(
+            GpuCapacity(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                name=gpu.name,
+                memory_bytes=self._grantable(gpu.memory_total_bytes),
+                physical_bytes=gpu.memory_total_bytes,
+                slots=self._slots,
+                mig_profile=gpu.mig_profile,
+                healthy=self.patient(gpu.uuid).offered and not self.withheld(gpu.uuid),
+                degraded=self.health(gpu.uuid) is Health.DEGRADED,
+            )
+            for gpu in self.units()
+        )
+
+    def _grantable(self, total: Bytes) -> Bytes:
+        return Bytes(max(0, int(total * self._scaling) - self._reserve_bytes))

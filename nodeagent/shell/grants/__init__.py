@@ -1,0 +1,1 @@
+"""Keeps grants real."""

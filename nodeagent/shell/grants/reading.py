@@ -1,0 +1,86 @@
+"""What everybody but the keeper may know of grants: to look at, not to change.
+
+`Held` is what was decided of a grant, `Open` its outside half while it has a region; a grant is
+in one before it is in the other. Both are the keeper's own and change under it: whoever wants to
+remember something takes the frozen record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nodeagent.core.grants.placement import Load
+from nodeagent.core.grants.states import Held
+from nodeagent.core.grants.usage import GrantAccount
+from nodeagent.ports.processes import Process, ProcessHandle
+from nodeagent.ports.regions import Region, UsageImage
+from nodeagent.units import GpuUuid, GrantId, SlotIndex
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One registered process."""
+
+    handle: ProcessHandle
+    generation: int
+    image: int
+    """Of the program that registered; see Processes.image_of."""
+
+
+@dataclass(slots=True)
+class Open:
+    """The outside half of a grant: what must be closed when it ends."""
+
+    region: Region
+    account: GrantAccount
+    tenants: dict[SlotIndex, Tenant] = field(default_factory=dict)
+    refused: bool = False
+    """A registration was refused, and logged."""
+    image: UsageImage | None = None
+    """Its last reading, nothing of it believed."""
+    lost: bool = False
+    """Its files are gone while processes have them mapped: nothing is known of its usage."""
+    half_claims: set[SlotIndex] = field(default_factory=set)
+    """Claims seen without a start time: their owner may be between two stores."""
+
+
+class Grants(Protocol):
+    def grant(self, grant: GrantId | None) -> Held | None:
+        """None: there is no such grant (any more)."""
+
+    def live(self) -> Mapping[GrantId, Held]:
+        """All that have not ended, oldest first."""
+
+    def opened(self, grant: GrantId | None) -> Open | None:
+        """None: it has no region, not yet or not any more."""
+
+    def opens(self) -> Mapping[GrantId, Open]:
+        """All with a region."""
+
+    def tenants(self, grant: GrantId) -> Collection[Tenant]:
+        """Its registered processes."""
+
+    def loads(self) -> Mapping[GpuUuid, Load]:
+        """What is given away of each GPU."""
+
+    def waiting(self) -> int:
+        """Requests in line."""
+
+    def grant_of(self, pid: int) -> GrantId | None:
+        """Where a process is registered."""
+
+    def tenant_pids(self) -> set[int]:
+        """Of all grants' registered processes."""
+
+    def processes_of(self, grant: GrantId) -> list[Process]:
+        """Registered ones, and its owner."""
+
+    @property
+    def managed_beyond(self) -> bool:
+        """Managed memory may be larger than the limit."""
+
+    @property
+    def short(self) -> bool:
+        """Processes may be registered that could not be taken in yet."""

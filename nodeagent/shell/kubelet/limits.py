@@ -1,0 +1,139 @@
+"""Who says how much of a GPU a container may have: the queue's decision, the pod's own requests,
+the node's defaults; asked in the configured order, the first that knows decides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodeagent.core.kubelet.pod_limits import (
+    DefaultLimits,
+    ResourceNames,
+    default_limits,
+    limits_from_requests,
+)
+from nodeagent.core.queue import pod_work
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.kubelet import (
+    ContainerLimits,
+    ContainerRequests,
+    Never,
+    NothingToAsk,
+    NotYet,
+    OwnerRef,
+    PodIdentity,
+    PodSource,
+    Unread,
+)
+from nodeagent.ports.queue import Desired, Work, WorkState
+from nodeagent.shell.queue.desk import QueueDesk
+
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+
+
+class QueueLimits:
+    """The decision of the queue controller for the pod.
+
+    Whether a pod is a queue's is a label on it, or on one of the controllers above it. A pod of
+    which that cannot be told does not start: it might be one, and quota would be passed by.
+    """
+
+    def __init__(self, desk: QueueDesk, pods: PodSource) -> None:
+        self._desk = desk
+        self._pods = pods
+
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+    ) -> ContainerLimits | None:
+        if isinstance(requests, Unread):
+            work = self._desk.work_of_pod(pod, ()) if pod.name else None
+            if work is None:
+                raise NotYet(f"whether {pod} is a queue's cannot be told: {requests.why}")
+            return self._of(work, pod, gpus)
+        owners, labels, unknown = await self._whose(pod, requests)
+        work = self._desk.work_of_pod(pod, owners)
+        if work is not None:
+            return self._of(work, pod, gpus)
+        queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
+        made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
+        if queues:
+            raise NotYet(
+                f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
+            )
+        if unknown:
+            raise NotYet(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+        return None
+
+    async def _whose(
+        self, pod: PodIdentity, requests: ContainerRequests
+    ) -> tuple[tuple[OwnerRef, ...], list[dict[str, str]], str]:
+        """Owners from the pod's own upwards, the labels of the pod and theirs, and why there may
+        be more. Raises KubeletAway."""
+        try:
+            found = await self._pods.owners(pod.namespace, requests.owner)
+        except NothingToAsk as error:
+            named = pod_work.owners_by_name(requests.owner, requests.labels)
+            return named, [dict(requests.labels)], str(error)
+        labels = [dict(requests.labels), *(dict(one.labels) for one in found)]
+        return tuple(one.ref for one in found), labels, ""
+
+    def _none_free(self, pod: PodIdentity, owners: tuple[OwnerRef, ...]) -> str:
+        taken = len(self._desk.works_of_owners(pod, owners))
+        if not taken:
+            return "no decision for this node yet"
+        return f"the {taken} decided for it on this node have their pods"
+
+    def _of(self, work: Work, pod: PodIdentity, gpus: int) -> ContainerLimits:
+        decision = work.decision
+        if work.state is not WorkState.OFFERED or decision.desired is not Desired.RUN:
+            if work.state is WorkState.RUNNING:
+                raise Never(
+                    f"{pod} has a container in a grant already; the queue decides for a pod as a"
+                    " whole: let one container of it ask for GPUs"
+                )
+            raise NotYet(f"the queue has {decision.workload} as {work.state.value} here")
+        if not self._desk.may_start():
+            raise NotYet(f"the queue does not answer: {self._desk.trouble or 'lease over'}")
+        if len(decision.gpus) != gpus:
+            raise Never(
+                f"the queue decided {len(decision.gpus)} GPUs for {pod}, the kubelet counts {gpus}"
+            )
+        return ContainerLimits(
+            GrantAsk(
+                gpus=gpus,
+                memory=MemoryAsk(amount_bytes=decision.gpus[0].memory_bytes),
+                share_ppm=decision.gpus[0].share_ppm,
+                policy=decision.policy,
+                gpu_uuids=tuple(one.gpu for one in decision.gpus),
+                priority=decision.priority,
+            ),
+            source="queue",
+            workload=decision.workload,
+            replica=decision.pod,
+        )
+
+
+class PodLimits:
+    """What the pod asks for, where the kubelet tells."""
+
+    def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
+        self._names = names
+        self._defaults = defaults
+
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+    ) -> ContainerLimits | None:
+        if isinstance(requests, Unread):
+            return None
+        return limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
+
+
+class NodeDefaults:
+    """The same for every container."""
+
+    def __init__(self, defaults: DefaultLimits) -> None:
+        self._defaults = defaults
+
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+    ) -> ContainerLimits | None:
+        return default_limits(gpus, self._defaults)

@@ -1,0 +1,97 @@
+"""What on this node would let pods go around their grants, looked at now and then.
+
+Nothing is done about it: a running node is not taken down for a setting of somebody else's. It is
+said once in the log when it changes, in `sluice doctor`, and in the metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.ports.views import Finding, Samples
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyLook:
+    toolkit: Finding
+    toolkit_accepts: bool | None
+    """The container runtime gives GPUs to whoever asks by a variable; None: not known."""
+    plugins: Finding
+    cdi: Finding | None = None
+    """Whether containers could be given GPUs; None: no GPU is known yet."""
+
+    def findings(self) -> list[Finding]:
+        return [self.toolkit, self.plugins, *([self.cdi] if self.cdi is not None else [])]
+
+
+class SafetyWatch:
+    """Implements Endpoint."""
+
+    def __init__(
+        self,
+        look: Callable[[], SafetyLook],
+        fatal: Callable[[BaseException], None],
+        every_s: float = EVERY_S,
+    ) -> None:
+        """`look` may block for a second or so; it is called in a thread."""
+        self._look = look
+        self._fatal = fatal
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+        self._told: dict[str, Finding] = {}
+        self.last: SafetyLook | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._loop())
+        self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def findings(self) -> list[Finding]:
+        """As of the last look, for `sluice doctor`."""
+        return [] if self.last is None else self.last.findings()
+
+    def counters(self) -> Samples:
+        """For the metrics; what is not known is not there."""
+        if self.last is None:
+            return {}
+        found = {m.PLUGIN_CONFLICT: float(self.last.plugins.level != "ok")}
+        if self.last.toolkit_accepts is not None:
+            found[m.TOOLKIT_ACCEPTS] = float(self.last.toolkit_accepts)
+        return found
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    async def _loop(self) -> None:
+        while True:
+            self.last = await asyncio.to_thread(self._look)
+            for finding in self.last.findings():
+                self._tell(finding)
+            await asyncio.sleep(self._every_s)
+
+    def _tell(self, finding: Finding) -> None:
+        before = self._told.get(finding.topic)
+        self._told[finding.topic] = finding
+        if finding == before:
+            return
+        if finding.level == "ok":
+            if before is not None:
+                log.info("%s: %s", finding.topic, finding.what)
+            return
+        level = logging.ERROR if finding.level == "missing" else logging.WARNING
+        log.log(level, "%s: %s; %s", finding.topic, finding.what, finding.remedy)

@@ -1,0 +1,114 @@
+"""What the node reports to the queue: its GPUs, and what of them is in use by what the queue did
+not start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from nodeagent.core.gpus.health import Health
+from nodeagent.core.grants.placement import load_of
+from nodeagent.ports.queue import Capacity, ReportedGpu, Usage, Work
+from nodeagent.settings.daemon import QueueSettings
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.reading import Grants
+from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId
+
+
+def _for_queue(health: Health) -> str:
+    """The queue knows nothing between suspect, which takes work, and unhealthy."""
+    return Health.SUSPECT.value if health is Health.DEGRADED else health.value
+
+
+class CapacityReader:
+    def __init__(
+        self,
+        settings: QueueSettings,
+        node: str,
+        grants: Grants,
+        gpus: Gpus,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
+        self._grants = grants
+        self._gpus = gpus
+        self._monotonic_ns = monotonic_ns
+        self._node = node
+        self.settings = settings
+        """May be replaced while the daemon runs; the next report has it."""
+        self.queue_grants: frozenset[GrantId] = frozenset()
+        """Grants that the queue itself gave."""
+        self._last: dict[GrantId, tuple[int, int]] = {}
+
+    def capacity(self) -> Capacity:
+        records = [
+            held.record
+            for grant, held in self._grants.live().items()
+            if grant not in self.queue_grants
+        ]
+        outside = load_of(records)
+        foreign = self._foreign_bytes()
+        readings = {gpu.uuid: gpu for gpu in self._gpus.units()}
+        reported = []
+        for gpu in self._gpus.capacities():
+            reading, load = readings[gpu.uuid], outside.get(gpu.uuid)
+            reported.append(
+                ReportedGpu(
+                    uuid=gpu.uuid,
+                    index=gpu.index,
+                    type=gpu.name,
+                    memory_bytes=gpu.memory_bytes,
+                    slots=gpu.slots,
+                    health=_for_queue(
+                        Health.RECOVERING
+                        if self._gpus.withheld(gpu.uuid)
+                        else self._gpus.health(gpu.uuid)
+                    ),
+                    numa_node=reading.numa_node,
+                    pci_bus_id=reading.pci_bus_id,
+                    sm_count=reading.sm_count,
+                    outside_memory_bytes=(load.memory_bytes if load else 0)
+                    + foreign.get(gpu.uuid, 0),
+                    outside_share_ppm=min(WHOLE_PPM, load.hard_ppm) if load else 0,
+                    outside_slots=load.grants if load else 0,
+                    used_memory_bytes=reading.memory_used_bytes,
+                    utilization_ratio=reading.utilization_ratio,
+                    mig_profile=gpu.mig_profile,
+                    parent=reading.mig_card,
+                    mig_start=reading.mig_slice_start or 0,
+                    mig_size=reading.mig_slices or 1,
+                )
+            )
+        settings = self.settings
+        labels = {"kubernetes.io/hostname": self._node, **settings.label_map()}
+        return Capacity(tuple(reported), labels, settings.taint_list(), settings.unschedulable)
+
+    def _foreign_bytes(self) -> dict[GpuUuid, int]:
+        """Memory of processes that are in no grant at all, by NVML."""
+        ours = self._grants.tenant_pids()
+        return {
+            gpu.uuid: sum(
+                process.memory_bytes or Bytes(0)
+                for process in gpu.processes
+                if process.pid not in ours
+            )
+            for gpu in self._gpus.units()
+        }
+
+    def usage(self, works: Iterable[Work]) -> list[Usage]:
+        """Measured use of what the queue started."""
+        now_ns = self._monotonic_ns()
+        found, seen = [], {}
+        for work in works:
+            opened = self._grants.opened(work.grant)
+            if opened is None or work.grant is None:
+                continue
+            totals = [opened.account.total(i) for i in range(len(opened.account.physical_bytes))]
+            consumed_ns = sum(one.consumed_ns for one in totals)
+            before = self._last.get(work.grant)
+            ratio = None
+            if before is not None and now_ns - before[0] > NS_PER_S // 10:
+                ratio = max(0, consumed_ns - before[1]) / (now_ns - before[0])
+            seen[work.grant] = (now_ns, consumed_ns)
+            memory = sum(one.charged_bytes for one in totals)
+            found.append(Usage(work.decision.workload, work.decision.attempt, memory, ratio))
+        self._last = seen
+        return found

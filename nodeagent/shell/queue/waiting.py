@@ -1,0 +1,87 @@
+"""Processes that wait for their workload, and what is said for them and to them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, Peer, RefusalKind, Refused, Waiting
+from nodeagent.ports.queue import QueueStatus, Submission, Work
+from nodeagent.units import GrantId
+
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+PART: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
+Step = Waiting | Refused | GrantId
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A process that waits for its workload to start."""
+
+    peer: Peer
+    ask: GrantAsk
+    steps: asyncio.Queue[Step] = field(default_factory=asyncio.Queue)
+    workload: str = ""
+    uid: str = ""
+    granted: bool = False
+    place: Waiting | None = None
+    """What it was told last."""
+
+    def tell(self, step: Step) -> None:
+        if step != self.place:
+            self.place = step if isinstance(step, Waiting) else None
+            self.steps.put_nowait(step)
+
+
+def submission_of(waiter: Waiter, namespace: str, user: str) -> Submission:
+    """`namespace`: of who names none. `user`: the name of the waiter's user."""
+    queue = waiter.ask.queue
+    assert queue is not None
+    token = str(uuid.uuid4())
+    # The name people gave it, made unique, where it can be part of a Kubernetes name.
+    given = waiter.ask.name if PART.fullmatch(waiter.ask.name) else "run"
+    name = f"{given}-{token[:8]}"
+    return Submission(
+        name=name,
+        namespace=queue.namespace or namespace,
+        queue=queue.queue,
+        ask=waiter.ask,
+        user=user,
+        token=token,
+        priority_class=queue.priority_class,
+        preempted=queue.preempted,
+        max_execution_s=queue.max_execution_s,
+    )
+
+
+def ask_for(work: Work, asked: GrantAsk) -> GrantAsk:
+    """The local ask for what was decided: exactly these GPUs, now."""
+    gpus = work.decision.gpus
+    if not gpus:
+        return replace(asked, queue=None, wait_s=0.0)
+    return replace(
+        asked,
+        gpus=len(gpus),
+        gpu_uuids=tuple(one.gpu for one in gpus),
+        memory=MemoryAsk(amount_bytes=gpus[0].memory_bytes),
+        share_ppm=gpus[0].share_ppm,
+        queue=None,
+        wait_s=0.0,
+    )
+
+
+def cut_off(workload: str, why: object) -> Waiting:
+    text = f"the queue does not answer; the place in line is kept ({why})"
+    return Waiting(0, text, workload=workload)
+
+
+def step_of(status: QueueStatus) -> Waiting | Refused:
+    if status.is_over:
+        text = status.message or f"the workload is {status.phase.lower()}"
+        return Refused(RefusalKind.UNAVAILABLE, f"the queue: {status.workload}: {text}")
+    reason = f"{status.phase}: {status.message or status.reason}"
+    return Waiting(status.position, reason, status.estimate_s, status.waiting, status.workload)

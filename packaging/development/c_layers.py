@@ -1,0 +1,240 @@
+"""Checks that no C file of interpose/ reaches upwards, and that no two need each other: what import-linter does for Python.
+
+Two things tie C files together, and both are read: the headers that one includes, and the symbols that its object leaves
+for another's to define (a function may be called through a declaration in a header that lies below). Objects are those
+of build/meson; without a build, only the includes are looked at, and a line says so.
+
+    python packaging/development/c_layers.py            check; exit status 1 and a line for each mistake
+    python packaging/development/c_layers.py --table    the tables of docs/node/interposer.md and simulator.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+REPO: Final = Path(__file__).resolve().parents[2]
+BUILD: Final = REPO / "build" / "meson"
+PAGES: Final = {
+    "interpose": REPO / "docs" / "node" / "interposer.md",
+    "interpose/sim/": REPO / "docs" / "node" / "simulator.md",
+}
+"""Where the table of the folders that begin so is shown; a folder is in the table of the longest one."""
+
+LAYERS: Final[tuple[dict[str, str], ...]] = (
+    {"interpose": "what spans the jobs: cuInit and cuGetProcAddress, contexts, calls that wait"},
+    {"interpose/graph": "executable graphs: their memory, their launches"},
+    {
+        "interpose/memory": "the memory cap: allocations, pools, and what a program is told of them",
+        "interpose/compute": "the compute cap: launches and copies, the gate, work in flight",
+    },
+    {"interpose/compute/rules": "its arithmetic: prices, estimates, fairness between processes"},
+    {
+        "interpose/tenant": "this process in its grant: its slot, its devices, what it has charged",
+        "interpose/nvml": "NVML as a tenant sees it: the other library",
+        "interpose/sim": "the simulated driver and NVML; knows nothing of Sluice but what a driver looks like",
+    },
+    {
+        "interpose/sim/cuda": "libcuda: contexts and devices, and calls that are another's in a newer or older form",
+        "interpose/sim/nvml": "libnvidia-ml",
+    },
+    {
+        "interpose/sim/cuda/work": "what is put on a stream: launches, copies, events, graphs' nodes; and waiting for it"
+    },
+    {"interpose/sim/cuda/modules": "code as a program sees it: modules, functions, variables"},
+    {
+        "interpose/sim/cuda/memory": "the kinds of memory, and what is at an address",
+        "interpose/sim/cuda/images": "what code images say about themselves",
+    },
+    {"interpose/sim/cuda/pools": "memory pools, stream-ordered allocation, memory of graphs"},
+    {
+        "interpose/sim/cuda/ranges": "device addresses, their bytes, and what the device is charged for them",
+        "interpose/sim/cuda/graphs": "graphs as structures, and capture, which makes one of a stream's calls",
+    },
+    {"interpose/sim/cuda/streams": "streams, and what is kept for those that cannot go on"},
+    {
+        "interpose/sim/cuda/base": "this process and its devices, the queue of a context, how every call begins"
+    },
+    {
+        "interpose/sim/node": "the node that all processes share: its cards, their time, faults on demand"
+    },
+    {
+        "interpose/driver": "the driver's types, the list of hooks, the real driver, and trampolines to it"
+    },
+    {
+        "interpose/attach": "joining a grant: the region, registration, settings, the real libraries",
+        "interpose/hook": "a program of the container runtime; stands alone",
+    },
+    {"proto": "what two processes say to each other"},
+)
+"""From the top down. A folder may use those below it, not those beside it; one that is not named belongs to its parent's."""
+
+APART: Final = "interpose/sim"
+"""Used by nobody outside of it: a tenant does not know whether its GPU is simulated."""
+
+ONE: Final = {
+    "interpose/driver/forward": "interpose/driver/driver",
+    "interpose/nvml/forward": "interpose/nvml/nvml",
+}
+"""Trampolines, and the C that finds out where they lead: one thing in two languages."""
+
+INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+Edge = tuple[Path, Path]
+"""A file and one that it needs, both relative to the repository."""
+
+
+def level(folder: str) -> tuple[int, str]:
+    """Which layer, counted from the top, and the folder as the table names it."""
+    while folder:
+        for i, layer in enumerate(LAYERS):
+            if folder in layer:
+                return i, folder
+        folder = folder.rpartition("/")[0]
+    raise LookupError("a folder that is in no layer")
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("interpose", "proto"):
+        for path in sorted((REPO / folder).rglob("*")):
+            if path.suffix in {".c", ".h", ".S", ".def"}:
+                yield path.relative_to(REPO)
+
+
+def includes() -> dict[Edge, str]:
+    """Every include of one of our files by another, and how it is written."""
+    found = {}
+    for path in sources():
+        for name in INCLUDE.findall((REPO / path).read_text()):
+            if (REPO / name).is_file():
+                found[path, Path(name)] = f'#include "{name}"'
+    return found
+
+
+def objects() -> dict[Path, list[tuple[Path, Path]]]:
+    """Per target of the build: the object files that lie there, with their sources."""
+    commands = BUILD / "compile_commands.json"
+    targets: dict[Path, list[tuple[Path, Path]]] = defaultdict(list)
+    for one in json.loads(commands.read_text()) if commands.is_file() else []:
+        source = Path(one["directory"], one["file"]).resolve()
+        made = Path(one["directory"], one["output"])
+        ours = source.is_relative_to(REPO / "interpose") and made.is_file()
+        if ours and (BUILD / "interpose") in made.parents:  # not the variants of the tests
+            targets[made.parent].append((made, source.relative_to(REPO)))
+    return targets
+
+
+def symbols(made: Path) -> tuple[set[str], set[str], set[str]]:
+    """What an object defines for others, what it defines where nobody else does, and what it leaves to others."""
+    done = subprocess.run(
+        ["nm", "--portability", "--extern-only", made], capture_output=True, text=True, check=True
+    )
+    defined: set[str] = set()
+    weak: set[str] = set()
+    undefined: set[str] = set()
+    for line in done.stdout.splitlines():
+        name, kind, *_ = line.split()
+        (undefined if kind in "Uw" else weak if kind in "WV" else defined).add(name)
+    return defined, weak, undefined
+
+
+def calls() -> dict[Edge, str]:
+    """Every symbol that one of our files takes from another, among those linked together."""
+    found = {}
+    for files in objects().values():
+        tables = {source: symbols(made) for made, source in files}
+        home = {name: source for source, (_, weak, _) in tables.items() for name in weak}
+        home |= {name: source for source, (defined, _, _) in tables.items() for name in defined}
+        for source, (_, _, undefined) in tables.items():
+            for name in sorted(undefined & home.keys()):
+                found[source, home[name]] = name
+    return found
+
+
+def upwards(edges: Mapping[Edge, str]) -> Iterator[str]:
+    for (user, used), how in edges.items():
+        (high, above), (low, below) = level(str(user.parent)), level(str(used.parent))
+        if above != below and low <= high:
+            where = "beside" if low == high else "above"
+            yield f"{user}: {how}: {used} lies {where} it ({below}, {above})"
+        if below.startswith(APART) and not above.startswith(APART):
+            yield f"{user}: {how}: nobody outside of {APART} may use {used}"
+
+
+def circles(edges: Mapping[Edge, str]) -> Iterator[list[str]]:
+    """Sets of files that need each other; a source and its header are one. By Tarjan's algorithm."""
+    needs: dict[str, set[str]] = defaultdict(set)
+    for user, used in edges:
+        one, other = (
+            ONE.get(name, name) for name in map(str, (user.with_suffix(""), used.with_suffix("")))
+        )
+        if one != other:
+            needs[one].add(other)
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(node: str) -> Iterator[list[str]]:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in sorted(needs.get(node, ())):
+            if other not in number:
+                yield from visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], number[other])
+        if low[node] == number[node]:
+            together = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(together) > 1:
+                yield sorted(together)
+
+    for node in sorted(needs):
+        if node not in number:
+            yield from visit(node)
+
+
+def page_of(folder: str) -> str:
+    return max((start for start in PAGES if folder.startswith(start)), key=len, default="interpose")
+
+
+def table(page: str) -> str:
+    rows = ["| Folder | What it is |", "|---|---|"]
+    for layer in LAYERS:
+        here = {folder: what for folder, what in layer.items() if page_of(folder) == page}
+        if here:
+            folders = "<br>".join(f"`{folder}/`" for folder in here)
+            rows.append(f"| {folders} | {'<br>'.join(here.values())} |")
+    return "\n".join(rows) + "\n"
+
+
+def mistakes() -> Iterator[str]:
+    called = calls()
+    if not called:
+        yield "no objects in build/meson to read symbols from: make build"
+    yield from upwards(includes())
+    yield from upwards(called)
+    for together in circles({**includes(), **called}):
+        yield "need each other: " + ", ".join(together)
+    for page, path in PAGES.items():
+        if table(page) not in path.read_text():
+            yield f"{path.relative_to(REPO)} has another table than this file: paste what --table prints"
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--table"]:
+        print("\n".join(table(page) for page in PAGES), end="")
+        return 0
+    found = list(mistakes())
+    print("\n".join(found) or "layers of interpose/: kept")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+#!/bin/bash
+# Copies what meson built to the stable places under build/ that tests, the daemon and outside checks look in.
+# `install` makes a new inode each time: a library mapped by a running tenant is never rewritten in place.
+set -euo pipefail
+meson_dir=${1:?usage: stage.sh MESON_DIR DEST}
+dest=${2:?usage: stage.sh MESON_DIR DEST}
+stage() { cmp -s "$meson_dir/$1" "$dest/$2" || install -D -m 0755 "$meson_dir/$1" "$dest/$2"; }
+# As a driver lays them out: the file has the driver's version in its name, and the soname is a link to it.
+for library in libcuda.so libnvidia-ml.so; do
+	versioned=$(basename "$(readlink -f "$meson_dir/interpose/sim/$library.1")")
+	stage "interpose/sim/$versioned" "sim/$versioned"
+	[ "$(readlink "$dest/sim/$library.1")" = "$versioned" ] || ln -sfn "$versioned" "$dest/sim/$library.1"
+done
+stage interpose/shim/libcuda.so.1 shim/libcuda.so.1
+stage interpose/shim/libnvidia-ml.so.1 shim/libnvidia-ml.so.1
+stage interpose/preload/libsluice.so preload/libsluice.so
+stage interpose/libsluice_region.so libsluice_region.so
+if [ -f "$meson_dir/interpose/hook/sluice-container-hook" ]; then
+	stage interpose/hook/sluice-container-hook hook/sluice-container-hook
+fi
+install -D -m 0644 "$(dirname "$0")/../../interpose/preload/ld.so.preload" "$dest/preload/ld.so.preload"
+for object in watch watch.old; do
+	[ -f "$meson_dir/nodeagent/bpf/$object.bpf.o" ] || continue
+	cmp -s "$meson_dir/nodeagent/bpf/$object.bpf.o" "$dest/bpf/$object.bpf.o" ||
+		install -D -m 0644 "$meson_dir/nodeagent/bpf/$object.bpf.o" "$dest/bpf/$object.bpf.o"
+done
+for set in sluice kubelet queue; do
+	cmp -s "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb" ||
+		install -D -m 0644 "$meson_dir/proto/$set.binpb" "$dest/proto/$set.binpb"
+done

@@ -1,0 +1,46 @@
+"""Writes packaging/kubernetes/queue-rights.yaml: what the queue controller may do in a cluster in mode kubernetes, from the table
+that a test runs it under (queuecontroller/cluster/joining/rights.py). A test holds the file to the table.
+
+    packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from queuecontroller.cluster.joining.rights import cluster_rules, documents, lease_rules
+
+HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/joining/rights.py: change it there, then `make docs`.\n"
+
+
+def text(namespace: str = "sluice", account: str = "sluice-queue") -> str:
+    made = documents(namespace, account)
+    return HEAD + yaml.safe_dump_all(made, sort_keys=False, width=120, explicit_start=True)
+
+
+def rules() -> str:
+    """The chart's: it has names of its own for all else."""
+    made = {"cluster": cluster_rules(), "namespace": lease_rules()}
+    return HEAD + yaml.safe_dump(made, sort_keys=False, width=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--namespace", default="sluice", help="of the service account")
+    parser.add_argument("--account", default="sluice-queue", help="the service account")
+    parser.add_argument("--rules", action="store_true", help="the rules alone, for the chart")
+    given = parser.parse_args()
+    if given.rules:
+        sys.stdout.write(rules())
+        return
+    sys.stdout.write(text(given.namespace, given.account))
+
+
+if __name__ == "__main__":
+    main()

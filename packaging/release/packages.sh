@@ -1,0 +1,26 @@
+#!/bin/bash
+# Everything that is released, below DEST, with its checksums. SLUICE_SIGNING_KEY: an SSH key to sign them with.
+# usage: packages.sh DEST
+set -euo pipefail
+dest=${1:?usage: packages.sh DEST}
+cd "$(dirname "$0")/../.."
+# The checksums are over all that is there, so nothing else may be.
+for entry in "$dest"/*; do
+	case ${entry##*/} in
+	deb | rpm | image | image.tar | SHA256SUMS | SHA256SUMS.sig | '*') ;;
+	*) echo "packages: $entry is no part of a release: remove it, or give another directory" >&2; exit 1 ;;
+	esac
+done
+packaging/release/deb.sh "$dest/deb"
+SOURCE_DATE_EPOCH=$(packaging/release/epoch.sh)
+export SOURCE_DATE_EPOCH
+python3 packaging/release/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
+packaging/release/rpm.sh "$dest/rpm"
+python3 packaging/release/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
+if [ "$(id -u)" = 0 ]; then # chroot and the owners of files
+	packaging/release/root.sh image build/debian/image-root.tar
+	python3 packaging/release/image.py build/debian/image-root.tar "$dest/deb" "$dest/image"
+else
+	echo "packages: no container image: that needs root" >&2
+fi
+packaging/release/checksums.sh "$dest" "${SLUICE_SIGNING_KEY:-}"

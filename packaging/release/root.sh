@@ -1,0 +1,34 @@
+#!/bin/bash
+# A Debian 12 with systemd and what our packages depend on, as a tar archive that is made once: an operator's fresh
+# machine, and the base of the container image. usage: root.sh machine|image ARCHIVE
+set -euo pipefail
+kind=${1:?usage: root.sh machine|image ARCHIVE}
+archive=$(realpath -m "${2:?usage: root.sh machine|image ARCHIVE}")
+cd "$(dirname "$0")/../.."
+mkdir -p "$(dirname "$archive")"
+exec 9>"$archive.lock"
+flock 9
+# Made by this very script? Then it is what is wanted.
+made_by=$(sha256sum packaging/release/root.sh | cut -d' ' -f1)
+[ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
+packaging/fetch/tools.sh mmdebstrap=mmdebstrap
+mirror=$(packaging/fetch/debian-mirror.sh bookworm)
+security=$(DEBIAN_MIRROR=${DEBIAN_SECURITY_MIRROR:-} packaging/fetch/debian-mirror.sh bookworm-security)
+needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
+case $kind in
+machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
+image) needs+=,systemd-standalone-sysusers ;;
+*) echo "root.sh: $kind is neither machine nor image" >&2; exit 2 ;;
+esac
+SOURCE_DATE_EPOCH=$(packaging/release/epoch.sh)
+export SOURCE_DATE_EPOCH
+# Documentation is left out of the image as Debian's own slim images do, but for the licences.
+slim=(--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright'
+	--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*')
+[ "$kind" = image ] || slim=()
+mmdebstrap --quiet --variant=minbase --mode=root --include="$needs" --skip=cleanup/apt/lists "${slim[@]}" \
+	bookworm "$archive.new.tar" "deb $mirror bookworm main" \
+	"deb $mirror bookworm-updates main" "deb $security bookworm-security main" \
+	>"$archive.log" 2>&1 || { tail -20 "$archive.log" >&2; exit 1; }
+mv "$archive.new.tar" "$archive"
+echo "$made_by" >"$archive.made-by"

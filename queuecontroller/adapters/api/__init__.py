@@ -1,0 +1,1 @@
+"""The gRPC services for nodes and users, and their client."""

@@ -1,0 +1,1 @@
+"""Who calls: connections, identities, and whose turn it is."""

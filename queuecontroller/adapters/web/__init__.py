@@ -1,0 +1,1 @@
+"""HTTP: metrics, probes, and the webhooks the API server calls."""

@@ -1,0 +1,102 @@
+"""Tells the API server whom to ask: the address and the authority in the definitions of Kueue's
+kinds, and the configurations of the webhooks. Written where it differs, looked at once a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.joining.asking import mutating
+from queuecontroller.cluster.known.kinds import CRDS
+from queuecontroller.kueue_api.crds import CONVERT_PATH, Webhook, validation
+from queuecontroller.kueue_api.table import GROUP, KINDS
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import Resource
+
+AGAIN_S: Final = 60.0
+SOON_S: Final = 2.0
+_GROUP: Final = "admissionregistration.k8s.io"
+VALIDATING: Final = Resource(
+    _GROUP,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+MUTATING: Final = Resource(
+    _GROUP,
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+log = logging.getLogger(__name__)
+
+
+async def keep_registered(
+    client: ApiClient, webhook: Callable[[], Webhook], namespace: str
+) -> None:
+    """Until cancelled. `webhook` is asked each time: a renewed authority counts."""
+    while True:
+        try:
+            await register(client, webhook(), namespace)
+            rest_s = AGAIN_S
+        except (ApiAway, ApiRefused, OSError) as error:
+            log.warning("webhooks are not registered: %s", error)
+            rest_s = SOON_S
+        await asyncio.sleep(rest_s)
+
+
+async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
+    """Raises ApiAway, ApiRefused."""
+    wanted: dict[str, Any] = {
+        "strategy": "Webhook",
+        "webhook": {
+            "clientConfig": webhook.client(CONVERT_PATH),
+            "conversionReviewVersions": ["v1"],
+        },
+    }
+    # The other way to ask is taken out: a merge would leave a Service beside the URL.
+    other = "service" if webhook.url else "url"
+    to_merge = {**webhook.client(CONVERT_PATH), other: None}
+    patch = {**wanted, "webhook": {**wanted["webhook"], "clientConfig": to_merge}}
+    for kind in KINDS.values():
+        name = f"{kind.plural}.{GROUP}"
+        found = await client.get(CRDS, name)
+        if found["spec"].get("conversion") != wanted:
+            await client.merge_patch(CRDS, name, {"spec": {"conversion": patch}})
+            log.info("%s: conversions are asked here", name)
+    await _put(client, VALIDATING, validation(webhook))
+    await _put(client, MUTATING, mutating(webhook.client, namespace))
+
+
+async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -> None:
+    name = document["metadata"]["name"]
+    try:
+        found = await client.get(kind, name)
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+        await client.create(kind, document)
+        log.info("%s %s is made", kind.kind, name)
+        return
+    mine, there = document["webhooks"], found.get("webhooks") or []
+    if len(mine) != len(there) or not all(map(_covers, there, mine)):
+        await client.merge_patch(kind, name, {"webhooks": mine})
+        log.info("%s %s is renewed", kind.kind, name)
+
+
+def _covers(there: Any, mine: Any) -> bool:
+    """Whether all of ours is there; the API server fills in more."""
+    if isinstance(mine, Mapping):
+        return isinstance(there, Mapping) and all(
+            name in there and _covers(there[name], value) for name, value in mine.items()
+        )
+    if isinstance(mine, list):
+        return (
+            isinstance(there, list) and len(there) == len(mine) and all(map(_covers, there, mine))
+        )
+    return bool(there == mine)

@@ -1,0 +1,120 @@
+"""What the queue controller may do in a cluster, kind by kind and verb by verb: rules of RBAC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.joining.asking import CONFIGURATION
+from queuecontroller.cluster.known.around import KINDS as JOBS
+from queuecontroller.cluster.known.around import SETS
+from queuecontroller.cluster.known.kinds import (
+    CHECKS,
+    CLUSTER_QUEUES,
+    COHORTS,
+    FLAVORS,
+    LOCAL_QUEUES,
+    OBJECTS,
+    RUNTIMES,
+    TOPOLOGIES,
+)
+from queuecontroller.kueue_api.crds import Webhook, validation
+from queuecontroller.kueue_api.table import GROUP, KINDS
+from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
+
+NAME: Final = "sluice-queue-kubernetes"
+_HOOKS: Final = "admissionregistration.k8s.io"
+_CONFIGURATIONS: Final = {
+    "mutatingwebhookconfigurations": CONFIGURATION,
+    "validatingwebhookconfigurations": validation(Webhook())["metadata"]["name"],
+}
+Rule = Mapping[str, Any]
+
+
+def cluster_rules() -> list[Rule]:
+    watched: dict[str, list[str]] = {}
+    for kind in OBJECTS:
+        watched.setdefault(kind.group, []).append(kind.plural)
+    rules = [_rule(group, plurals, "list", "watch") for group, plurals in watched.items()]
+    told = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)
+    kept = (CLUSTER_QUEUES, FLAVORS, CHECKS, TOPOLOGIES)
+    rules += [
+        _rule(GROUP, [f"{one.plural}/status" for one in told], "patch"),
+        _rule(GROUP, [one.plural for one in kept], "patch"),
+        _rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete"),
+        _rule(GROUP, ["workloads/status"], "patch"),
+        # An owner reference that holds up the job's deletion takes the right to its finalizers.
+        *(
+            rule
+            for group in sorted({one.group for one in JOBS})
+            for rule in _of_jobs(group, sorted(k.plural for k in JOBS if k.group == group))
+        ),
+        _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
+        _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
+        _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
+        _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
+        _rule("", [f"{PODS.plural}/finalizers"], "update"),
+        _rule("", ["events"], "create"),
+        # Whether Kueue runs.
+        _rule("coordination.k8s.io", ["leases"], "list"),
+        # Whom the API server asks.
+        _rule(
+            "apiextensions.k8s.io",
+            ["customresourcedefinitions"],
+            "get",
+            "patch",
+            names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
+        ),
+        *(
+            _rule(_HOOKS, [plural], "get", "patch", names=[name])
+            for plural, name in _CONFIGURATIONS.items()
+        ),
+        _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
+    ]
+    return rules
+
+
+def lease_rules() -> list[Rule]:
+    """In its own namespace."""
+    group = "coordination.k8s.io"
+    return [
+        _rule(group, ["leases"], "create"),
+        _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
+    ]
+
+
+def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
+    return [
+        _rule(group, plurals, "get", "list", "watch", "patch"),
+        _rule(group, [f"{one}/status" for one in plurals], "patch"),
+        _rule(group, [f"{one}/finalizers" for one in plurals], "update"),
+    ]
+
+
+def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None = None) -> Rule:
+    made: dict[str, Any] = {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+    return {**made, "resourceNames": names} if names else made
+
+
+def documents(namespace: str, account: str) -> list[dict[str, Any]]:
+    """Roles and bindings for a service account of that namespace."""
+    api = "rbac.authorization.k8s.io/v1"
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    made: list[dict[str, Any]] = []
+    for kind, rules, place in (
+        ("ClusterRole", cluster_rules(), {}),
+        ("Role", lease_rules(), {"namespace": namespace}),
+    ):
+        head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}
+        made.append({"apiVersion": api, "kind": kind, "metadata": head, "rules": rules})
+        made.append(
+            {
+                "apiVersion": api,
+                "kind": f"{kind}Binding",
+                "metadata": head,
+                "roleRef": ref,
+                "subjects": [subject],
+            }
+        )
+    return made

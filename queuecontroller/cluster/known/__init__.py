@@ -1,0 +1,1 @@
+"""What the API server has, and what it means for the queue: no I/O."""

@@ -1,0 +1,239 @@
+"""Kueue's objects, as the API server has them, put into the book.
+
+An object that cannot be read stops nothing: it is refused with the reader's words, which its status
+then says, and what was known of it before stays in force. What a Workload's status says of its
+quota is believed when the Workload is first seen, and when it was changed by a hand that is not
+ours; otherwise the book knows better, since what it decided may not be written yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
+from queuecontroller.cluster.known.world import (
+    Document,
+    World,
+    annotations_of,
+    is_leaving,
+    key_of,
+    split_key,
+)
+from queuecontroller.engine.model.objects import (
+    Admission,
+    PodSet,
+    PodSetAssignment,
+    RequeueState,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.names import wrong_names
+from queuecontroller.reader import ManifestError, Problem
+from queuecontroller.records import ObjectId, WorkloadRecord
+from queuecontroller.service.book import Book
+from sluicecommon.kubernetes.resources import Resource
+
+_TOLD: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
+"""Conditions that say who holds quota."""
+_KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
+_OTHERS: Final = ("pod_sets", "queue_name", "priority", "priority_class", "active")
+_OTHERS_TOO: Final = ("max_execution_s", "admission_checks", "reclaimable_pods", "replaces")
+"""Fields of a Workload that others may change while it waits or runs."""
+
+
+def wishes(document: Document) -> dict[str, Any]:
+    """An object without what is no wish of a user's: its status, and what the API server adds."""
+    found = {name: document[name] for name in _KEPT if name in document}
+    head: dict[str, Any] = {"name": document["metadata"]["name"]}
+    for name in ("namespace", "labels"):
+        if value := document["metadata"].get(name):
+            head[name] = value
+    given = annotations_of(document)
+    if ours := {name: text for name, text in given.items() if name.startswith("sluice.dev/")}:
+        head["annotations"] = ours
+    if document.get("kind") == "ClusterQueue" and is_leaving(document):
+        spec = found.get("spec") or {}
+        if spec.get("stopPolicy", "None") == "None":  # nobody new comes in, nobody is thrown out
+            found["spec"] = {**spec, "stopPolicy": "Hold"}
+    return {**found, "metadata": head}
+
+
+class Mirror:
+    def __init__(self, book: Book, world: World) -> None:
+        self.book = book
+        self.world = world
+        self.refused: dict[ObjectId, str] = {}
+        """What the reader said of objects that it could not take."""
+        self.misread: dict[WorkloadKey, str] = {}
+        """The same of Workloads."""
+        self._seen: dict[WorkloadKey, Workload] = {}
+        """As last read from the API."""
+        self.expected: dict[WorkloadKey, Workload] = {}
+        """As our write that is under way will make it."""
+
+    # -- objects ----------------------------------------------------------------------------------
+
+    def begin(self, now_ns: int) -> None:
+        """Takes over all that is there."""
+        read = []
+        for kind in OBJECTS:
+            for document in self.world.all_of(kind):
+                if (wanted := self._readable(kind, document)) is not None:
+                    read.append(wanted)
+        self.book.apply(read, False, now_ns)
+        for document in self.world.all_of(WORKLOADS):
+            self.workload(key_of(document), document, now_ns)
+        self.book.workloads.resume(now_ns)
+
+    def object(self, kind: Resource, key: str, document: Document | None, now_ns: int) -> None:
+        namespace, name = split_key(key)
+        identity = (kind.kind, namespace, name)
+        if document is None:
+            self.refused.pop(identity, None)
+            if identity in self.book.catalogue.records:
+                self.book.forget_object(identity, now_ns)
+            return
+        wanted = self._readable(kind, document)
+        if wanted is not None:
+            self.book.apply([wanted], False, now_ns)
+
+    def _readable(self, kind: Resource, document: Document) -> dict[str, Any] | None:
+        namespace, name = split_key(key_of(document))
+        identity = (kind.kind, namespace, name)
+        wanted = wishes(document)
+        wanted.setdefault("apiVersion", kind.api_version)
+        wanted.setdefault("kind", kind.kind)
+        try:
+            if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:
+                raise ManifestError(wrong)
+            self.book.catalogue.read(wanted)
+        except ManifestError as error:
+            self.refused[identity] = str(error)
+            return None
+        self.refused.pop(identity, None)
+        return wanted
+
+    # -- workloads --------------------------------------------------------------------------------
+
+    def workload(self, key: str, document: Document | None, now_ns: int) -> None:
+        mine = WorkloadKey(key)
+        every = self.book.workloads.records
+        if document is None:
+            self._seen.pop(mine, None)
+            self.misread.pop(mine, None)
+            if mine in every:
+                self.book.workloads.remove(mine, "deleted", now_ns)
+            return
+        try:
+            read = self.read(document)
+        except ManifestError as error:
+            self.misread[mine] = str(error)
+            self.book.journal.touch_workload(mine)
+            return
+        self.misread.pop(mine, None)
+        before = self._seen.get(mine)
+        self._seen[mine] = read
+        record = every.get(mine)
+        if record is not None and before is not None and before.uid == read.uid:
+            if not self._by_another_hand(mine, before, read, record):
+                self._revise(record, before, read, now_ns)
+            elif read.admission in (None, record.workload.admission):
+                self._take_over(mine, read, now_ns)
+            else:  # quota is given here alone: it is taken back
+                self.book.journal.touch_workload(mine)
+        else:
+            self._take_over(mine, read, now_ns)
+
+    def read(self, document: Document) -> Workload:
+        """Raises ManifestError."""
+        catalogue = self.book.catalogue
+        path = f"Workload/{key_of(document)}"
+        workload = read_workload(document, path, catalogue.transformations)
+        name = workload.priority_class
+        if name is not None and "priority" not in (document.get("spec") or {}):
+            workload = replace(workload, priority=catalogue.priorities().of(name, name))
+        return workload
+
+    def _by_another_hand(
+        self, key: WorkloadKey, before: Workload, read: Workload, record: WorkloadRecord
+    ) -> bool:
+        """Whether somebody else has said who holds quota."""
+        said = _says(read)
+        if said == _says(before):
+            return False
+        expected = self.expected.get(key)
+        return said != _says(record.workload) and (expected is None or said != _says(expected))
+
+    def _take_over(self, key: WorkloadKey, read: Workload, now_ns: int) -> None:
+        record = WorkloadRecord(workload=read)
+        if (known := self.book.workloads.records.get(key)) is not None:
+            record = replace(record, attempt=known.attempt)
+            self.book.workloads.forget(key, now_ns)
+        self.book.workloads.restore(record, now_ns)
+        self.book.journal.touch_workload(key)
+
+    def take_over_again(self, key: WorkloadKey, now_ns: int, not_before_ns: int = 0) -> None:
+        """What was decided about it could not be written: as the API server has it, and in line
+        again, but not before that time."""
+        document = self.world.get(WORKLOADS, key)
+        if document is None:
+            self.workload(key, None, now_ns)
+            return
+        try:
+            read = self.read(document)
+        except ManifestError:
+            return
+        if not_before_ns and read.admission is None:
+            back = replace(read.requeue_state, requeue_at_ns=not_before_ns)
+            read = replace(read, requeue_state=back)
+        self._take_over(key, read, now_ns)
+
+    def _revise(
+        self, record: WorkloadRecord, before: Workload, read: Workload, now_ns: int
+    ) -> None:
+        """What others have changed since, and no more: the rest is the book's to say."""
+        changed: dict[str, Any] = {
+            name: getattr(read, name)
+            for name in (*_OTHERS, *_OTHERS_TOO)
+            if getattr(read, name) != getattr(before, name)
+            and getattr(read, name) != getattr(record.workload, name)
+        }
+        if not changed:
+            return
+        if "pod_sets" in changed and record.workload.admission is not None:
+            changed["admission"] = _shrunk(record.workload.admission, changed["pod_sets"])
+        if changed.get("active"):  # it is to try again, with a clean record
+            changed["requeue_state"] = RequeueState()
+            changed["past_execution_s"] = 0
+        workload = replace(record.workload, **changed)
+        self.book.workloads.change(record.key, workload, now_ns)
+
+    def queue_of(self, document: Document) -> Mapping[str, Any]:
+        """The ClusterQueue's document that stands behind a Workload; empty where none does."""
+        name = (document.get("spec") or {}).get("queueName") or ""
+        local = self.book.catalogue.local_queue(document["metadata"].get("namespace") or "", name)
+        found = self.world.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
+        return found if found is not None else {}
+
+
+def _shrunk(admission: Admission, pod_sets: Iterable[PodSet]) -> Admission:
+    """What is left of it when an elastic job has let pods go; growing takes a Workload anew."""
+    wanted = {one.name: one.count for one in pod_sets}
+    return replace(
+        admission, pod_sets=tuple(_fewer(one, wanted.get(one.name)) for one in admission.pod_sets)
+    )
+
+
+def _fewer(given: PodSetAssignment, count: int | None) -> PodSetAssignment:
+    if count is None or count >= given.count:
+        return given
+    usage = {name: amount * count // given.count for name, amount in given.usage.items()}
+    return replace(given, count=count, usage=usage)
+
+
+def _says(workload: Workload) -> tuple[object, ...]:
+    return (workload.admission, *(workload.is_true(kind) for kind in _TOLD))

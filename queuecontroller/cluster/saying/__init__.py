@@ -1,0 +1,1 @@
+"""What the objects' status and events say: no I/O."""

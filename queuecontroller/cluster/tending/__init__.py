@@ -1,0 +1,1 @@
+"""Holds, starts, stops and forgets what users submit, as their Workloads say."""

@@ -1,0 +1,301 @@
+"""What tending does alike for jobs and pods: makes, changes and deletes Workloads, and tells the
+book what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from queuecontroller.cluster.known.around import setting
+from queuecontroller.cluster.known.kinds import FLAVORS, IN_USE, WORKLOADS
+from queuecontroller.cluster.known.mirror import Mirror
+from queuecontroller.cluster.known.world import (
+    Document,
+    is_leaving,
+    key_of,
+    pruned,
+    split_key,
+    version_of,
+)
+from queuecontroller.cluster.saying.telling import Told
+from queuecontroller.cluster.saying.workload_status import WAITING_FOR_PODS, holds
+from queuecontroller.cluster.writing.teller import Teller
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.workload_info import EVICTED, PODS_READY
+from queuecontroller.jobs import (
+    CreateWorkload,
+    DeleteWorkload,
+    FinishWorkload,
+    PodSetInfo,
+    PriorityClass,
+    ReleaseQuota,
+    SetPodsReady,
+    Setting,
+    UpdateReclaimable,
+    UpdateWorkload,
+    WaitForReplacements,
+    pod_set_infos,
+)
+from queuecontroller.service.book import Book
+from queuecontroller.service.shell import Shell
+from queuecontroller.service.workloads.conditions import with_condition
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import Resource
+
+T = TypeVar("T")
+INVALID: Final = 422
+FAILED_TO_START: Final = "FailedToStart"
+REFUSED: Final = "ErrWorkloadCompose"
+
+WorkloadAction = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | FinishWorkload
+    | ReleaseQuota
+    | UpdateReclaimable
+    | SetPodsReady
+    | WaitForReplacements
+)
+
+
+class Hands:
+    def __init__(
+        self,
+        shell: Shell,
+        mirror: Mirror,
+        client: ApiClient,
+        teller: Teller,
+        taken: Callable[[str, Document], None],
+    ) -> None:
+        """`taken` hears of each Workload that came with an answer: its key, and as it is now."""
+        self._shell = shell
+        self._mirror = mirror
+        self._client = client
+        self._taken = taken
+        self.world = mirror.world
+        self.teller = teller
+        self.starting: set[str] = set()
+        """Workloads of which something is being let run."""
+        self._refused: dict[tuple[Resource, str], str] = {}
+        """Versions of jobs of which no Workload can be made: told once."""
+        self.writes_total = 0
+
+    async def do(self, action: WorkloadAction, workload: Document | None) -> None:
+        """What is about the Workload alone. Raises ApiAway, ApiRefused."""
+        if isinstance(action, CreateWorkload):
+            await self._create(action.document)
+            return
+        assert workload is not None
+        key = key_of(workload)
+        match action:
+            case UpdateWorkload(patch):
+                await self._patch(workload, patch)
+            case DeleteWorkload():
+                await self.delete(workload)
+            case FinishWorkload(done):
+                self.finish(key, done.reason, done.message)
+            case ReleaseQuota():
+                mine = WorkloadKey(key)
+                self.step(
+                    "stopped", lambda book, now_ns: book.workloads.complete_eviction(mine, now_ns)
+                )
+            case UpdateReclaimable(pods):
+                self._set_reclaimable(key, pods)
+            case SetPodsReady(ready):
+                self._set_ready(key, ready)
+            case WaitForReplacements(waiting):
+                self._set_waiting(key, waiting)
+
+    # -- Workloads in the API ---------------------------------------------------------------------
+
+    async def _create(self, made: Mapping[str, Any]) -> None:
+        namespace = made["metadata"]["namespace"]
+        self.writes_total += 1
+        try:
+            found = await self._client.create(WORKLOADS, made, namespace)
+        except ApiRefused as refused:
+            if refused.status != 409:
+                raise
+            found = await self._client.get(WORKLOADS, made["metadata"]["name"], namespace)
+        self.take(pruned(found))
+
+    async def _patch(self, workload: Document, patch: Mapping[str, Any]) -> None:
+        head = workload["metadata"]
+        self.writes_total += 1
+        found = await self._client.merge_patch(
+            WORKLOADS,
+            head["name"],
+            patch,
+            head["namespace"],
+            resource_version=str(head["resourceVersion"]),
+        )
+        self.take(pruned(found))
+
+    def take(self, found: Document) -> None:
+        key = key_of(found)
+        if is_leaving(found) and not found["metadata"].get("finalizers"):
+            return  # gone with that: the watch will say so
+        if self.world.take(WORKLOADS, found):
+            self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
+        self._taken(key, found)
+
+    async def delete(self, workload: Document) -> None:
+        head = workload["metadata"]
+        if IN_USE in (head.get("finalizers") or ()):
+            left = [one for one in head["finalizers"] if one != IN_USE]
+            await self._patch(workload, {"metadata": {"finalizers": left}})
+        if not is_leaving(workload):
+            self.writes_total += 1
+            await self._client.delete(WORKLOADS, head["name"], head["namespace"], head["uid"])
+
+    async def find(self, namespace: str, name: str) -> Document | None:
+        """Asked of the API server: the watch of Workloads may be behind that of their jobs."""
+        found = await self.look(WORKLOADS, f"{namespace}/{name}")
+        if found is not None:
+            self.take(found)
+        return found
+
+    async def look(self, kind: Resource, key: str) -> Document | None:
+        """As the API server has it now; None: it is not there."""
+        namespace, name = split_key(key)
+        try:
+            return pruned(await self._client.get(kind, name, namespace))
+        except ApiRefused as refused:
+            if refused.not_found:
+                return None
+            raise
+
+    async def is_any(self, kind: Resource, namespace: str, selector: str) -> bool:
+        """Whether the API server has one with such labels now."""
+        parameters = (("labelSelector", selector), ("limit", "1"))
+        page = await self._client.list_page(kind, parameters, namespace)
+        return b'"items":[]' not in page.replace(b" ", b"")
+
+    # -- jobs and pods in the API -----------------------------------------------------------------
+
+    async def patch(
+        self, kind: Resource, document: Document, patch: Mapping[str, Any], part: str = ""
+    ) -> Document:
+        """What the API server made of it."""
+        head = document["metadata"]
+        self.writes_total += 1
+        found = pruned(
+            await self._client.merge_patch(
+                kind,
+                head["name"],
+                patch,
+                head["namespace"],
+                part,
+                resource_version=str(head["resourceVersion"]),
+            )
+        )
+        self.world.take(kind, found)
+        return found
+
+    async def remove(self, kind: Resource, document: Document) -> None:
+        head = document["metadata"]
+        self.writes_total += 1
+        try:
+            await self._client.delete(kind, head["name"], head["namespace"], head["uid"])
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:  # another by the same name
+                raise
+
+    async def look_again(self, kind: Resource, key: str) -> bool:
+        """Somebody changed it meanwhile: as it is now. False: it is as it was known."""
+        known = self.world.get(kind, key)
+        found = await self.look(kind, key) if known is not None else None
+        if found is None or known is None or version_of(found) <= version_of(known):
+            return False  # where it is gone, the watch will say so
+        if kind == WORKLOADS:
+            self.take(found)
+        else:
+            self.world.take(kind, found)
+        return True
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def tell(self, document: Document, kind: Resource, told: Told) -> None:
+        self.teller.tell(document, kind, told)
+
+    def refuse(self, kind: Resource, document: Document, why: str) -> None:
+        key = kind, key_of(document)
+        told = f"{document['metadata'].get('generation')} {why}"
+        if self._refused.get(key) != told:
+            self._refused[key] = told
+            self.tell(document, kind, Told(REFUSED, why, warning=True))
+
+    def forget(self, kind: Resource, key: str) -> None:
+        self._refused.pop((kind, key), None)
+
+    # -- the book ---------------------------------------------------------------------------------
+
+    def step(self, label: str, call: Callable[[Book, int], T]) -> T:
+        return self._shell.step(label, call)
+
+    def may_run(self, workload: Document) -> bool:
+        """Whether the book has not changed its mind about what the API says is admitted."""
+        record = self._shell.book.workloads.records.get(WorkloadKey(key_of(workload)))
+        return (
+            record is not None and holds(record.workload) and not record.workload.is_true(EVICTED)
+        )
+
+    def infos(self, workload: Document, gates: tuple[str, ...] = ()) -> list[PodSetInfo]:
+        """What its admission gives each pod set. Raises ManifestError."""
+        flavors = {one["metadata"]["name"]: one for one in self.world.all_of(FLAVORS)}
+        return pod_set_infos(workload, flavors, gates=gates)
+
+    def finish(self, key: str, reason: str, message: str) -> None:
+        mine = WorkloadKey(key)
+        if mine in self._shell.book.workloads.records:
+            self.step(
+                "finished",
+                lambda book, now_ns: book.workloads.finish(mine, reason, message, now_ns),
+            )
+
+    def _set_reclaimable(self, key: str, pods: Mapping[str, int]) -> None:
+        mine = WorkloadKey(key)
+        record = self._shell.book.workloads.records.get(mine)
+        if record is None or dict(record.workload.reclaimable_pods) == dict(pods):
+            return
+        workload = replace(record.workload, reclaimable_pods=dict(pods))
+        self.step("reclaimable", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
+
+    def _set_ready(self, key: str, ready: bool) -> None:
+        if self._shell.book.settings.pods_ready.timeout_s is None:
+            return
+        text = "All pods are ready or succeeded" if ready else "Not all pods are ready or succeeded"
+        self._set(key, PODS_READY, ready, "Started" if ready else "WaitForStart", text)
+
+    def _set_waiting(self, key: str, waiting: bool) -> None:
+        text = "pods are gone before they were done" if waiting else "the group has its pods"
+        reason = "PodsFailed" if waiting else "PodsReplaced"
+        self._set(key, WAITING_FOR_PODS, waiting, reason, text)
+
+    def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:
+        mine = WorkloadKey(key)
+        record = self._shell.book.workloads.records.get(mine)
+        if record is None or record.workload.is_true(kind) == status:
+            return
+        workload = with_condition(record.workload, kind, status, reason, text, self._shell.now_ns())
+        self.step("condition", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
+
+    # -- what is around a job ---------------------------------------------------------------------
+
+    def around(self, document: Document) -> Setting:
+        namespace = document["metadata"].get("namespace") or ""
+        return setting(self.world, document, namespace, self._priority_of)
+
+    def _priority_of(self, named: PriorityClass | None) -> int | None:
+        priorities = self._shell.book.catalogue.priorities()
+        if named is None:
+            return priorities.default or None
+        classes = (
+            priorities.workload_classes
+            if named.kind == "WorkloadPriorityClass"
+            else priorities.pod_classes
+        )
+        return classes.get(named.name)

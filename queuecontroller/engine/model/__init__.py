@@ -1,0 +1,1 @@
+"""What the engine is told and what it says: objects, amounts, matching rules, decisions."""

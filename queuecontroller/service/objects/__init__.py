@@ -1,0 +1,1 @@
+"""What users apply and submit: read, checked, kept as given."""

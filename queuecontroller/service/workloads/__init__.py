@@ -1,0 +1,1 @@
+"""Workloads on their way from submission to their end."""

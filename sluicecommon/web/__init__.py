@@ -1,0 +1,1 @@
+"""HTTP as far as metrics and probes need it, in the event loop of the service."""

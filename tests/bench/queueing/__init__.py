@@ -1,0 +1,1 @@
+"""What the queue costs: its engine, its placement and its service."""

@@ -1,0 +1,66 @@
+"""A database of the queue controller with many workloads in it, made without a server."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+from queuecontroller import serving
+from queuecontroller.adapters.store.sqlite import SqliteStore
+from queuecontroller.config import Settings
+from queuecontroller.records import GpuAsk
+from queuecontroller.service.objects.submission import Submission
+from sluicecommon.sd_notify import SdNotify
+from tests.queue.service.world import TEAMS, documents
+
+GIB = 1 << 30
+TOGETHER = 1000
+
+QUEUES = (
+    TEAMS.replace("nominalQuota: 2", "nominalQuota: 100000")
+    + """---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: waits}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors:
+    - name: gpus
+      resources: [{name: nvidia.com/gpu, nominalQuota: 0}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: LocalQueue
+metadata: {name: waits, namespace: team-a}
+spec: {clusterQueue: waits}
+"""
+)
+"""Room for all who start, and a line in which everybody waits."""
+
+
+def store(path: Path, pending: int, finished: int) -> None:
+    """`pending` that wait for ever, and `finished` that are kept to be looked at."""
+    database = SqliteStore(path)
+    database._db.execute("PRAGMA synchronous = OFF")  # made once, for a benchmark
+    shell = serving.take_over(Settings(), database, SdNotify(None))
+    book, now_ns = shell.book, time.time_ns()
+    shell.step("apply", lambda book, now: book.apply(documents(QUEUES), False, now))
+    numbers = itertools.count()
+    ask = GpuAsk(1, memory_bytes=GIB, share_ppm=10_000)
+    for _ in range(pending + finished):
+        number = next(numbers)
+        asked = Submission(
+            "team-a", "waits", ask, user=f"user-{number % 50}", command="python train.py"
+        )
+        record = book.submit(asked, now_ns + number)
+        if number < finished:
+            book.workloads.finish(record.key, "JobFinished", "done", now_ns + number)
+        if number % TOGETHER == 0:
+            shell.writer.note("submit")
+            shell.writer.flush()
+    shell.writer.note("submit")
+    shell.writer.flush()
+    database._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()

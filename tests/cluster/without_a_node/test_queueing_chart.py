@@ -1,0 +1,231 @@
+"""The chart in mode kubernetes against a real API server: installed, a Job held and admitted, upgraded, uninstalled, installed
+again, and all of it removed. What the Deployment would run is run here, with the chart's own account, certificate and
+configuration."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuecontroller.kueue_api import GROUP, KINDS
+from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.programs import product
+from tests.cluster.queueing import (
+    JOBS,
+    KUEUE,
+    apply,
+    door,
+    finish,
+    is_asked,
+    is_served,
+    job,
+    of_kueue,
+    quota,
+    suspended,
+    workload_of,
+)
+from tests.kit.node import until
+from tests.kit.places import REPO
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+CHART = REPO / "packaging" / "helm" / "sluice"
+NAMESPACE = "gpu"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+OURS = (
+    f"{HOOKS}/mutatingwebhookconfigurations/sluice-jobs",
+    f"{HOOKS}/validatingwebhookconfigurations/sluice-kueue-api",
+)
+VALUES = ("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false")
+
+
+class Release:
+    def __init__(self, plane: ControlPlane, place: Path) -> None:
+        self.plane, self.place = plane, place
+        self._helm = product.helm()
+
+    def helm(self, *words: str) -> None:
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.plane.kubeconfig),
+            "HOME": str(self.place),
+        }
+        done = subprocess.run(
+            [self._helm, *words, "--namespace", NAMESPACE],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def install(self, *values: str) -> None:
+        words = [word for one in (*VALUES, *values) for word in ("--set", one)]
+        self.helm("upgrade", "--install", "s", str(CHART), "--create-namespace", *words)
+
+    def kubeconfig(self) -> Path:
+        cluster = {
+            "server": self.plane.url,
+            "certificate-authority": str(self.plane.pki / "ca.crt"),
+        }
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "q", "user": {"token": self.plane.token(NAMESPACE, "s-queue")}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "q"}}],
+            "current-context": "test",
+        }
+        found = self.place / "queue.kubeconfig"
+        found.write_text(json.dumps(document))
+        return found
+
+    def configuration(self) -> Path:
+        """As the pod has it, with its certificate elsewhere."""
+        at = f"/api/v1/namespaces/{NAMESPACE}"
+        text = self.plane.api.get(f"{at}/configmaps/s-queue")["data"]["queue.toml"]
+        secret = self.plane.api.get(f"{at}/secrets/s-queue-tls")["data"]
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            (self.place / name).write_bytes(base64.b64decode(secret[name]))
+        found = self.place / "queue.toml"
+        found.write_text(text.replace("/etc/sluice/tls", str(self.place)))
+        return found
+
+    def lead_to(self, port: int) -> None:
+        """The chart's Service, to this machine: what its pods' endpoints would be."""
+        slice_ = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": "here",
+                "namespace": NAMESPACE,
+                "labels": {"kubernetes.io/service-name": "sluice-queue-webhooks"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+            "ports": [{"name": "webhooks", "port": port, "protocol": "TCP"}],
+        }
+        apply(self.plane, slice_)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        webhooks, metrics, probes = free_ports(3)
+        self.lead_to(webhooks)
+        log = self.place / "queue.log"
+        command = [sys.executable, "-m", "queuecontroller", "serve"]
+        command += ["--config", str(self.configuration())]
+        for one in (
+            f"kubernetes.kubeconfig={self.kubeconfig()}",
+            f"kubernetes.namespace={NAMESPACE}",
+            "kubernetes.leader_lease_s=3",
+            f"kubernetes.webhooks_listen=0.0.0.0:{webhooks}",
+            f"server.metrics_listen=127.0.0.1:{metrics}",
+            f"server.probes_listen=127.0.0.1:{probes}",
+        ):
+            command += ["--set", one]
+        with log.open("ab") as into:
+            begin = into.tell()
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=into, stderr=into, cwd=REPO
+            )
+
+        def life() -> str:
+            return log.read_bytes()[begin:].decode()
+
+        try:
+            until("it decides", lambda: "deciding" in life(), 60)
+            until("jobs are asked about", lambda: is_asked(self.plane), 60)
+            yield
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, life()[-3000:]
+            assert 'User "system:serviceaccount' not in life(), life()[-3000:]
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def own_address() -> str:
+    """Endpoints on loopback are refused."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect(("192.0.2.1", 9))  # sends nothing
+        return str(one.getsockname()[0])
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """It finds a Service by its endpoints: there is no kube-proxy."""
+    with ControlPlane(
+        tmp_path / "plane", apiserver_args=["--enable-aggregator-routing=true"]
+    ) as made:
+        yield made
+
+
+def started(plane: ControlPlane, name: str) -> None:
+    until(f"{name} is started", lambda: not suspended(plane, name), 30)
+
+
+def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Path) -> None:
+    release = Release(plane, tmp_path)
+    release.install()
+    until("Kueue's kinds are served", lambda: is_served(plane), 60)
+    (deployment,) = plane.api.items("deployments", NAMESPACE)
+    assert deployment["spec"]["replicas"] == 1
+    with release.running():
+        apply(plane, of_kueue("ResourceFlavor", "plain", {}), quota("one", 1), door("one", "one"))
+        plane.api.create("jobs", "default", job("first", "one", suspend=False))
+        started(plane, "first")
+        plane.api.create("jobs", "default", job("second", "one", suspend=False))
+        until("the second waits", lambda: workload_of(plane, "second") is not None, 30)
+        assert suspended(plane, "second")
+        before = [plane.api.get(one)["webhooks"] for one in OURS]
+        release.install("queue.replicas=2")
+        assert [plane.api.get(one)["webhooks"] for one in OURS] == before
+        assert is_asked(plane), "an upgrade leaves in place what the process has written"
+        (deployment,) = plane.api.items("deployments", NAMESPACE)
+        assert deployment["spec"]["replicas"] == 2
+        finish(plane, "first")
+        started(plane, "second")
+    release.helm("uninstall", "s")
+    for one in OURS:
+        assert plane.api.find(one) is None, "nobody would answer it"
+    listed = ("/apis/apps/v1", "deployments"), ("/api/v1", "services"), ("/api/v1", "secrets")
+    for prefix, kind in (*listed, ("/apis/rbac.authorization.k8s.io/v1", "roles")):
+        found = plane.api.get(f"{prefix}/namespaces/{NAMESPACE}/{kind}")["items"]
+        assert not found, f"{kind} are left"
+    clean(plane)
+    release.install()
+    with release.running():
+        assert plane.api.get(f"{KUEUE}/clusterqueues/one")["spec"]["resourceGroups"]
+        finish(plane, "second")
+        plane.api.create("jobs", "default", job("third", "one", suspend=False))
+        started(plane, "third")
+        plane.kubectl("delete", "crd", "-l", "app.kubernetes.io/part-of=sluice", "--wait=false")
+        until("the definitions are gone", lambda: not definitions(plane), 60)
+    release.helm("uninstall", "s")
+    clean(plane)
+
+
+def clean(plane: ControlPlane) -> None:
+    """What is not of a namespace goes with the release, too."""
+    for kind in ("clusterroles", "clusterrolebindings"):
+        found = plane.api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}")["items"]
+        assert not [one for one in found if one["metadata"]["name"].startswith(NAMESPACE)]
+    plane.api.patch(f"{JOBS}/second", {"metadata": {"labels": {"seen": "yes"}}})
+
+
+def definitions(plane: ControlPlane) -> list[Any]:
+    found = plane.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    ours = [one for one in found if one["spec"]["group"] == GROUP]
+    assert len(ours) <= len(KINDS)
+    return ours

@@ -1,0 +1,258 @@
+"""Leaders are killed under a stream of Jobs: nobody is admitted twice or lost, and the quota is exact, by the API's own objects.
+
+They are killed, stopped past their lease and let go on, and cut off from the API server, so that what they wrote arrives when
+another has long been leading. SLUICE_KILLS=200 for the full run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.fixtures import control_plane
+from tests.cluster.queueing import (
+    JOBS,
+    KUEUE,
+    LEASE,
+    WORKLOADS,
+    Replica,
+    apply,
+    define,
+    door,
+    finish,
+    is_true,
+    job,
+    of_kueue,
+    quota,
+    workload_of,
+)
+from tests.kit.node import until
+
+__all__ = ["control_plane"]
+KILLS = int(os.environ.get("SLUICE_KILLS", "20"))
+KINDS = ("kill", "kill", "stop", "cut")
+JOBS_KEPT = 30
+"""Finished ones: the test lists all of them many times a second."""
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300 + 15 * KILLS)]
+ROOM = 4
+RUNS_S = 0.3
+"""How long a Job runs: the test plays its pods."""
+
+
+class Watched:
+    """Follows the Jobs as anybody would, and plays their pods."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.starts: dict[str, int] = {}
+        self.done: set[str] = set()
+        self.removed: set[str] = set()
+        self.wrong: list[str] = []
+        self.most = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(60)
+
+    def _look(self) -> None:
+        since: dict[str, float] = {}
+        try:
+            while not self._ended.is_set():
+                self.recount()
+                for one in self.plane.api.get(JOBS)["items"]:
+                    name = one["metadata"]["name"]
+                    if one["spec"].get("suspend"):
+                        if name in since and name not in self.done:
+                            self.wrong.append(f"{name} was stopped")
+                            del since[name]
+                        continue
+                    if name not in since:
+                        since[name] = time.monotonic()
+                        self.starts[name] = self.starts.get(name, 0) + 1
+                    elif name not in self.done and time.monotonic() - since[name] > RUNS_S:
+                        finish(self.plane, name)
+                        self.done.add(name)
+                self.remove()
+                time.sleep(0.02)
+        except Exception as error:
+            self.wrong.append(repr(error))
+
+    def remove(self) -> None:
+        over = sorted(self.done - self.removed)
+        for name in over[:-JOBS_KEPT]:
+            if is_true(workload_of(self.plane, name), "Finished"):
+                self.plane.api.delete(f"{JOBS}/{name}")
+                self.removed.add(name)
+
+    def recount(self) -> None:
+        """One list is one moment: what it says is held must fit."""
+        held = 0
+        for one in self.plane.api.get(WORKLOADS)["items"]:
+            if not (one.get("status") or {}).get("admission") or is_true(one, "Finished"):
+                continue
+            usage = one["status"]["admission"]["podSetAssignments"][0]["resourceUsage"]
+            held += int(usage["cpu"])
+        self.most = max(self.most, held)
+        if held > ROOM:
+            self.wrong.append(f"{held} of {ROOM} are held")
+
+
+def leader_of(plane: ControlPlane, replicas: list[Replica]) -> Replica | None:
+    lease: Any = plane.api.find(LEASE)
+    holder = lease["spec"]["holderIdentity"] if lease else ""
+    for one in replicas:
+        if holder and one.process is not None and f"as {holder}" in one.life:
+            return one
+    return None
+
+
+def stop(plane: ControlPlane, replicas: list[Replica], victim: Replica) -> None:
+    """Past its lease: when it goes on, it believes for a moment that it leads."""
+    others = [one for one in replicas if one is not victim]
+    assert victim.process is not None
+    victim.process.send_signal(signal.SIGSTOP)
+    try:
+        until("another leads", lambda: leader_of(plane, others), 120)
+    finally:
+        victim.process.send_signal(signal.SIGCONT)
+
+
+class Way:
+    """Between one replica and the API server. While it is cut nothing comes through and nothing is lost: what was written
+    arrives afterwards."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open = threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                one, _ = self._listener.accept()
+                other = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                return
+            for source, sink in ((one, other), (other, one)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self._open.wait()
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for one in (source, sink):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    def close(self) -> None:
+        self._open.set()
+        self._listener.close()
+
+
+def cut(plane: ControlPlane, replicas: list[Replica], victim: Replica, way: Way) -> None:
+    others = [one for one in replicas if one is not victim]
+    with way.cut():
+        until("another leads", lambda: leader_of(plane, others), 120)
+
+
+def test_leaders_are_killed_under_a_stream_of_jobs(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    define(control_plane)
+    apply(
+        control_plane,
+        of_kueue("ResourceFlavor", "plain", {}),
+        quota("stream", ROOM),
+        door("stream", "stream"),
+    )
+    chance = random.Random(17)
+    lease = "kubernetes.leader_lease_s=2"
+    port = str(control_plane.ports["kube-apiserver"])
+    ways = [Way(int(port)) for _ in range(2)]
+    replicas = [
+        Replica(
+            control_plane,
+            tmp_path / f"{number}.log",
+            [lease],
+            control_plane.url.replace(port, str(way.port)),
+        )
+        for number, way in enumerate(ways)
+    ]
+    names: list[str] = []
+    dealt = dict.fromkeys(KINDS, 0)
+    try:
+        for one in replicas:
+            one.start()
+        with Watched(control_plane) as watched:
+            for number in range(KILLS):
+                victim = until("somebody leads", lambda: leader_of(control_plane, replicas), 120)
+                for _ in range(3):
+                    names.append(f"j{len(names)}")
+                    apply(control_plane, job(names[-1], "stream", str(chance.randint(1, 2))))
+                time.sleep(chance.uniform(0.0, 0.8))  # anywhere in what it does
+                kind = KINDS[number % len(KINDS)]
+                dealt[kind] += 1
+                if kind == "stop":
+                    stop(control_plane, replicas, victim)
+                elif kind == "cut":
+                    cut(control_plane, replicas, victim, ways[replicas.index(victim)])
+                else:
+                    victim.end(signal.SIGKILL)
+                    victim.start()
+            until("all are done", lambda: watched.done == set(names) or watched.wrong, 180)
+        assert watched.wrong == []
+        assert watched.starts == dict.fromkeys(names, 1), "each is let run once"
+        assert watched.most > ROOM // 2, "there was something to count"
+
+        def all_free() -> bool:
+            status = control_plane.api.get(f"{KUEUE}/clusterqueues/stream")["status"]
+            return (status["reservingWorkloads"], status["pendingWorkloads"]) == (0, 0)
+
+        until("the quota is free, by the ClusterQueue's own word", all_free, 60)
+        found = control_plane.api.get(WORKLOADS)["items"]
+        left = [one["metadata"]["name"] for one in control_plane.api.get(JOBS)["items"]]
+        assert len(found) == len(left)
+        assert len(left) + len(watched.removed) == len(names)
+        assert all(is_true(one, "Finished") for one in found)
+        told = f"{len(names)} Jobs, each started once; at most {watched.most} of {ROOM} held"
+        print(f"{KILLS} leaders, {dealt}: {told}")
+        for one in replicas:
+            assert "defect" not in one.text, one.text[-3000:]
+    finally:
+        for one in replicas:
+            if one.process is not None:
+                one.end(signal.SIGKILL)
+        for way in ways:
+            way.close()

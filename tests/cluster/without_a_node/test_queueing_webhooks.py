@@ -1,0 +1,170 @@
+"""Mode kubernetes with its webhooks: old manifests count, jobs are suspended as they are made, mistakes are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from queuecontroller.kueue_api import GROUP, KINDS
+from tests.cluster.control_plane import ControlPlane, ControlPlaneError
+from tests.cluster.fixtures import control_plane
+from tests.cluster.queueing import (
+    JOBS,
+    KUEUE,
+    apply,
+    asked,
+    condition,
+    door,
+    finish,
+    is_true,
+    job,
+    of_kueue,
+    quota,
+    suspended,
+    workload_of,
+)
+from tests.kit.node import until
+from tests.queue.manifests.collected import FOLDER, needs_manifests
+
+__all__ = ["control_plane"]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@pytest.fixture(scope="module")
+def queue(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    with asked(control_plane, tmp_path_factory.mktemp("queue")):
+        apply(control_plane, of_kueue("ResourceFlavor", "plain", {}))
+        yield control_plane
+
+
+def test_a_job_is_suspended_as_it_is_made(queue: ControlPlane) -> None:
+    made = queue.api.create("jobs", "default", job("asked", "nowhere", suspend=False))
+    assert made["spec"]["suspend"] is True
+    other = queue.api.create("jobs", "default", job("free", "", suspend=False))
+    assert not other["spec"].get("suspend"), "it names no queue"
+
+
+def test_a_job_that_names_no_queue_has_the_one_called_default(queue: ControlPlane) -> None:
+    apply(queue, quota("by-default", 1), door("default", "by-default"))
+
+    def has_it() -> bool:
+        made = queue.api.call("POST", f"{JOBS}?dryRun=All", job("try", "", suspend=False))
+        return made["metadata"].get("labels") == {"kueue.x-k8s.io/queue-name": "default"}
+
+    until("its namespace has one", has_it, 30)
+    queue.api.create("jobs", "default", job("by-default", "", suspend=False))
+    until("it is admitted", lambda: not suspended(queue, "by-default"), 30)
+    queue.api.delete(f"{KUEUE}/namespaces/default/localqueues/default")
+
+
+def test_what_is_wrong_is_refused_with_the_readers_words(queue: ControlPlane) -> None:
+    wrong = quota("wrong", 1)
+    wrong["spec"]["resourceGroups"].append(wrong["spec"]["resourceGroups"][0])
+    with pytest.raises(ControlPlaneError, match="is in two groups"):
+        apply(queue, wrong)
+
+
+def test_old_manifests_are_decided_upon(queue: ControlPlane) -> None:
+    old = quota("old", 1)
+    old["apiVersion"] = f"{GROUP}/v1beta1"
+    old["spec"]["cohort"] = "shared"
+    lends = quota("lends", 2, cohortName="shared")
+    apply(queue, old, lends, door("old", "old"), job("borrows", "old", "3"))
+    until("it is admitted with what it borrows", lambda: not suspended(queue, "borrows"), 30)
+
+    def usage() -> Any:
+        found = queue.api.get(f"{KUEUE}/clusterqueues/old").get("status") or {}
+        return [one["resources"] for one in found.get("flavorsUsage") or ()]
+
+    wanted = [[{"name": "cpu", "total": "3", "borrowed": "2"}]]
+    until("the queue says what is borrowed", lambda: usage() == wanted, 30)
+
+
+@needs_manifests
+def test_the_owners_manifests_queue_a_job(queue: ControlPlane) -> None:
+    folder = FOLDER / "basic"
+    queue.kubectl("apply", "-f", str(folder / "00-queues.yaml"))
+    (document,) = yaml.safe_load_all((folder / "10-job.yaml").read_text())
+    names = []
+    for _ in range(4):
+        made = queue.kubectl("create", "-f", str(folder / "10-job.yaml"), "-o", "json")
+        names.append(json.loads(made)["metadata"]["name"])
+    assert document["spec"]["parallelism"] == 3
+    for name in names[:3]:
+        until(f"{name} is admitted", lambda name=name: not suspended(queue, name), 30)  # type: ignore[misc]
+    selector = queue.api.get(f"{JOBS}/{names[0]}")["spec"]["template"]["spec"]["nodeSelector"]
+    assert selector == {"node-type": "worker"}
+    until("the fourth waits", lambda: condition(workload_of(queue, names[3]), "QuotaReserved"), 30)
+    assert suspended(queue, names[3]), "nine CPUs are three times three"
+    assert (
+        "insufficient unused quota for cpu"
+        in condition(workload_of(queue, names[3]), "QuotaReserved")["message"]
+    )
+    finish(queue, names[0])
+    until("then it is its turn", lambda: not suspended(queue, names[3]), 30)
+    assert is_true(workload_of(queue, names[0]), "Finished")
+
+
+def test_the_definitions_ask_here(queue: ControlPlane) -> None:
+    crds = queue.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    ours = [one for one in crds if one["spec"]["group"] == GROUP]
+    assert len(ours) == len(KINDS)
+    for one in ours:
+        client = one["spec"]["conversion"]["webhook"]["clientConfig"]
+        assert set(client) == {"url", "caBundle"}
+    (configuration,) = queue.api.get(CONFIGURATIONS)["items"]
+    assert configuration["webhooks"][0]["failurePolicy"] == "Ignore"
+
+
+REFUSED = {
+    "hami-kueue/00-kueue-configuration.yaml": "no matches for kind",
+    "single/job-sample.yaml": "restartPolicy: Required value",
+}
+"""One is a file for the controller's start, the other Kubernetes itself does not take."""
+ABSENT = ("team-a", "hami-system")
+"""Namespaces that the owner's files are for and do not make."""
+
+
+@needs_manifests
+@pytest.mark.parametrize("folder", sorted(one.name for one in FOLDER.glob("*/")))
+def test_the_owners_folders_are_applied_as_they_are(queue: ControlPlane, folder: str) -> None:
+    for name in ABSENT:
+        apply(queue, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    applied = 0
+    for one in sorted((FOLDER / folder).glob("*.yaml")):
+        verb = "create" if "generateName" in one.read_text() else "apply"
+        wrong = REFUSED.get(f"{folder}/{one.name}")
+        if wrong is not None:
+            with pytest.raises(ControlPlaneError, match=wrong):
+                queue.kubectl(verb, "-f", str(one))
+            continue
+        queue.kubectl(verb, "-f", str(one))
+        applied += 1
+    assert applied
+    for place, told in REASONS.get(folder, {}).items():
+        until(f"{place} is told", lambda told=told, place=place: told in why(queue, place), 30)  # type: ignore[misc]
+
+
+REASONS = {
+    "ai-platform": {
+        "ai-research/llm-training-research": "resource cpu unavailable in ClusterQueue",
+        "ai-production/model-inference-prod": "namespace doesn't match ClusterQueue selector",
+    },
+}
+"""What Kueue says of them, too: their ClusterQueue covers no cpu, and serves one of their namespaces."""
+
+
+def why(plane: ControlPlane, place: str) -> str:
+    """Why a job's Workload waits, or that it does not."""
+    namespace, name = place.split("/")
+    for one in plane.api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]:
+        if not name or name in one["metadata"]["name"]:
+            return str(condition(one, "QuotaReserved").get("message", "nothing is said yet"))
+    return "it has none"

@@ -1,0 +1,1 @@
+"""The list of faults and findings, and what checks it."""

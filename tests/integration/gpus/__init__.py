@@ -1,0 +1,1 @@
+"""The driver, the cards and what is read of them."""

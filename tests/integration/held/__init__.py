@@ -1,0 +1,1 @@
+"""Programs without a grant: found, held, and held on."""

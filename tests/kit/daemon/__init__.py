@@ -1,0 +1,1 @@
+"""A daemon with invented GPUs, and tenants without CUDA."""

@@ -1,0 +1,19 @@
+"""Where the build put things; one place, so that no test spells a path."""
+
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+BUILD = REPO / "build"
+MESON = BUILD / "meson"
+SIM = BUILD / "sim"
+SHIM = BUILD / "shim"
+PRELOAD = BUILD / "preload" / "libsluice.so"
+CONTAINER_HOOK = BUILD / "hook" / "sluice-container-hook"
+TENANT = MESON / "tests" / "tenant"
+AT_REST = ("--warm", "0", "--launches", "1", "--idle", "3600")
+"""A tenant that is on the GPU and makes no more calls. For whoever is to be frozen: one that is stopped in the middle
+of a call keeps the simulated driver's lock from everybody, where a real driver has it in the kernel."""
+GATE_PROBE = MESON / "tests" / "libgate_probe.so"
+SLUICE = Path(sys.executable).parent / "sluice"
+"""Of the virtual environment that runs the tests."""

@@ -1,0 +1,1 @@
+"""Programs that talk to the simulated driver: their processes, and the types of its calls."""

@@ -1,0 +1,86 @@
+"""The Helm chart as tests look at it: rendered by helm, and as the one file that is checked in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kit.places import BUILD, REPO
+
+CHART = REPO / "packaging" / "helm" / "sluice"
+STATIC = REPO / "packaging" / "kubernetes" / "sluice.yaml"
+HELM = shutil.which("helm") or (
+    str(BUILD / "tools" / "helm") if (BUILD / "tools" / "helm").is_file() else None
+)
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: packaging/fetch/helm-tool.sh")
+SECRETS = ("queue.tlsSecret=q", "agent.tlsSecret=n")
+ALL = (
+    *SECRETS,
+    "simulatedGpus=2xh100-80gb",
+    "queue.podDisruptionBudget.enabled=true",
+    "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
+    "serviceMonitor.enabled=true",
+    "prometheusRule.enabled=true",
+    "dashboard.enabled=true",
+)
+KUBERNETES = ("1.28", "1.31", "1.34")
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run(
+        [HELM, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def template(*values: str, kubernetes: str = "1.31") -> subprocess.CompletedProcess[str]:
+    words = (word for one in values for word in ("--set", one))
+    return helm("template", "s", CHART, "-n", "gpu", "--kube-version", f"{kubernetes}.0", *words)
+
+
+def rendered(*values: str, kubernetes: str = "1.31") -> list[Any]:
+    """Hooks too; see of()."""
+    done = template(*values, kubernetes=kubernetes)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def static() -> list[Any]:
+    return [one for one in yaml.safe_load_all(STATIC.read_text()) if one]
+
+
+def of(objects: Iterable[Any], kind: str, name: str = "") -> Any:
+    """What an install makes; hooks are looked at by themselves."""
+    (found,) = [
+        one
+        for one in objects
+        if one["kind"] == kind
+        and one["metadata"]["name"].endswith(name)
+        and "helm.sh/hook" not in one["metadata"].get("annotations", {})
+    ]
+    return found
+
+
+def rights(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, ",".join(sorted(rule["verbs"])))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def hooks(objects: Iterable[Any], when: str) -> list[Any]:
+    """In the order in which helm makes them."""
+    found = [
+        one for one in objects if one["metadata"].get("annotations", {}).get("helm.sh/hook") == when
+    ]
+    return sorted(
+        found, key=lambda one: int(one["metadata"]["annotations"].get("helm.sh/hook-weight", 0))
+    )

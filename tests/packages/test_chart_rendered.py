@@ -1,0 +1,406 @@
+"""The chart as helm renders it: valid for Kubernetes, and every value does what it says.
+
+Rendering needs helm (`packaging/fetch/helm-tool.sh` builds it; `make test-packages` does), the schemas come with the Python
+package kubernetes-validate. What needs neither is in test_chart.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nodeagent.settings import daemon as node_config
+from queuecontroller import config as queue_config
+from tests.kit.places import REPO
+from tests.packages.chart import (
+    ALL,
+    CHART,
+    HELM,
+    KUBERNETES,
+    SECRETS,
+    STATIC,
+    helm,
+    needs_helm,
+    of,
+    rendered,
+    template,
+)
+
+
+@needs_helm
+def test_helm_finds_nothing_wrong() -> None:
+    done = helm("lint", "--strict", CHART, "--set", "queue.tlsSecret=x")
+    assert done.returncode == 0, done.stdout
+    assert "[WARNING]" not in done.stdout
+    assert "[ERROR]" not in done.stdout
+
+
+@needs_helm
+def test_the_static_file_is_what_the_chart_renders() -> None:
+    made = subprocess.run(
+        [REPO / "packaging" / "generate" / "static.sh", str(HELM)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert STATIC.read_text() == made
+
+
+@needs_helm
+def test_without_a_secret_the_chart_makes_one_that_the_controller_and_its_clients_believe(
+    tmp_path: Path,
+) -> None:
+    objects = rendered()
+    secret = of(objects, "Secret", "queue-tls")
+    assert secret["type"] == "kubernetes.io/tls"
+    for name, text in secret["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(text))
+    for purpose in ("sslserver", "sslclient"):
+        subprocess.run(
+            [
+                "openssl",
+                "verify",
+                "-purpose",
+                purpose,
+                "-verify_hostname",
+                "s-queue.gpu.svc",
+                "-CAfile",
+                tmp_path / "ca.crt",
+                tmp_path / "tls.crt",
+            ],
+            check=True,
+            capture_output=True,
+        )
+    mounted = of(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": "s-queue-tls", "defaultMode": 0o440} in [
+        one.get("secret") for one in mounted
+    ]
+    assert [one for one in rendered("queue.tlsSecret=q") if one["kind"] == "Secret"] == []
+    issued = rendered("queue.certManager.issuer=house")
+    assert [one for one in issued if one["kind"] == "Secret"] == []
+    certificate = of(issued, "Certificate")["spec"]
+    assert (certificate["secretName"], certificate["issuerRef"]) == (
+        "s-queue-tls",
+        {"name": "house", "kind": "Issuer"},
+    )
+    assert "s-queue.gpu.svc" in certificate["dnsNames"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "agent.noodeSelector.a=b",
+            "unknown value agent.noodeSelector: did you mean agent.nodeSelector?",
+        ),
+        ("imgae.tag=1", "unknown value imgae: did you mean image?"),
+        ("queue.storageClass=fast", "did you mean queue.persistence.storageClass?"),
+        ("image.repository=x", "did you mean agent.image.repository?"),
+        ("networkPolicy.metricFrom=x", "did you mean networkPolicy.metricsFrom?"),
+    ],
+)
+def test_an_unknown_value_is_refused_with_the_nearest_known_one(value: str, said: str) -> None:
+    done = template(*SECRETS, value)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+@needs_helm
+def test_keys_of_kubernetes_and_of_parent_charts_are_not_ours_to_know() -> None:
+    objects = rendered(
+        "agent.podAnnotations.a=b",
+        "agent.nodeSelector.c=d",
+        "queue.resources.limits.cpu=2",
+        "agent.securityContext.runAsUser=0",
+        "dashboard.labels.x=y",
+        "global.anything=1",
+    )
+    pod = of(objects, "DaemonSet")["spec"]["template"]
+    assert pod["metadata"]["annotations"]["a"] == "b"
+    assert pod["spec"]["nodeSelector"] == {"c": "d"}
+    assert "affinity" not in pod["spec"], "the operator's own choice of nodes is all there is"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "value",
+    [
+        "queue.port=0",
+        "queue.port=dns",
+        "queue.mode=beside",
+        "queue.replicas=0",
+        "agent.image.digest=sha256:abc",
+        "agent.kubeletRoot=var/lib/kubelet",
+        "simulatedGpus=2 x h100",
+        "image.pullPolicy=sometimes",
+        "queue.persistence.size=plenty",
+        "agent.enabled=perhaps",
+        "agent.resourceNames.count=gpu",
+    ],
+)
+def test_a_value_of_the_wrong_form_is_refused(value: str) -> None:
+    done = template(*SECRETS, value)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_the_schema_knows_every_value() -> None:
+    def keys(node: Any) -> Any:
+        return {key: keys(value) for key, value in node.items()} if isinstance(node, dict) else None
+
+    def known(schema: dict[str, Any]) -> Any:
+        if "properties" not in schema:
+            return None
+        return {key: known(value) for key, value in schema["properties"].items()}
+
+    def same(values: Any, schema: Any) -> bool:
+        if schema is None or values is None:
+            return True  # a form, or Kubernetes' own
+        return values.keys() == schema.keys() and all(
+            same(values[key], schema[key]) for key in values
+        )
+
+    values = keys(yaml.safe_load((CHART / "values.yaml").read_text()))
+    schema = known(json.loads((CHART / "values.schema.json").read_text()))
+    assert same(values, schema)
+
+
+@needs_helm
+def test_settings_of_the_operator_and_of_the_chart_are_one_document() -> None:
+    config = '[kubelet]\ndefault_memory_mib = 8000\ncdi_dir = "/x"\n[queue]\nlabels = "a=b"\n'
+    document = tomllib.loads(
+        of(rendered(*SECRETS, f"agent.config={config}".replace(",", "\\,")), "ConfigMap", "agent")[
+            "data"
+        ]["sluice.toml"]
+    )
+    node = node_config.parse(document)
+    assert document["kubelet"]["cdi_dir"] == "/x", "the operator's goes before the chart's"
+    assert document["kubelet"]["enabled"] is True
+    assert node.queue.labels
+    assert node.queue.server == "s-queue.gpu.svc:9465"
+
+
+@needs_helm
+def test_the_commands_in_both_pods_need_no_flags() -> None:
+    objects = rendered(*SECRETS)
+    found = {}
+    for kind in ("Deployment", "DaemonSet"):
+        (container,) = of(objects, kind)["spec"]["template"]["spec"]["containers"]
+        env = {one["name"]: one.get("value") or "" for one in container["env"]}
+        mounted = {one["mountPath"] for one in container["volumeMounts"]}
+        for name in ("SLUICE_QUEUE_CA", "SLUICE_QUEUE_TOKEN_FILE"):
+            assert name not in env or Path(env[name]).parent.as_posix() in mounted
+        found[kind] = env
+    settings = tomllib.loads(of(objects, "ConfigMap", "queue")["data"]["queue.toml"])
+    assert found["Deployment"]["SLUICE_QUEUE_SERVER"] == f"unix:{settings['server']['socket']}"
+    assert found["DaemonSet"]["SLUICE_QUEUE_SERVER"]
+    assert found["DaemonSet"]["SLUICE_QUEUE_TOKEN_FILE"]
+    assert found["DaemonSet"]["SLUICE_QUEUE_SERVER_NAME"] == "s-queue.gpu.svc"
+
+
+@needs_helm
+def test_simulated_gpus_are_laid_out_before_the_agent_starts_and_found_by_it() -> None:
+    plain = of(rendered(), "DaemonSet")["spec"]["template"]["spec"]
+    assert "initContainers" not in plain
+    assert plain["runtimeClassName"] == "nvidia"
+    assert "sluice-sim" not in json.dumps(plain)
+    pod = of(rendered("simulatedGpus=2xh100-80gb"), "DaemonSet")["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in pod
+    (first,) = pod["initContainers"]
+    assert first["command"][-2:] == ["up", "2xh100-80gb"]
+    assert first["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    for container in (first, pod["containers"][0]):
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        # The same path on the host and in both: the CDI specification names it for the runtime.
+        assert mounts["sim-libraries"] == paths["sim-libraries"] == env["LD_LIBRARY_PATH"]
+        assert mounts["sim-state"] == paths["sim-state"] == env["SLUICE_SIM_DIR"]
+
+
+def terms(pod: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+
+
+@needs_helm
+def test_the_agent_runs_where_gpus_are_and_simulated_ones_where_none_are() -> None:
+    real = terms(of(rendered(), "DaemonSet")["spec"]["template"]["spec"])
+    assert all(len(term) == 1 for term in real), "any of them will do"
+    keys = {term[0]["key"] for term in real}
+    assert {"nvidia.com/gpu.present", "sluice.dev/gpu"} <= keys
+    (sim,) = terms(of(rendered("simulatedGpus=h100-80gb"), "DaemonSet")["spec"]["template"]["spec"])
+    assert {one["key"] for one in sim} == keys, "none of them"
+    assert {one["operator"] for one in sim} == {"NotIn", "DoesNotExist"}
+
+
+@needs_helm
+def test_metrics_are_read_by_those_who_are_named() -> None:
+    for component in ("agent", "queue"):
+        policy = of(rendered(), "NetworkPolicy", component)["spec"]
+        ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+        assert "metrics" not in ports
+        assert all(rule.get("from") for rule in policy["ingress"]), "no `from` would be everybody"
+    named = of(
+        rendered("networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"),
+        "NetworkPolicy",
+        "agent",
+    )["spec"]
+    assert named["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"a": "b"}}}]
+    blind = template("serviceMonitor.enabled=true")
+    assert blind.returncode != 0
+    assert "networkPolicy.metricsFrom: names nobody" in blind.stderr
+
+
+@needs_helm
+def test_the_queue_can_be_kept_thrown_away_and_guarded() -> None:
+    claim = of(rendered(), "PersistentVolumeClaim")
+    assert "annotations" not in claim["metadata"]
+    kept = of(rendered("queue.persistence.keep=true"), "PersistentVolumeClaim")
+    assert kept["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    thrown = rendered("queue.persistence.enabled=false")
+    assert [one for one in thrown if one["kind"] == "PersistentVolumeClaim"] == []
+    volumes = of(thrown, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "state", "emptyDir": {"sizeLimit": "2Gi"}} in volumes
+    assert [one for one in rendered() if one["kind"] == "PodDisruptionBudget"] == []
+    budget = of(rendered("queue.podDisruptionBudget.enabled=true"), "PodDisruptionBudget")["spec"]
+    assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+@needs_helm
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("mode", ["standalone", "kubernetes"])
+def test_every_object_is_valid_for_kubernetes(version: str, mode: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    checked = 0
+    for one in rendered(*ALL, f"queue.mode={mode}", kubernetes=version):
+        if one["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # not of Kubernetes; see the next test
+        if one["kind"] == "CustomResourceDefinition":
+            continue  # a real API server takes them: tests/cluster/without_a_node/test_queueing_chart.py
+        validate.validate(one, version, strict=True)
+        checked += 1
+    assert checked >= 11
+
+
+@needs_helm
+def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", "queue.replicas=3")
+    text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+    queue = queue_config.parse(tomllib.loads(text))
+    deployment = of(objects, "Deployment", "queue")["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert queue.kubernetes.mode == "kubernetes"
+    assert queue.kubernetes.webhooks_listen == f"0.0.0.0:{ports['webhooks']}"
+    assert queue.server.probes_listen == f"0.0.0.0:{ports['probes']}"
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (3, "RollingUpdate")
+    assert not [one for one in objects if one["kind"] == "PersistentVolumeClaim"]
+    node = of(objects, "ConfigMap", "agent")["data"]["sluice.toml"]
+    assert "queue" not in tomllib.loads(node), "nodes do not report to it"
+    names = {one["metadata"]["name"] for one in objects if one["kind"] == "Role"}
+    assert "s-queue" in names
+    role = of(objects, "ClusterRole", "queue")["rules"]
+    rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
+    assert role == rules["cluster"]
+
+
+@needs_helm
+def test_kueues_definitions_ask_the_release_and_outlive_it() -> None:
+    found = [
+        one
+        for one in rendered(*SECRETS, "queue.mode=kubernetes")
+        if one["kind"] == "CustomResourceDefinition"
+    ]
+    assert len(found) == 11
+    for one in found:
+        service = one["spec"]["conversion"]["webhook"]["clientConfig"]["service"]
+        assert (service["namespace"], service["name"]) == ("gpu", "sluice-queue-webhooks")
+        assert one["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    none = rendered(*SECRETS, "queue.mode=kubernetes", "queue.crds=false")
+    assert not [one for one in none if one["kind"] == "CustomResourceDefinition"]
+
+
+@needs_helm
+def test_no_pod_has_two_containers_of_one_name() -> None:
+    """What the schemas cannot say and an API server refuses."""
+    looked_at = 0
+    for one in rendered(*ALL):
+        pod = (
+            one["spec"]
+            if one["kind"] == "Pod"
+            else one.get("spec", {}).get("template", {}).get("spec")
+        )
+        if not pod:
+            continue
+        for group in (
+            [*pod["containers"], *pod.get("initContainers", [])],
+            pod.get("volumes", []),
+        ):
+            names = [part["name"] for part in group]
+            assert len(names) == len(set(names)), (one["metadata"]["name"], names)
+        mounted = {
+            mount["name"]
+            for container in [*pod["containers"], *pod.get("initContainers", [])]
+            for mount in container.get("volumeMounts", [])
+        }
+        assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
+        looked_at += 1
+    assert looked_at == 6
+
+
+@needs_helm
+def test_a_wrong_field_would_be_found() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    wrong = of(rendered(*ALL), "DaemonSet")
+    wrong["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
+    with pytest.raises(validate.ValidationError):
+        validate.validate(wrong, KUBERNETES[0], strict=True)
+
+
+@needs_helm
+def test_the_monitor_keeps_the_labels_of_jobs_and_finds_both_services() -> None:
+    objects = rendered(*ALL)
+    monitor = of(objects, "ServiceMonitor")["spec"]
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["honorLabels"] is True
+    for service in (one for one in objects if one["kind"] == "Service"):
+        assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    rules = of(objects, "PrometheusRule")["spec"]
+    assert rules == yaml.safe_load((CHART / "files" / "sluice-alerts.yaml").read_text())
+    dashboards = of(objects, "ConfigMap", "dashboards")["data"]
+    assert {name: json.loads(text)["uid"] for name, text in dashboards.items()} == {
+        "sluice-node.json": "sluice-node",
+        "sluice-queue.json": "sluice-queue",
+    }
+
+
+@needs_helm
+def test_each_part_can_be_left_out() -> None:
+    assert [
+        one["kind"] for one in rendered("queue.enabled=false") if "queue" in one["metadata"]["name"]
+    ] == []
+    assert [
+        one["kind"]
+        for one in rendered("agent.enabled=false", "queue.tlsSecret=q")
+        if "agent" in one["metadata"]["name"]
+    ] == []
+    tls = [
+        one
+        for one in of(rendered(), "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+        if one["name"] == "tls"
+    ]
+    assert [one["secret"]["secretName"] for one in tls] == ["s-queue-tls"], "known without a word"
+    alone = tomllib.loads(
+        of(rendered("queue.enabled=false"), "ConfigMap", "agent")["data"]["sluice.toml"]
+    )
+    assert "queue" not in alone

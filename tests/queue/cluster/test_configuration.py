@@ -1,0 +1,144 @@
+"""Kueue's Configuration: each section honoured, named as without effect, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuecontroller.cluster.joining.configuration import WITHOUT_EFFECT, given_by
+from queuecontroller.engine.model.settings import FairPreemptionStrategy
+from queuecontroller.jobs import External, framework_named
+from queuecontroller.reader import ManifestError
+from queuecontroller.service.book import BookSettings
+
+
+def configuration(**sections: Any) -> dict[str, Any]:
+    head = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    return {**head, **sections}
+
+
+def given(**sections: Any) -> Any:
+    return given_by(configuration(**sections), BookSettings())
+
+
+def test_an_empty_one_changes_nothing() -> None:
+    found = given()
+    assert found.book == BookSettings()
+    assert (found.document, found.remarks) == (None, ())
+    assert found.policy.frameworks is None
+    assert not found.policy.without_queue
+
+
+def test_only_the_frameworks_that_it_names_are_queued() -> None:
+    policy = given(integrations={"frameworks": ["batch/job", "deployment", "pod"]}).policy
+    held = {
+        name: policy.wants(framework_named(name))
+        for name in ("batch/job", "pod", "deployment", "statefulset", "ray.io/rayjob")
+    }
+    assert held == {
+        "batch/job": True,
+        "pod": True,
+        "deployment": True,
+        "statefulset": False,
+        "ray.io/rayjob": False,
+    }
+    assert not given(integrations={"frameworks": ["batch/job"]}).policy.has_pods
+
+
+def test_outside_frameworks_and_labels_are_read() -> None:
+    policy = given(
+        integrations={"externalFrameworks": ["Foo.v1.example.com"], "labelKeysToCopy": ["team"]}
+    ).policy
+    assert policy.external == (External("example.com", "Foo"),)
+    assert policy.is_external({"apiVersion": "example.com/v1", "kind": "Foo"})
+    assert policy.labels_to_copy == ("team",)
+
+
+def test_jobs_without_a_queue_wait_where_namespaces_are_selected() -> None:
+    policy = given(manageJobsWithoutQueueName=True).policy
+    name = "kubernetes.io/metadata.name"
+    assert policy.without_queue
+    assert policy.namespaces.matches({name: "team"})
+    assert not policy.namespaces.matches({name: "kube-system"})
+    narrow = given(managedJobsNamespaceSelector={"matchLabels": {"queued": "yes"}}).policy
+    assert not narrow.namespaces.matches({name: "team"})
+    assert narrow.namespaces.matches({"queued": "yes"})
+
+
+def test_waiting_for_pods_is_kueues() -> None:
+    book = given(
+        waitForPodsReady={
+            "timeout": "90s",
+            "blockAdmission": True,
+            "recoveryTimeout": "3m",
+            "requeuingStrategy": {"backoffLimitCount": 3, "backoffBaseSeconds": 10},
+        }
+    ).book
+    ready = book.pods_ready
+    assert (ready.timeout_s, ready.recovery_timeout_s) == (90, 180)
+    assert (ready.backoff_limit_count, ready.backoff_base_s) == (3, 10)
+    assert book.engine.wait_for_pods_ready
+    assert given(waitForPodsReady={}).book.pods_ready.timeout_s == 300
+    off = given(waitForPodsReady={"enable": False, "timeout": "1m"}).book
+    assert off.pods_ready.timeout_s is None
+
+
+def test_fair_sharing_is_on_by_being_there() -> None:
+    engine = given(fairSharing={"preemptionStrategies": ["LessThanInitialShare"]}).book.engine
+    assert engine.fair_sharing
+    assert engine.fair_strategies == (FairPreemptionStrategy.LESS_THAN_INITIAL_SHARE,)
+    assert not given(fairSharing={"enable": False}).book.engine.fair_sharing
+
+
+def test_what_the_book_reads_is_left_to_it() -> None:
+    resources = {"excludeResourcePrefixes": ["example.com/"]}
+    document = given(resources=resources).document
+    assert document is not None
+    assert document["resources"] == resources
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
+def test_a_section_without_effect_is_named(name: str) -> None:
+    (remark,) = given(**{name: {"anything": 1}}).remarks
+    assert remark.startswith(f"Configuration: {name} has no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"waitForPodReady": {}}, "waitForPodReady"),
+        ({"integrations": {"frameworks": ["batch/jobs"]}}, "'batch/jobs' is no framework"),
+        ({"integrations": {"framework": []}}, "integrations.framework"),
+        ({"integrations": {"externalFrameworks": ["foo"]}}, "Kind.version.group"),
+        ({"integrations": {"podOptions": {}}}, "podOptions"),
+        ({"waitForPodsReady": {"timeout": "soon"}}, "waitForPodsReady.timeout"),
+        ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Creation"}}}, "timestamp"),
+        ({"fairSharing": {"preemptionStrategies": ["Guess"]}}, "'Guess' is no strategy"),
+        ({"resources": {"transformations": [{}]}}, "input"),
+        ({"apiVersion": "kueue.x-k8s.io/v1beta2"}, "Configuration of config.kueue"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        given_by(configuration(**sections), BookSettings())
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("document", [None, [], "text", {}])
+def test_what_is_no_configuration_is_refused(document: object) -> None:
+    with pytest.raises(ManifestError):
+        given_by(document, BookSettings())
+
+
+def test_protection_from_preemption_goes_to_the_book_and_what_is_no_time_is_refused() -> None:
+    section = {"reclaimWithinCohort": {"minAdmitDuration": "5m"}}
+    found = given(preemptionProtection=section)
+    assert found.document is not None
+    assert found.document["preemptionProtection"] == section
+    assert found.remarks == ()
+    wrong = {"fairSharing": {"minAdmitDuration": "soon"}}
+    with pytest.raises(ManifestError, match=r"preemptionProtection\.fairSharing\.minAdmitDuration"):
+        given(preemptionProtection=wrong)
+    with pytest.raises(ManifestError, match="minAdmitDuraton"):
+        given(preemptionProtection={"fairSharing": {"minAdmitDuraton": "5m"}})

@@ -1,0 +1,151 @@
+"""The node's real desk at the queue over the real wire, with a keeper that only counts: no GPU, no processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from nodeagent import native
+from nodeagent.adapters.api.wire import Wire
+from nodeagent.adapters.queue.client import GrpcQueueLink
+from nodeagent.core.grants import events as ev
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, Waiting
+from nodeagent.ports.queue import Capacity, Done, Fence, ReportedGpu, Work, WorkKey
+from nodeagent.settings.daemon import QueueSettings
+from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
+
+GIB = 1 << 30
+
+
+@dataclass
+class MemoryLedger:
+    fence: Fence = field(default_factory=Fence)
+    works: dict[WorkKey, Work] = field(default_factory=dict)
+    done: list[Done] = field(default_factory=list)
+
+    def load_queue(self) -> tuple[Fence, list[Work], list[Done]]:
+        return self.fence, list(self.works.values()), list(self.done)
+
+    def store_fence(self, fence: Fence) -> None:
+        assert fence.term >= self.fence.term or fence.cluster_id != self.fence.cluster_id
+        self.fence = fence
+
+    def store_work(self, work: Work) -> None:
+        self.works[work.key] = work
+
+    def drop_work(self, key: WorkKey, done: Done | None) -> None:
+        if done is not None:
+            self.done.append(done)
+        self.works.pop(key, None)
+
+
+class CountingKeeper:
+    """Grants everything; knows what was started, paused and signalled."""
+
+    def __init__(self) -> None:
+        self.grants: dict[GrantId, Any] = {}
+        self.on_ended: list[Callable[[GrantId], None]] = []
+        self.started: list[str] = []
+        self.paused: set[GrantId] = set()
+        self.signals: list[tuple[GrantId, int]] = []
+
+    def live(self) -> dict[GrantId, Any]:
+        return self.grants
+
+    def grant(self, grant: GrantId | None) -> Any:
+        return self.grants.get(grant) if grant is not None else None
+
+    def ask_now(self, ask: GrantAsk, owner: Any, **how: Any) -> GrantId:
+        grant = GrantId(str(uuid.uuid4()))
+        self.grants[grant] = ask
+        self.started.append(ask.name)
+        return grant
+
+    def apply(self, event: Any) -> None:
+        if isinstance(event, ev.PauseSet):
+            (self.paused.add if event.paused else self.paused.discard)(event.grant)
+
+    def signal(self, grant: GrantId, number: int) -> int:
+        self.signals.append((grant, number))
+        asyncio.get_running_loop().call_soon(self.end, grant)
+        return 1
+
+    def end(self, grant: GrantId) -> None:
+        if self.grants.pop(grant, None) is not None:
+            for ended in self.on_ended:
+                ended(grant)
+
+
+class FixedCapacity:
+    queue_grants: frozenset[GrantId] = frozenset()
+
+    def capacity(self) -> Capacity:
+        gpu = ReportedGpu(GpuUuid("GPU-0"), 0, "H100", Bytes(80 * GIB), 10, "healthy")
+        return Capacity((gpu,))
+
+    def usage(self, works: Any) -> list[Any]:
+        return []
+
+
+class Puppet:
+    """One node. `wait` is what `sluice run --queue` does."""
+
+    def __init__(self, server: str, node: str = "n1", ledger: MemoryLedger | None = None) -> None:
+        settings = QueueSettings(server=server, node_name=node, namespace="team-a")
+        wire = Wire(native.locate().wire_descriptors)
+        self.ledger = ledger or MemoryLedger()
+        self.keeper = CountingKeeper()
+        self.failures: list[BaseException] = []
+        self.desk = QueueDesk(
+            settings,
+            GrpcQueueLink(settings, node, "boot", "test", wire),
+            self.ledger,
+            self.keeper,  # type: ignore[arg-type]  # as much of a keeper as the desk uses
+            FixedCapacity(),  # type: ignore[arg-type]
+            boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            user_name=str,
+            fatal=self.failures.append,
+        )
+
+    async def __aenter__(self) -> Puppet:
+        await self.desk.start()
+        return self
+
+    async def __aexit__(self, *what: object) -> None:
+        await self.desk.close()
+        assert self.failures == []
+
+    async def wait(self, name: str, steps: list[Waiting] | None = None, **queue: Any) -> GrantId:
+        """Until it runs."""
+        handle = SimpleNamespace(process=SimpleNamespace(pid=1, uid=0), duplicate=lambda: None)
+        peer = SimpleNamespace(handle=handle, uid=0)
+        ask = GrantAsk(
+            1,
+            MemoryAsk(amount_bytes=Bytes(4 * GIB)),
+            Ppm(200_000),
+            SharePolicy.HARD,
+            name=name,
+            queue=QueueAsk("q", **queue),
+        )
+        async for step in self.desk.wait(peer, ask):  # type: ignore[arg-type]
+            if not isinstance(step, Waiting):
+                return step
+            if steps is not None:
+                steps.append(step)
+        raise AssertionError("the wait ended without a grant")
+
+
+async def until(what: str, probe: Callable[[], Any], deadline_s: float = 60.0) -> Any:
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        found = probe()
+        if found:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"gave up waiting until {what}")

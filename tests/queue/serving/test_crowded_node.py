@@ -1,0 +1,133 @@
+"""A thousand processes wait on one node: its session lives, each is told its place, each may give up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from nodeagent.ports.clients import Waiting
+from nodeagent.ports.queue import NotOffered
+from tests.kit.pond import Pond
+from tests.queue.service.world import TEAMS
+from tests.queue.serving.puppet import Puppet, until
+
+MANY = 1000
+CLOSED = TEAMS.replace("nominalQuota: 2", "nominalQuota: 0")
+
+
+@pytest.fixture
+def pond(tmp_path: Path) -> Pond:
+    settings = ["nodes.lease_s=10", "nodes.report_s=0.5", "server.log_level=warning"]
+    made = Pond(tmp_path, settings=settings)
+    yield made  # type: ignore[misc]
+    made.stop()
+
+
+def standing(pond: Pond) -> int:
+    status = pond.get("cq", "a")["status"]
+    found: int = status["pendingWorkloads"]
+    return found
+
+
+def test_a_thousand_wait_on_one_node(pond: Pond) -> None:
+    pond.start()
+    pond.apply(CLOSED)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            await until("it is connected", lambda: not node.desk.trouble)
+            told: list[list[Waiting]] = [[] for _ in range(MANY)]
+            waits = [asyncio.create_task(node.wait(f"j{i}", told[i])) for i in range(MANY)]
+
+            def places() -> set[int]:
+                return {steps[-1].position for steps in told if steps}
+
+            await until("each knows its place", lambda: places() == set(range(1, MANY + 1)), 120)
+            assert standing(pond) == MANY
+
+            # The first of the line gives up: everybody behind moves, and hears of it.
+            first = next(i for i, steps in enumerate(told) if steps[-1].position == 1)
+            waits[first].cancel()
+            told[first] = []
+            await until("everybody has moved", lambda: places() == set(range(1, MANY)), 120)
+
+            assert node.desk.trouble == ""
+            assert node.desk.view().sessions_total == 1, "no report was late for all who wait"
+            heard_s = node.desk.view().silent_s
+            assert heard_s is not None
+            assert heard_s < 10, "the lease was never in danger"
+
+            for task in waits:
+                task.cancel()
+            await until("nobody stands in line any more", lambda: not standing(pond), 120)
+            assert node.desk.view().sessions_total == 1
+            assert node.keeper.started == []
+
+    asyncio.run(scene())
+    assert json.loads(pond.cli("get", "workloads", "-o", "json").stdout)["items"] == []
+
+
+def test_who_waits_on_a_node_starts_when_there_is_quota(pond: Pond) -> None:
+    """All the way through the one stream and the batches: told to wait, then started, each once."""
+    pond.start()
+    pond.apply(CLOSED)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            await until("it is connected", lambda: not node.desk.trouble)
+            told: list[list[Waiting]] = [[] for _ in range(5)]
+            waits = [asyncio.create_task(node.wait(f"j{i}", told[i])) for i in range(5)]
+            await until("they wait", lambda: all(s and s[-1].position for s in told))
+            await asyncio.to_thread(pond.apply, TEAMS.replace("nominalQuota: 2", "nominalQuota: 9"))
+            for grant in await asyncio.wait_for(asyncio.gather(*waits), 60):
+                node.keeper.end(grant)
+            await until("nothing is left to tell", lambda: not node.ledger.works)
+            assert sorted(node.keeper.started) == [f"j{i}" for i in range(5)]
+
+    asyncio.run(scene())
+    assert {one["status"]["phase"] for one in pond.workloads()} == {"Finished"}
+
+
+def test_a_controller_of_the_release_before_is_asked_one_by_one(
+    pond: Pond, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pond.start()
+    pond.apply(TEAMS)
+
+    async def scene() -> None:
+        async with Puppet(pond.address) as node:
+            link = node.desk._link
+            calls: list[str] = []
+            follow, call = link.follow, link._call  # type: ignore[attr-defined]
+
+            async def no_stream(*what: object) -> object:
+                raise NotOffered("no such method")
+                yield  # a generator, as the real one
+
+            def follow_one(workload: str, uid: str) -> object:
+                calls.append("follow")
+                return follow(workload, uid)
+
+            async def call_old(path: str, *more: object) -> object:
+                calls.append(path.rpartition("/")[2])
+                # The real server answers a method that it has not as it answers this one.
+                path = path.replace("/Tell", "/Unheard")
+                link._methods.setdefault(path, link._methods["/sluice.v1.QueueNodes/Tell"])  # type: ignore[attr-defined]
+                return await call(path, *more)
+
+            monkeypatch.setattr(link, "follow_waiting", no_stream)
+            monkeypatch.setattr(link, "follow", follow_one)
+            monkeypatch.setattr(link, "_call", call_old)
+            node.desk._broken.set()  # a session that knows of none of it
+            grant = await asyncio.wait_for(node.wait("job"), 60)
+            node.keeper.end(grant)
+            await until("it is told", lambda: not node.ledger.works)
+            assert "follow" in calls
+            assert calls.count("Tell") == 1, "asked once, then never again in this session"
+            assert {"Confirm", "Release"} & set(calls)
+
+    asyncio.run(scene())
+    assert [one["status"]["phase"] for one in pond.workloads()] == ["Finished"]

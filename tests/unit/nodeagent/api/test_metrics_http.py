@@ -1,0 +1,199 @@
+"""Who may scrape, over what, and what they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nodeagent.adapters.web.metrics import Access, Certificate, MetricsServer
+from nodeagent.adapters.web.probes import ProbeServer
+from nodeagent.core.metrics.exposition import OPENMETRICS, TEXT
+from nodeagent.ports.views import LoopView
+from sluicecommon.web.clients import MOST, Clients, origin_of
+from tests.unit.nodeagent.metrics.views import node
+
+NOW_S = 1.7e9 + 1
+ANYBODY = Access()
+
+
+def served(
+    *requests: str, access: Access = ANYBODY, certificate: Certificate | None = None,
+    trust: ssl.SSLContext | None = None, now_s: float = NOW_S,
+) -> list[tuple[str, dict[str, str], bytes]]:  # fmt: skip
+    """(status line, headers, body) of each request; the page is b'page' or b'open'."""
+
+    async def run() -> list[tuple[str, dict[str, str], bytes]]:
+        server = MetricsServer(
+            "127.0.0.1", 0, node, lambda openmetrics: b"open" if openmetrics else b"page",
+            lambda: now_s, access, certificate,
+        )  # fmt: skip
+        await server.start()
+        answers = []
+        for request in requests:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=trust, server_hostname="localhost" if trust else None
+            )
+            writer.write(request.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+            head, _, body = (await asyncio.wait_for(reader.read(), 60)).partition(b"\r\n\r\n")
+            status, *lines = head.decode().split("\r\n")
+            answers.append((status, dict(line.split(": ", 1) for line in lines), body))
+            writer.close()
+        await server.close()
+        return answers
+
+    return asyncio.run(run())
+
+
+def test_the_format_is_negotiated() -> None:
+    plain, open_ = served(
+        "GET /metrics HTTP/1.1",
+        "GET /metrics HTTP/1.1\nAccept: application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1",
+    )
+    assert (plain[1]["Content-Type"], plain[2]) == (TEXT, b"page")
+    assert (open_[1]["Content-Type"], open_[2]) == (OPENMETRICS, b"open")
+
+
+def basic(pair: str) -> str:
+    return f"GET /metrics HTTP/1.1\nauthorization: Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "allowed"),
+    [
+        ("GET /metrics HTTP/1.1", False),
+        ("GET /metrics HTTP/1.1\nAuthorization: Bearer s3cret", True),
+        ("GET /metrics HTTP/1.1\nAUTHORIZATION: bearer  s3cret", True),
+        ("GET /metrics HTTP/1.1\nAuthorization: Bearer s3cre", False),
+        ("GET /metrics HTTP/1.1\nAuthorization: Bearer", False),
+        ("GET /metrics HTTP/1.1\nAuthorization: Basic s3cret", False),
+        (basic("prom:pass"), True),
+        (basic("prom:other"), False),
+        (basic(":"), False),
+    ],
+)
+def test_a_scrape_needs_the_token_or_the_password(request_: str, allowed: bool) -> None:
+    ((status, _headers, body),) = served(request_, access=Access("s3cret", "prom:pass"))
+    assert status.split()[1] == ("200" if allowed else "401")
+    assert (body == b"page") is allowed
+
+
+def test_probes_need_neither() -> None:
+    ((status, _, body),) = served("GET /healthz HTTP/1.1", access=Access("s3cret"))
+    assert (status.split()[1], body) == ("200", b"ok\n")
+
+
+def test_a_silent_loop_is_told_by_its_name() -> None:
+    assert node().loops == (LoopView("planning", 1.7e9),)
+    ((status, _, body),) = served("GET /healthz HTTP/1.1", now_s=NOW_S + 60)
+    assert (status.split()[1], body) == ("503", b"silent: planning\n")
+
+
+@pytest.mark.parametrize("request_", ["POST /metrics HTTP/1.1", "nonsense", "GET /metrics"])
+def test_anything_else_is_refused(request_: str) -> None:
+    ((status, _, _),) = served(request_)
+    assert status.split()[1] == "405"
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    certificate, key = directory / "c.pem", directory / "k.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key)),
+            *("-addext", "subjectAltName=DNS:localhost", "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+def test_tls_and_a_renewed_certificate_without_a_restart(tmp_path: Path) -> None:
+    files = make_certificate(tmp_path)
+    served_with = Certificate(*files)
+    trust = ssl.create_default_context(cafile=str(files[0]))
+    ((status, _, body),) = served("GET /metrics HTTP/1.1", certificate=served_with, trust=trust)
+    assert (status.split()[1], body) == ("200", b"page")
+    make_certificate(tmp_path)
+    served_with.refresh()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        served("GET /metrics HTTP/1.1", certificate=served_with, trust=trust)
+    renewed = ssl.create_default_context(cafile=str(files[0]))
+    assert served("GET /metrics HTTP/1.1", certificate=served_with, trust=renewed)[0][2] == b"page"
+    files[0].unlink()
+    served_with.refresh()
+    assert served("GET /metrics HTTP/1.1", certificate=served_with, trust=renewed)[0][2] == b"page"
+
+
+def test_who_is_silent_takes_nothing_from_who_asks() -> None:
+    """200 connections that say nothing, from one address and from many: each scrape is answered."""
+
+    async def run() -> list[bytes]:
+        server = MetricsServer("127.0.0.1", 0, node, lambda _: b"page", lambda: NOW_S)
+        probes = ProbeServer(("127.0.0.1", 0), lambda: node().loops, lambda: NOW_S)
+        for one in (server, probes):
+            await one.start()
+        silent = []
+        answers = []
+        for number in range(200):
+            for one in (server, probes):
+                local = (f"127.0.{number % 50}.2", 0)
+                silent.append(
+                    await asyncio.open_connection("127.0.0.1", one.port, local_addr=local)
+                )
+            if number % 20 == 19:
+                for one, path in ((server, "/metrics"), (server, "/healthz"), (probes, "/readyz")):
+                    reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+                    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                    answers.append((await reader.read()).rpartition(b"\r\n")[2])
+                    writer.close()
+        assert len(server.clients) <= MOST
+        for _, writer in silent:
+            writer.close()
+        for one in (server, probes):
+            await one.close()
+        return answers
+
+    assert asyncio.run(run()) == [b"page", b"ok\n", b"ok\n"] * 10
+
+
+def test_probes_answer_nothing_else() -> None:
+    async def run() -> bytes:
+        probes = ProbeServer(("127.0.0.1", 0), lambda: (), lambda: NOW_S)
+        await probes.start()
+        found = b""
+        for path in ("/metrics", "/readyz", "/healthz"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
+            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            found += (await reader.read()).split(b"\r\n")[0] + b"\n"
+            writer.close()
+        await probes.close()
+        return found
+
+    assert asyncio.run(run()).decode().splitlines() == [
+        "HTTP/1.1 404 Not Found",
+        "HTTP/1.1 503 Service Unavailable",
+        "HTTP/1.1 200 OK",
+    ]
+
+
+def test_the_address_with_the_most_makes_room_its_oldest_silent_one_first() -> None:
+    gone: list[str] = []
+    clients = Clients(most=4, most_per_address=3)
+    for name in ("a1", "b1", "b2"):
+        one = clients.enter(name[0], lambda name=name: gone.append(name))
+        one.asked = name == "b1"
+    clients.enter("c", lambda: gone.append("c1"))
+    clients.enter("d", lambda: gone.append("d1"))
+    assert gone == ["b2"], "b1 is being answered"
+    for name in ("a2", "a3", "a4"):
+        clients.enter("a", lambda name=name: gone.append(name))
+    assert gone == ["b2", "a1", "a2", "a3"], "a has the most by then, and pays for itself"
+    assert len(clients) == 4
+    assert origin_of("2001:db8::1") == origin_of("2001:db8::2") != origin_of("2001:db8:0:1::1")
+    assert origin_of("::ffff:10.0.0.1") == origin_of("10.0.0.1") == "10.0.0.1"
