@@ -44,8 +44,9 @@ async def test_mixed_offers_each_profile_beside_whole_cards(place: Place) -> Non
     first, second = place.readings
     await restart(place, "mixed", cut(first, "1g.10gb", "1g.10gb", "3g.40gb"), second)
     await place.kubelet.until(lambda: len(place.kubelet.endpoints) == 3)
-    await place.kubelet.until(lambda: all(one.devices for one in place.kubelet.endpoints.values()))
-    counts = {name: len(place.kubelet.allocatable(name)) for name in (RESOURCE, SMALL, LARGE)}
+    names = (RESOURCE, SMALL, LARGE)
+    await place.kubelet.until(lambda: all(place.kubelet.allocatable(name) for name in names))
+    counts = {name: len(place.kubelet.allocatable(name)) for name in names}
     assert counts == {RESOURCE: 10, SMALL: 2, LARGE: 1}
     assert all(one.startswith("MIG-") for one in place.kubelet.allocatable(SMALL))
     assert place.kubelet.endpoints[SMALL].numa == dict.fromkeys(place.kubelet.allocatable(SMALL), 0)

@@ -106,6 +106,15 @@ reconcile_s = 0.2
         if self.strategy != "envvar":
             until("what all share is written", lambda: list(self.cdi.glob(DRIVERS)))
         until("the plugin is registered", lambda: self.kubelet.ask(do="devices")["devices"])
+        if self.strategy != "envvar":
+            until("what all share is given", self.gives_the_driver)
+
+    def gives_the_driver(self) -> bool:
+        """A file's name is seen before its writer is sure that it is on the disk, and only then are
+        pods given it."""
+        answer = self.kubelet.start("before-all")
+        self.kubelet.end_all()
+        return names_the_driver(answer)
 
     def command(self, answer: dict[str, Any], *command: str | Path) -> list[str]:
         gpu = f"{self.node.directory}/gpu"
@@ -163,8 +172,12 @@ def test_a_pod_runs_inside_of_its_grant_however_often_it_starts(cluster: Cluster
     assert attempt(cluster, answer, "libcuda.so.1") == CAPPED, "the container starts again"
     (grant,) = cluster.node.grants()
     assert grant["name"] == "default/capped/main"
+    assert names_the_driver(answer) is (cluster.strategy != "envvar")
+
+
+def names_the_driver(answer: dict[str, Any]) -> bool:
     named = [*answer["cdi_devices"], *answer["annotations"].values()]
-    assert any("sluice.dev/driver=" in one for one in named) is (cluster.strategy != "envvar")
+    return any("sluice.dev/driver=" in one for one in named)
 
 
 def left_behind(cluster: Cluster) -> list[str]:
