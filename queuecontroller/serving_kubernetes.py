@@ -11,20 +11,32 @@ import asyncio
 import base64
 import contextlib
 import logging
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from queuecontroller.adapters.api.calls import Calls
+from queuecontroller.adapters.api.loop import GrpcLoop
+from queuecontroller.adapters.api.nodes import NodesApi
+from queuecontroller.adapters.api.server import GrpcServer, TlsUnusable
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
+from queuecontroller.adapters.callers.doors import Doors
+from queuecontroller.adapters.callers.tokens import DEADLINE_S, KubernetesReviewer
+from queuecontroller.adapters.callers.turns import Turns
 from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.adapters.web.reviews import patched
 from queuecontroller.adapters.web.webhooks import WebhookServer
+from queuecontroller.cluster.acting import Acting
 from queuecontroller.cluster.controller import Controller, Plan
 from queuecontroller.cluster.joining.asking import MUTATE_PATH, json_patch, patch_of, problems_of
 from queuecontroller.cluster.joining.configuration import Given, given_by
@@ -40,6 +52,9 @@ from queuecontroller.serving import (
     SystemClock,
     Uids,
     book_settings,
+    doorkeeper,
+    kernel_callers,
+    open_doors,
     start_logging,
 )
 from queuecontroller.version import version
@@ -73,8 +88,9 @@ def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
         given = configuration_of(settings)
         for remark in given.remarks:
             log.warning("%s", remark)
-        return asyncio.run(_serve(settings, access, given))
-    except (NoAccess, Unfit, OSError, ManifestError) as error:
+        with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+            return runner.run(_serve(settings, access, given, environment))
+    except (NoAccess, Unfit, OSError, ManifestError, TlsUnusable) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
 
@@ -105,7 +121,50 @@ def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Acce
     return access
 
 
-async def _serve(settings: Settings, access: Access, configured: Given) -> int:
+class NodeDoors:
+    """What nodes come through, where they are to come at all; the leader has sessions with them."""
+
+    def __init__(self, settings: Settings, access: Access, controller: Controller) -> None:
+        """Raises OSError."""
+        self._settings = settings
+        self._private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
+        self._doors = Doors(settings.server.max_connections, self._private, kernel_callers())
+        self._reviewer = None
+        if audience := settings.kubernetes.audience:
+            client = ApiClient(Credentials(access), "sluice-queue", deadline_s=DEADLINE_S)
+            self._reviewer = KubernetesReviewer(client, audience)
+        acting = Acting(lambda: controller.shell, lambda: controller.leader)
+        keeper = doorkeeper(settings, self._doors, self._reviewer)
+        calls = Calls(acting, keeper, self._doors, Turns(busy=self._doors.busy))
+        try:
+            wire = Wire(find_descriptors())
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        nodes = NodesApi(acting, wire, calls, settings.nodes.report_s)
+        self._server = GrpcServer(settings, self._doors, [nodes.handler(), calls.unknown()])
+
+    @staticmethod
+    def wanted(settings: Settings) -> bool:
+        return bool(settings.server.listen) or settings.server.socket not in ("", "none")
+
+    async def open(self, environment: Mapping[str, str]) -> None:
+        """Raises OSError, TlsUnusable."""
+        await self._server.start()
+        socket_only_if_named = self._settings.server.socket or "none"
+        server = replace(self._settings.server, socket=socket_only_if_named)
+        await open_doors(replace(self._settings, server=server), self._doors, environment)
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self._doors.close()
+        if self._reviewer is not None:
+            await self._reviewer.close()
+        shutil.rmtree(self._private, ignore_errors=True)
+
+
+async def _serve(
+    settings: Settings, access: Access, configured: Given, environment: Mapping[str, str]
+) -> int:
     given = settings.kubernetes
     uids = Uids()
     namespace = given.namespace or access.namespace or DEFAULT_NAMESPACE
@@ -133,6 +192,7 @@ async def _serve(settings: Settings, access: Access, configured: Given) -> int:
         if address
     ]
     webhooks = _webhooks(given, controller)
+    nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
@@ -141,6 +201,8 @@ async def _serve(settings: Settings, access: Access, configured: Given) -> int:
             await one.start()
         if not await _until_fit(watching, stopped):
             return EXIT_OK
+        if nodes is not None:
+            await nodes.open(environment)
         if webhooks is None:
             return await _run(controller, stopped)
         await webhooks.start()
@@ -153,6 +215,8 @@ async def _serve(settings: Settings, access: Access, configured: Given) -> int:
             registering.cancel()
             await webhooks.close()
     finally:
+        if nodes is not None:
+            await nodes.close()
         for one in web:
             await one.close()
         await watching.close()

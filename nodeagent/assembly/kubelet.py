@@ -45,7 +45,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.kubelet.desk import DeskSettings, KubeletDesk
 from nodeagent.shell.kubelet.farewell import Farewell
-from nodeagent.shell.kubelet.limits import NodeDefaults, PodLimits, QueueLimits
+from nodeagent.shell.kubelet.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.kubelet.node_sums import NodeSums
 from nodeagent.shell.kubelet.pod_sources import PodSources
 from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
@@ -372,6 +372,8 @@ def limit_sources(
     for name in config.limits:
         if name == "queue" and queue is not None:
             sources.append(QueueLimits(queue, pods))
+        elif name == "placement":
+            sources.append(PlacedLimits(names, defaults))
         elif name == "pod":
             sources.append(PodLimits(names, defaults))
         elif name == "defaults":

@@ -73,10 +73,12 @@ class KubeletConfig:
     slots_per_gpu: int = number(0, 0, 256)
     """Device ids per GPU, which is how many containers may share it. 0: as grants.slots_per_gpu."""
     limits: tuple[str, ...] = choices(
-        ("queue", "pod", "defaults"), "queue", "pod", "defaults", live=True
+        ("queue", "pod", "defaults"), "queue", "placement", "pod", "defaults", live=True
     )
-    """Who says how much a container may have, the first that knows: the queue controller's
-    decision, the pod's own requests (read as pod_sources says), the defaults below."""
+    """Who says how much a container may have, the first that knows. queue: the decision of a queue
+    controller with a database of its own; pod: the pod's own requests (read as pod_sources says);
+    placement: the same, on the GPUs that a queue controller in mode kubernetes has written at the
+    pod; defaults: those below."""
     pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
     """Who is asked what a pod asks for and whose it is, the first that can say. api: the API
     server, by a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which

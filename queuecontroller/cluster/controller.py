@@ -87,6 +87,7 @@ class Controller:
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | None = None
         self._deciding: asyncio.Task[None] | None = None
+        self._lease_uid = ""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
         self._found = False
@@ -112,6 +113,11 @@ class Controller:
     def shell(self) -> Shell | None:
         """Of the book, while it leads."""
         return self._session.shell if self._session is not None else None
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as is known."""
+        return self._elector.holder
 
     @property
     def world(self) -> World:
@@ -250,17 +256,17 @@ class Controller:
         asked_s = monotonic()
         write = self._elector.look(lease, asked_s, stamp)
         if write is not None:
-            await self._put(write, lease is None)
+            lease = await self._put(write, lease is None)
+            self._lease_uid = str(lease["metadata"].get("uid") or "")
             self._elector.written(write, asked_s)
 
-    async def _put(self, write: Write, is_new: bool) -> None:
+    async def _put(self, write: Write, is_new: bool) -> dict[str, Any]:
         namespace = self._plan.namespace
         if is_new:
             head = {"name": LEASE, "namespace": namespace}
             made = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": head}
-            await self._writing.create(LEASES, {**made, "spec": dict(write.spec)}, namespace)
-            return
-        await self._writing.merge_patch(
+            return await self._writing.create(LEASES, {**made, "spec": dict(write.spec)}, namespace)
+        return await self._writing.merge_patch(
             LEASES,
             LEASE,
             {"spec": dict(write.spec)},
@@ -282,6 +288,7 @@ class Controller:
             self._writing,
             plan.book,
             elector.term,
+            self._lease_uid,
             plan.clock,
             plan.new_uid,
             lambda: elector.leads(monotonic()),

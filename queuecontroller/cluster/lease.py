@@ -41,6 +41,11 @@ class Elector:
     def retry_s(self) -> float:
         return self.lease_s / RENEWALS
 
+    @property
+    def holder(self) -> str:
+        """Who else held it when it was last looked at; empty: nobody, or we."""
+        return str(self._seen[0] or "")
+
     def leads(self, now_s: float) -> bool:
         return self._held_until_s is not None and now_s < self._held_until_s
 

@@ -28,6 +28,8 @@ from sluicecommon.kubernetes.resources import Resource
 
 log = logging.getLogger(__name__)
 _KINDS: Final = frozenset(OBJECTS)
+REVISION_BITS: Final = 32
+"""Decisions of one term: four billion, in numbers below 2**60."""
 
 
 class Defect(Exception):
@@ -38,11 +40,14 @@ class Nothing:
     """The store of a book whose rows are objects in the API server: `WorkloadWriter` writes them,
     each by itself, and what could not be written is undone."""
 
-    def __init__(self, term: int) -> None:
-        self._term = term
+    def __init__(self, term: int, cluster_id: str) -> None:
+        """Nodes keep what they have obeyed: terms begin at 1, and decisions of a later term have
+        higher numbers, so that whoever follows this leader is never taken for a predecessor."""
+        self._term = term + 1
+        self._cluster_id = cluster_id
 
     def load(self) -> Snapshot:
-        return Snapshot("", self._term, 0)
+        return Snapshot(self._cluster_id, self._term, self._term << REVISION_BITS)
 
     def stage(self, change: Change) -> None:
         """Nothing is kept."""
@@ -64,16 +69,18 @@ class Session:
         client: ApiClient,
         settings: BookSettings,
         term: int,
+        cluster_id: str,
         clock: Clock,
         new_uid: Callable[[], str],
         may_write: Callable[[], bool],
         configuration: Document | None = None,
     ) -> None:
-        """`configuration`: Kueue's, as far as the book reads it."""
+        """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
+        `configuration`: Kueue's, as far as the book reads it."""
         self._configuration = configuration
         self._world = world
         book = Book(settings, False, new_uid)
-        self.shell = Shell(book, Nothing(term), clock)
+        self.shell = Shell(book, Nothing(term, cluster_id), clock)
         self.mirror = Mirror(book, world)
         self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
         self.workloads = WorkloadWriter(

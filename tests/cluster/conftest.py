@@ -30,6 +30,7 @@ ORDER = (
     "test_queueing",
     "test_queueing_webhooks",
     "test_queueing_killed",
+    "test_nodes_report",
     "test_tokens",
     "test_install",
     "test_pods",

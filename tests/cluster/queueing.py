@@ -76,9 +76,14 @@ class Replica:
     """One process."""
 
     def __init__(
-        self, plane: ControlPlane, log: Path, settings: Sequence[str] = (), server: str = ""
+        self,
+        plane: ControlPlane,
+        log: Path,
+        settings: Sequence[str] = (),
+        server: str = "",
+        nodes_socket: str = "none",
     ) -> None:
-        """`server`: where it finds the API server, if not at its own address."""
+        """`server`: where it finds the API server, if not at its own address; `nodes_socket`: where nodes find it."""
         self.plane = plane
         self.log = log
         kubeconfig = account(plane, log.parent)
@@ -95,7 +100,7 @@ class Replica:
             *settings,
         )
         self.command = [
-            *(sys.executable, "-m", "queuecontroller", "serve", "--socket", "none"),
+            *(sys.executable, "-m", "queuecontroller", "serve", "--socket", nodes_socket),
             *("--metrics-listen", f"127.0.0.1:{self.port}"),
             *(word for one in every for word in ("--set", one)),
         ]

@@ -304,13 +304,26 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     assert queue.server.probes_listen == f"0.0.0.0:{ports['probes']}"
     assert (deployment["replicas"], deployment["strategy"]["type"]) == (3, "RollingUpdate")
     assert not [one for one in objects if one["kind"] == "PersistentVolumeClaim"]
-    node = of(objects, "ConfigMap", "agent")["data"]["sluice.toml"]
-    assert "queue" not in tomllib.loads(node), "nodes do not report to it"
+    assert queue.server.listen == f"0.0.0.0:{ports['grpc']}"
+    (token,) = _queue_tokens(of(objects, "DaemonSet", "agent"))
+    assert token["audience"] == queue.kubernetes.audience
+    node = tomllib.loads(of(objects, "ConfigMap", "agent")["data"]["sluice.toml"])
+    service = of(objects, "Service", "s-queue")
+    (port,) = (one["port"] for one in service["spec"]["ports"] if one["name"] == "grpc")
+    assert node["queue"]["server"].endswith(f":{port}")
+    assert node["kubelet"]["limits"] == ["placement", "pod", "defaults"]
+    node_config.parse(node)
     names = {one["metadata"]["name"] for one in objects if one["kind"] == "Role"}
     assert "s-queue" in names
     role = of(objects, "ClusterRole", "queue")["rules"]
     rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
     assert role == rules["cluster"]
+
+
+def _queue_tokens(daemon_set: dict[str, Any]) -> list[dict[str, Any]]:
+    volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
+    sources = [one for volume in volumes for one in volume.get("projected", {}).get("sources", ())]
+    return [one["serviceAccountToken"] for one in sources if "serviceAccountToken" in one]
 
 
 @needs_helm

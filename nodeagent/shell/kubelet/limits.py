@@ -3,8 +3,10 @@ the node's defaults; asked in the configured order, the first that knows decides
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
 from nodeagent.core.kubelet.pod_limits import (
     DefaultLimits,
     ResourceNames,
@@ -26,6 +28,7 @@ from nodeagent.ports.kubelet import (
 )
 from nodeagent.ports.queue import Desired, Work, WorkState
 from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.units import GpuUuid
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 
@@ -110,6 +113,36 @@ class QueueLimits:
             workload=decision.workload,
             replica=decision.pod,
         )
+
+
+class PlacedLimits:
+    """What the pod asks for, on the GPUs on which the cluster has placed it."""
+
+    def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
+        self._own = PodLimits(names, defaults)
+
+    async def limits(
+        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+    ) -> ContainerLimits | None:
+        if isinstance(requests, Unread):
+            raise NotYet(f"where {pod} was placed cannot be told: {requests.why}")
+        text = dict(requests.annotations).get(PLACEMENT)
+        own = await self._own.limits(pod, container, requests, gpus) if text else None
+        if text is None or own is None:
+            return None
+        try:
+            placed = placed_gpus(text, container)
+        except ValueError as error:
+            raise Never(f"annotation {PLACEMENT} of {pod} {error}: it is not ours") from error
+        if not placed:
+            return None
+        if len(placed) != gpus:
+            raise Never(
+                f"{pod} was placed on {len(placed)} GPUs, the kubelet counts {gpus}: do resource"
+                " names here and in the queue's settings differ?"
+            )
+        ask = replace(own.ask, gpu_uuids=tuple(GpuUuid(one) for one in placed))
+        return replace(own, ask=ask, source="placement")
 
 
 class PodLimits:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
@@ -24,13 +24,17 @@ from queuecontroller.adapters.callers.doorkeeper import (
 )
 from queuecontroller.adapters.callers.doors import Crowded, Doors
 from queuecontroller.adapters.callers.turns import Turns
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.reader import ManifestError
-from queuecontroller.records import StoreLost
+from queuecontroller.records import Assignment, StoreLost
+from queuecontroller.service.book import Book
 from queuecontroller.service.nodes.sessions import StaleEpoch, Superseded, Unproven
 from queuecontroller.service.objects.submission import Refused
-from queuecontroller.service.shell import Shell, TooFarBehind
+from queuecontroller.service.shell import TooFarBehind
+from queuecontroller.service.status import Status
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MOST_DETAILS: Final = 4000
 """Characters of an error text: it travels in a header, which gRPC limits to 8 KiB."""
@@ -77,10 +81,28 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str] | None:
     return None
 
 
+class Deciding(Protocol):
+    """Who decides, as far as calls and nodes need it: a `service.shell.Shell`, or whichever stands
+    behind it just now."""
+
+    @property
+    def why_not_ready(self) -> str: ...
+    @property
+    def book(self) -> Book: ...
+    def step(self, label: str, call: Callable[[Book, int], T]) -> T: ...
+    async def durable(self) -> None: ...
+    def decisions(
+        self, node: str, epoch: int, after_revision: int
+    ) -> AsyncGenerator[list[Assignment], None]: ...
+    def follow_waiting(
+        self, node: str, epoch: int, keys: Iterable[WorkloadKey]
+    ) -> AsyncGenerator[list[Status], None]: ...
+
+
 class Calls:
     """What all calls share."""
 
-    def __init__(self, shell: Shell, keeper: Doorkeeper, doors: Doors, turns: Turns) -> None:
+    def __init__(self, shell: Deciding, keeper: Doorkeeper, doors: Doors, turns: Turns) -> None:
         self._shell = shell
         self._keeper = keeper
         self._doors = doors

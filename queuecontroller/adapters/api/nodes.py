@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check
-from queuecontroller.adapters.api.calls import Calls
+from queuecontroller.adapters.api.calls import Calls, Deciding
 from queuecontroller.adapters.api.messages import (
     few,
     node_name,
@@ -24,14 +24,13 @@ from queuecontroller.adapters.api.messages import (
 from queuecontroller.adapters.api.wire import NODES, Wire
 from queuecontroller.records import Assignment
 from queuecontroller.service.objects.submission import Refused
-from queuecontroller.service.shell import Shell
 
 MOST_NEWS: Final = 1000
 """Items of one message of a node: each takes time in the loop that serves everybody."""
 
 
 class NodesApi:
-    def __init__(self, shell: Shell, wire: Wire, calls: Calls, report_s: float) -> None:
+    def __init__(self, shell: Deciding, wire: Wire, calls: Calls, report_s: float) -> None:
         self._shell = shell
         self._wire = wire
         self._calls = calls

@@ -55,6 +55,8 @@ def cluster_rules() -> list[Rule]:
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
         _rule("", ["events"], "create"),
+        # Whose token a node shows.
+        _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # Whether Kueue runs.
         _rule("coordination.k8s.io", ["leases"], "list"),
         # Whom the API server asks.

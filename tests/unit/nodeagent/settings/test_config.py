@@ -107,7 +107,7 @@ def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
     ) == [
         "kubelet.enabeld: no such key (did you mean 'enabled'?)",
         "kubelet.mode: must be one of share, exclusive, mig, mps, not 'shared'",
-        "kubelet.limits: may hold queue, pod, defaults, not 'pods'",
+        "kubelet.limits: may hold queue, placement, pod, defaults, not 'pods'",
         "kubelet.hami: must be an absolute path, not 'relative.yaml'",
         "kubelet.exclude_indexes: has something twice: [0, 0]",
         "kubelet.exclude_uuids: must be a list of texts, not 'GPU-1'",

@@ -1,0 +1,43 @@
+"""Where the cluster has placed a pod: the annotation that the queue controller writes as it binds
+the pod to this node, and nobody else may write.
+
+    {"node": "gpu-1", "containers": {"main": [{"uuid": "GPU-…", "memory_bytes": 1}]}}
+
+Which GPUs it is is taken from there; how much of them, from the pod's own requests, so that
+whoever could forge the annotation would choose a card and nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+PLACEMENT: Final = "sluice.dev/placement"
+LONGEST: Final = 64 << 10
+MOST_GPUS: Final = 64
+
+
+def placed_gpus(text: str, container: str) -> tuple[str, ...]:
+    """UUIDs for a container, in order; empty: it is not placed. Raises ValueError for what the
+    controller would not have written."""
+    if len(text) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} characters")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON: {str(error)[:100]}") from error
+    containers = found.get("containers") if isinstance(found, Mapping) else None
+    if not isinstance(containers, Mapping):
+        raise ValueError("has no table of containers")
+    shares = containers.get(container, [])
+    if not isinstance(shares, list) or len(shares) > MOST_GPUS:
+        raise ValueError(f"has no list of at most {MOST_GPUS} shares for {container}")
+    return tuple(_uuid(one) for one in shares)
+
+
+def _uuid(share: Any) -> str:
+    uuid = share.get("uuid") if isinstance(share, Mapping) else None
+    if not isinstance(uuid, str) or not 0 < len(uuid) <= 128 or not uuid.isprintable():
+        raise ValueError("has a share without a GPU's uuid")
+    return uuid
