@@ -17,6 +17,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from queuecontroller.cluster.checking.provisioner import CONFIGS
+from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.known.kinds import (
     ELASTIC_PODS,
@@ -138,7 +140,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                for kind in (*OBJECTS, WORKLOADS):
+                for kind in (*OBJECTS, CONFIGS, WORKLOADS):
                     self._follow(kind)
                 for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
                     self._follow(PODS, selectors)
@@ -213,7 +215,11 @@ class Controller:
         policy = self._plan.policy
         wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
-        return [*wanted, *(RUNTIMES if trains else ())]
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS]
+
+    def _is_followed(self, kind: Resource) -> bool:
+        follower = self._followers.get((kind, ()))
+        return follower is not None and follower.reflector.synced
 
     def _is_synced(self) -> bool:
         return self._found and all(one.reflector.synced for one in self._followers.values())
@@ -293,6 +299,7 @@ class Controller:
             plan.new_uid,
             lambda: elector.leads(monotonic()),
             plan.document,
+            self._is_followed,
         )
         self._deciding = asyncio.create_task(self._session.run())
 

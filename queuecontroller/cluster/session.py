@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from queuecontroller.cluster.checking.provisioner import CONFIGS, Provisioner
+from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
@@ -74,9 +76,11 @@ class Session:
         new_uid: Callable[[], str],
         may_write: Callable[[], bool],
         configuration: Document | None = None,
+        is_followed: Callable[[Resource], bool] = lambda kind: True,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
-        `configuration`: Kueue's, as far as the book reads it."""
+        `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
+        is known, of those that are not served everywhere."""
         self._configuration = configuration
         self._world = world
         book = Book(settings, False, new_uid)
@@ -88,6 +92,15 @@ class Session:
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
         self.tending = Tending(self.shell, self.mirror, client, may_write, self.teller)
+        self.provisioner = Provisioner(
+            self.shell,
+            self.mirror,
+            client,
+            may_write,
+            self.teller,
+            is_followed,
+            self._workload_stored,
+        )
         self._began = False
 
     async def run(self) -> None:
@@ -102,13 +115,15 @@ class Session:
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
         self._began = True
         self.queues.ask_all()
+        self.provisioner.ask_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
-            for errands in (self.workloads.errands, self.queues.errands, self.tending.errands):
-                group.create_task(errands.run())
+            group.create_task(self.workloads.errands.run())
+            for one in (self.queues, self.tending, self.provisioner):
+                group.create_task(one.errands.run())
             group.create_task(self.teller.run())
 
     @property
@@ -131,15 +146,19 @@ class Session:
                 "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
             )
             self.tending.workload_changed(key, document)
+            self.provisioner.changed(kind, key, document)
         elif kind in _KINDS:
             self.shell.step(
                 "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
             )
             if kind == CHECKS:
                 self.queues.ask_all()
+                self.provisioner.changed(kind, key, document)
             else:
                 namespace, _, name = key.rpartition("/")
                 self.queues.ask([(kind.kind, namespace, name)])
+        elif kind in (CONFIGS, REQUESTS):
+            self.provisioner.changed(kind, key, document)
         else:
             self.tending.changed(kind, key, document)
 
@@ -156,3 +175,4 @@ class Session:
         for told in of_workload(before, after):
             self.teller.tell(after, WORKLOADS, told)
         self.tending.workload_changed(key_of(after), after)
+        self.provisioner.changed(WORKLOADS, key_of(after), after)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.joining.asking import mutating
 from queuecontroller.cluster.known.kinds import CRDS
+from queuecontroller.cluster.known.world import covers
 from queuecontroller.kueue_api.crds import CONVERT_PATH, Webhook, validation
 from queuecontroller.kueue_api.table import GROUP, KINDS
 from sluicecommon.kubernetes.client import ApiClient
@@ -84,19 +85,6 @@ async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -
         log.info("%s %s is made", kind.kind, name)
         return
     mine, there = document["webhooks"], found.get("webhooks") or []
-    if len(mine) != len(there) or not all(map(_covers, there, mine)):
+    if len(mine) != len(there) or not all(map(covers, there, mine)):
         await client.merge_patch(kind, name, {"webhooks": mine})
         log.info("%s %s is renewed", kind.kind, name)
-
-
-def _covers(there: Any, mine: Any) -> bool:
-    """Whether all of ours is there; the API server fills in more."""
-    if isinstance(mine, Mapping):
-        return isinstance(there, Mapping) and all(
-            name in there and _covers(there[name], value) for name, value in mine.items()
-        )
-    if isinstance(mine, list):
-        return (
-            isinstance(there, list) and len(there) == len(mine) and all(map(_covers, there, mine))
-        )
-    return bool(there == mine)

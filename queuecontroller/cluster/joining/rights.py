@@ -28,6 +28,7 @@ _CONFIGURATIONS: Final = {
     "mutatingwebhookconfigurations": CONFIGURATION,
     "validatingwebhookconfigurations": validation(Webhook())["metadata"]["name"],
 }
+_REQUESTED: Final = ("list", "watch", "create", "delete")
 Rule = Mapping[str, Any]
 
 
@@ -49,6 +50,13 @@ def cluster_rules() -> list[Rule]:
             for group in sorted({one.group for one in JOBS})
             for rule in _of_jobs(group, sorted(k.plural for k in JOBS if k.group == group))
         ),
+        # What is asked of the autoscaler for a check of its own.
+        _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
+        _rule(GROUP, ["admissionchecks/status"], "patch"),
+        _rule(GROUP, ["workloads/finalizers"], "update"),
+        _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
+        _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
+        _rule("", ["podtemplates"], "get", "create", "patch", "delete"),
         _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
         _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
         _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),

@@ -75,6 +75,17 @@ def controller_of(document: Document) -> Mapping[str, Any]:
     return {}
 
 
+def covers(there: Any, mine: Any) -> bool:
+    """Whether all of ours is there; the API server fills in more."""
+    if isinstance(mine, Mapping):
+        return isinstance(there, Mapping) and all(
+            name in there and covers(there[name], value) for name, value in mine.items()
+        )
+    if isinstance(mine, list):
+        return isinstance(there, list) and len(there) == len(mine) and all(map(covers, there, mine))
+    return bool(there == mine)
+
+
 class World:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()

@@ -153,21 +153,23 @@ def _requeue(state: RequeueState) -> dict[str, Any] | None:
 
 
 def _checks(status: Mapping[str, Any], workload: Workload, now_ns: int) -> list[dict[str, Any]]:
+    known: Mapping[str, Mapping[str, Any]]
     known = {one["name"]: one for one in status.get("admissionChecks") or ()}
-    made = []
+    made: list[dict[str, Any]] = []
     for one in workload.admission_checks:
         before = known.get(one.name)
         if before is not None and before.get("state") == str(one.state):
             made.append(dict(before))
             continue
-        made.append(
-            {
-                "name": one.name,
-                "state": str(one.state),
-                "message": one.message or UNANSWERED,
-                "lastTransitionTime": stamp(now_ns),
-            }
-        )
+        shown: dict[str, Any] = {
+            "name": one.name,
+            "state": str(one.state),
+            "message": one.message or UNANSWERED,
+            "lastTransitionTime": stamp(now_ns),
+        }
+        if before is not None and before.get("state") == "Retry":  # how often, for its back-off
+            shown["retryCount"] = (before.get("retryCount") or 0) + 1
+        made.append(shown)
     return made
 
 

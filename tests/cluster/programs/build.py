@@ -25,6 +25,12 @@ DEADLINE_S = 5400
 COMMON_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 CONTAINERD_TAGS = "no_btrfs,no_zfs,no_devmapper,no_aufs"
 CONTAINERD = "github.com/containerd/containerd/v2"
+KUEUE = "sigs.k8s.io/kueue"
+KUEUE_DEFINITIONS = {
+    KUEUE: "config/components/crd/bases",
+    "k8s.io/autoscaler/cluster-autoscaler/apis": "config/crd",
+}
+"""Modules, and where in each its definitions of kinds are."""
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 
 
@@ -154,6 +160,38 @@ def containerd() -> Path:
 
     inputs = (source / "go.mod", source / "go.sum")
     return once(Part("containerd", version, inputs, flags + CONTAINERD_TAGS), make)
+
+
+def kueue() -> Path:
+    """The program: Kueue's manager, for what runs beside it."""
+    source = HERE / "kueue"
+    version = pins.required(source / "go.mod", KUEUE)
+    flags = f"-s -w -X {KUEUE}/pkg/version.GitVersion=v{version}"
+
+    def make(target: Path) -> None:
+        _go_build(source, "-ldflags", flags, "-o", f"{target}/kueue", f"{KUEUE}/cmd/kueue")
+
+    inputs = (source / "go.mod", source / "go.sum")
+    return once(Part("kueue", version, inputs, flags), make) / "kueue"
+
+
+def kueue_definitions() -> Path:
+    """The directory of the definitions that it goes by: its own kinds, and the cluster autoscaler's."""
+    source = HERE / "kueue"
+    version = pins.required(source / "go.mod", KUEUE)
+
+    def make(target: Path) -> None:
+        for module, place in KUEUE_DEFINITIONS.items():
+            _run([go(), "mod", "download", module], source)
+            where = _run([go(), "list", "-m", "-f", "{{.Dir}}", module], source)
+            found = sorted((Path(where.stdout.strip()) / place).glob("*.yaml"))
+            if where.returncode != 0 or not found:
+                raise Unbuildable(f"go list -m {module}: {where.stderr.strip()[-500:]}")
+            for one in found:
+                shutil.copyfile(one, target / one.name)
+
+    inputs = (source / "go.mod", source / "go.sum")
+    return once(Part("kueue-crds", version, inputs, "".join(KUEUE_DEFINITIONS)), make)
 
 
 def debian() -> Path:

@@ -1,0 +1,1 @@
+"""AdmissionChecks that are answered here."""
