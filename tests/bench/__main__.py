@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
+from tests.bench.cluster import admissions
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, placement, queue, room, service
 from tests.kit.node import running
@@ -27,6 +28,7 @@ PARTS = (
     "kubelet",
     "ebpf",
     "hostile",
+    "cluster",
 )
 
 
@@ -63,6 +65,8 @@ def main() -> int:
         entries += ebpf.run(options.quick)
     if "hostile" in wanted:
         entries += hostile.run(options.quick)
+    if "cluster" in wanted:
+        entries += admissions.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0

@@ -138,6 +138,10 @@ class ControlPlane:
         status = Path(f"/proc/{self._running[name].pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
+    def pid(self, name: str) -> int:
+        """Of a program that runs."""
+        return self._running[name].pid
+
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text(errors="replace")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,15 @@ def define(plane: ControlPlane) -> None:
         one["spec"]["conversion"] = {"strategy": "None"}
         items.append(one)
     items.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}})
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    plane.kubectl("apply", "--server-side", "-f", "-", given=text)
+    until("Kueue's kinds are served", lambda: is_served(plane), 60)
+
+
+def define_all(plane: ControlPlane) -> None:
+    """As a user applies them: in all versions, and nobody converts yet."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}}
+    items = [*definitions(Webhook()), namespace]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     plane.kubectl("apply", "--server-side", "-f", "-", given=text)
     until("Kueue's kinds are served", lambda: is_served(plane), 60)
@@ -128,6 +139,15 @@ class Replica:
         return "deciding" in self.life
 
     @property
+    def is_ready(self) -> bool:
+        """It decides, or could at once."""
+        with contextlib.suppress(OSError):
+            url = f"http://127.0.0.1:{self.port}/readyz"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bool(answer.status == 200)
+        return False
+
+    @property
     def life(self) -> str:
         """What it has logged since it was last started."""
         return self.log.read_bytes()[self.began :].decode(errors="replace")
@@ -135,6 +155,15 @@ class Replica:
     @property
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def leader_of(plane: ControlPlane, replicas: list[Replica]) -> Replica | None:
+    lease: Any = plane.api.find(LEASE)
+    holder = lease["spec"]["holderIdentity"] if lease else ""
+    for one in replicas:
+        if holder and one.process is not None and f"as {holder}" in one.life:
+            return one
+    return None
 
 
 @contextmanager
@@ -155,13 +184,8 @@ def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]
     """With its webhooks, which the API server reaches by address. The definitions are as a user applies them: they know of no
     authority."""
     certify(place)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}}
-    text = json.dumps(
-        {"apiVersion": "v1", "kind": "List", "items": [*definitions(Webhook()), namespace]}
-    )
     if not is_served(plane):
-        plane.kubectl("apply", "--server-side", "-f", "-", given=text)
-    until("Kueue's kinds are served", lambda: is_served(plane), 60)
+        define_all(plane)
     (port,) = free_ports(1)
     authority = next(one for one in place.glob("*.crt") if one.name != "server.crt")
     with serving(

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
     JOBS,
     KUEUE,
-    LEASE,
     WORKLOADS,
     Replica,
     apply,
@@ -32,6 +30,7 @@ from tests.cluster.queueing import (
     finish,
     is_true,
     job,
+    leader_of,
     of_kueue,
     quota,
     workload_of,
@@ -111,15 +110,6 @@ class Watched:
         self.most = max(self.most, held)
         if held > ROOM:
             self.wrong.append(f"{held} of {ROOM} are held")
-
-
-def leader_of(plane: ControlPlane, replicas: list[Replica]) -> Replica | None:
-    lease: Any = plane.api.find(LEASE)
-    holder = lease["spec"]["holderIdentity"] if lease else ""
-    for one in replicas:
-        if holder and one.process is not None and f"as {holder}" in one.life:
-            return one
-    return None
 
 
 def stop(plane: ControlPlane, replicas: list[Replica], victim: Replica) -> None:
