@@ -10,30 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from nodeagent.settings.kubelet import KubeletConfig, Layer
+from sluicecommon.hami import VENDORS, HamiPart, PartKind, short
 from sluicecommon.settings import ConfigError, as_field, check_value, known_fields, nearest
-
-VENDORS: Final[Mapping[str, str]] = {
-    "amd": "AMD GPUs",
-    "ascend": "Huawei Ascend",
-    "awsneuron": "AWS Neuron",
-    "biren": "Biren",
-    "cambricon": "Cambricon",
-    "enflame": "Enflame",
-    "hygon": "Hygon DCU",
-    "iluvatar": "Iluvatar",
-    "iluvatars": "Iluvatar",
-    "kunlun": "Kunlunxin",
-    "kunlunxin": "Kunlunxin",
-    "metax": "MetaX",
-    "mthreads": "Moore Threads",
-    "vastai": "Vastai",
-    "vnpus": "Huawei Ascend",
-}
-"""Sections of device-config.yaml that are not NVIDIA's."""
 
 _DEVICE_KEYS: Final[Mapping[str, str]] = {
     "resourceCountName": "resource_count",
@@ -111,98 +92,11 @@ _NODE_UNDONE: Final[Mapping[str, _Undone]] = {
 }
 
 
-class PartKind(StrEnum):
-    DEVICE_CONFIG = "device-config.yaml"
-    NODE_CONFIG = "config.json"
-    POD = "pod"
-
-
-@dataclass(frozen=True, slots=True)
-class HamiPart:
-    """One document of HAMi's, parsed."""
-
-    kind: PartKind
-    source: str
-    """File, and name inside of it: what people see in a message."""
-    document: Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class HamiReading:
     layers: tuple[Layer, ...] = ()
     """In the order of increasing weight."""
     warnings: tuple[str, ...] = ()
-
-
-def split(source: str, document: object, parse: Callable[[str], object]) -> list[HamiPart]:
-    """What a document holds: a ConfigMap with texts in it, one of the bare files, or pods. `parse`
-    reads a text of YAML or JSON and raises ValueError. Raises ConfigError."""
-    if not isinstance(document, Mapping):
-        raise ConfigError([f"{source}: holds no configuration of HAMi's: {_short(document)}"])
-    kind = document.get("kind")
-    if kind == "ConfigMap":
-        return _split_config_map(source, document, parse)
-    if kind == "List":
-        items = document.get("items") or []
-        return [part for item in items for part in split(source, item, parse)]
-    if pod_spec(document) is not None:
-        return [HamiPart(PartKind.POD, source, document)]
-    if "nodeconfig" in {str(key).lower() for key in document}:
-        return [HamiPart(PartKind.NODE_CONFIG, source, document)]
-    if "nvidia" in document or document.keys() & VENDORS.keys():
-        return [HamiPart(PartKind.DEVICE_CONFIG, source, document)]
-    what = f"kind {kind}" if kind else f"the keys {', '.join(map(str, document)) or '(none)'}"
-    raise ConfigError(
-        [
-            f"{source}: is neither a ConfigMap nor HAMi's device-config.yaml (nvidia: …) or"
-            f" config.json (nodeconfig: …); it has {what}"
-        ]
-    )
-
-
-def _split_config_map(
-    source: str, document: Mapping[str, Any], parse: Callable[[str], object]
-) -> list[HamiPart]:
-    data = document.get("data")
-    parts = []
-    for name, text in (data if isinstance(data, Mapping) else {}).items():
-        if name not in (PartKind.DEVICE_CONFIG, PartKind.NODE_CONFIG):
-            continue
-        where = f"{source}: {name}"
-        try:
-            inner = parse(text) if isinstance(text, str) else text
-        except ValueError as error:
-            raise ConfigError([f"{where}: {error}"]) from error
-        if not isinstance(inner, Mapping):
-            raise ConfigError([f"{where}: must be a mapping, not {_short(inner)}"])
-        parts.append(HamiPart(PartKind(name), where, inner))
-    if not parts:
-        have = ", ".join(map(str, data)) if isinstance(data, Mapping) and data else "nothing"
-        raise ConfigError(
-            [
-                f"{source}: a ConfigMap without device-config.yaml or config.json; its data has"
-                f" {have}"
-            ]
-        )
-    return parts
-
-
-def pod_spec(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of a Pod, or of anything that makes pods from a template."""
-    own = document.get("spec")
-    if not isinstance(own, Mapping):
-        return None
-    spec: Mapping[str, Any] = own
-    if document.get("kind") == "Pod":
-        return spec
-    for _ in range(2):  # a CronJob has its template in a template
-        inner = spec.get("template") or spec.get("jobTemplate")
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("spec"), Mapping):
-            return None
-        spec = inner["spec"]
-        if "containers" in spec:
-            return spec
-    return None
 
 
 def read(parts: Iterable[HamiPart], node: str) -> HamiReading:
@@ -228,7 +122,7 @@ def _device_layer(part: HamiPart, problems: list[str], warnings: list[str]) -> L
         where = f"{part.source}: {section}"
         if section == "nvidia":
             if not isinstance(body, Mapping):
-                problems.append(f"{where}: must be a mapping, not {_short(body)}")
+                problems.append(f"{where}: must be a mapping, not {short(body)}")
                 continue
             values = _section(
                 body, where, _DEVICE_KEYS, _device_special, _DEVICE_UNDONE, problems, warnings
@@ -255,17 +149,17 @@ def _node_layers(
             )
             continue
         if not isinstance(body, Sequence) or isinstance(body, str):
-            problems.append(f"{part.source}: {key}: must be a list of nodes, not {_short(body)}")
+            problems.append(f"{part.source}: {key}: must be a list of nodes, not {short(body)}")
             continue
         for index, entry in enumerate(body):
             where = f"{part.source}: {key}[{index}]"
             if not isinstance(entry, Mapping):
-                problems.append(f"{where}: must be a mapping, not {_short(entry)}")
+                problems.append(f"{where}: must be a mapping, not {short(entry)}")
                 continue
             small = {str(name).lower(): value for name, value in entry.items()}  # as Go reads it
             name = small.pop("name", None)
             if not isinstance(name, str) or not name:
-                problems.append(f"{where}.name: must be the name of a node, not {_short(name)}")
+                problems.append(f"{where}.name: must be the name of a node, not {short(name)}")
             elif name == node:
                 found = f"{where} ({name})"
                 values = _section(
@@ -309,7 +203,7 @@ def _section(
             if value not in undone[key].nothing:
                 count = str(body.get("resourceCountName", "nvidia.com/gpu"))
                 why = undone[key].why.replace("{resource_count}", count)
-                warnings.append(f"{here}: {_short(value)} {why}")
+                warnings.append(f"{here}: {short(value)} {why}")
         else:
             known = (*renamed, *undone, *_SPECIAL_KEYS)
             warnings.append(
@@ -324,11 +218,11 @@ _SPECIAL_KEYS: Final = ("gpuCorePolicy", "disableCoreLimit", "operatingmode", "f
 def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "gpuCorePolicy":
         if value not in _CORE_POLICIES:
-            return f"must be one of default, force, disable, not {_short(value)}"
+            return f"must be one of default, force, disable, not {short(value)}"
         return {"cores_policy": _CORE_POLICIES[value]}
     if key == "disableCoreLimit":
         if not isinstance(value, bool):
-            return f"must be true or false, not {_short(value)}"
+            return f"must be true or false, not {short(value)}"
         return {"cores_policy": "elastic"} if value else {}
     return None
 
@@ -336,7 +230,7 @@ def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
 def _node_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "operatingmode":
         if value not in _MODES:
-            return f"must be one of hami-core, mig, mps, not {_short(value)}"
+            return f"must be one of hami-core, mig, mps, not {short(value)}"
         return {"mode": _MODES[value]}
     if key == "filterdevices":
         return _filter(value)
@@ -348,7 +242,7 @@ def _filter(value: Any) -> Mapping[str, Any] | str:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not value.keys() <= {"uuid", "index"}:
-        return f'must be {{"uuid": […], "index": […]}}, not {_short(value)}'
+        return f'must be {{"uuid": […], "index": […]}}, not {short(value)}'
     fields = known_fields(KubeletConfig)
     found: dict[str, Any] = {}
     for name, key in (("uuid", "exclude_uuids"), ("index", "exclude_indexes")):
@@ -383,8 +277,3 @@ def resource_names(body: object) -> list[str]:
     if isinstance(body, list):
         return [name for item in body for name in resource_names(item)]
     return []
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from nodeagent.settings.hami import HamiPart, PartKind, not_served, pod_spec
+from nodeagent.settings.hami import not_served
+from sluicecommon.hami import HamiPart, PartKind, pod_spec
 
 VENDOR_DOMAINS: Final[Mapping[str, str]] = {
     "amd.com": "AMD GPUs",

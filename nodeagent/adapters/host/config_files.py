@@ -19,9 +19,9 @@ from nodeagent.core.reload import Loaded
 from nodeagent.settings import hami as hami_config
 from nodeagent.settings import hami_pods
 from nodeagent.settings.daemon import ConfigError, HealthSettings, Settings, parse
-from nodeagent.settings.hami import HamiPart
 from nodeagent.settings.kubelet import RESOURCE_KEYS, effective
 from nodeagent.units import NS_PER_S
+from sluicecommon.hami import HamiPart, split
 
 DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
 SHIPPED_POLICY: Final = Path(nodeagent.__file__).parent / "data" / "xid.toml"
@@ -106,7 +106,7 @@ def read_hami(path: Path) -> list[HamiPart]:
         part
         for document in documents
         if document is not None
-        for part in hami_config.split(str(path), document, parse_yaml)
+        for part in split(str(path), document, parse_yaml)
     ]
     if not parts:
         raise ConfigError([f"{path}: is empty"])

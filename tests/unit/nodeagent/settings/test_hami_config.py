@@ -15,8 +15,8 @@ from nodeagent.adapters.host.config_files import load, read_hami
 from nodeagent.core.reload import Loaded
 from nodeagent.settings import hami as hami_config
 from nodeagent.settings.daemon import ConfigError
-from nodeagent.settings.hami import VENDORS
 from nodeagent.settings.kubelet import DEFAULTS
+from sluicecommon.hami import VENDORS
 from tests.golden import check
 from tests.kit.places import REPO
 
