@@ -106,6 +106,10 @@ class KubernetesSettings:
     """Of the certificate."""
     webhooks_ca: str = _path()
     """PEM of the authority that signed it: the API server is told to trust it."""
+    visibility_listen: str = ""
+    """ADDRESS:PORT of Kueue's visibility API (who waits in a queue, in what order), to which the
+    API server passes `visibility.kueue.x-k8s.io` on: by the Service `sluice-queue-visibility`,
+    whose name the webhooks' certificate has to have. Empty: it is not served."""
     audience: str = ""
     """The audience a token must be for, `sluice-queue` in the chart. Empty: no tokens are taken.
     Others' tokens are of no use here, and ours of none elsewhere."""
@@ -304,16 +308,18 @@ def _check_mode(settings: Settings) -> list[str]:
             "kubernetes.mode: beside is not there yet: leave Kueue alone in that cluster, or take"
             " kubernetes where it does not run"
         )
-    for name in ("certificate", "key", "ca") if given.webhooks_listen else ():
-        if not getattr(given, f"webhooks_{name}"):
-            problems.append(f"kubernetes.webhooks_{name}: is missing, and webhooks_listen needs it")
+    for listener in ("webhooks_listen", "visibility_listen"):
+        address = getattr(given, listener)
+        for name in ("certificate", "key", "ca") if address else ():
+            if not getattr(given, f"webhooks_{name}"):
+                problems.append(f"kubernetes.webhooks_{name}: is missing, and {listener} needs it")
+        try:
+            if address:
+                split_address(address)
+        except ValueError as error:
+            problems.append(f"kubernetes.{listener}: {error}")
     if given.webhooks_url and not given.webhooks_url.startswith("https://"):
         problems.append(f"kubernetes.webhooks_url: {given.webhooks_url!r} is not https://HOST:PORT")
-    try:
-        if given.webhooks_listen:
-            split_address(given.webhooks_listen)
-    except ValueError as error:
-        problems.append(f"kubernetes.webhooks_listen: {error}")
     return problems
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import yaml
@@ -35,13 +36,17 @@ from queuecontroller.adapters.callers.turns import Turns
 from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.adapters.web.reviews import patched
+from queuecontroller.adapters.web.visibility import VisibilityServer
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.acting import Acting
 from queuecontroller.cluster.controller import Controller, Plan
 from queuecontroller.cluster.joining.asking import MUTATE_PATH, json_patch, patch_of, problems_of
 from queuecontroller.cluster.joining.configuration import Given, given_by
+from queuecontroller.cluster.joining.delegating import Access as MayDo
+from queuecontroller.cluster.joining.delegating import read_front_proxy
 from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
+from queuecontroller.cluster.saying.visibility import Question, answer
 from queuecontroller.config import KubernetesSettings, Settings, split_address
 from queuecontroller.kueue_api.crds import Webhook
 from queuecontroller.reader import ManifestError, Problem
@@ -191,7 +196,11 @@ async def _serve(
         )
         if address
     ]
-    webhooks = _webhooks(given, controller)
+    servers = [
+        one
+        for one in (_webhooks(given, controller), _visibility(given, controller, writing))
+        if one
+    ]
     nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -203,18 +212,26 @@ async def _serve(
             return EXIT_OK
         if nodes is not None:
             await nodes.open(environment)
-        if webhooks is None:
+        if not servers:
             return await _run(controller, stopped)
-        await webhooks.start()
+        for server in servers:
+            await server.start()
         registering = asyncio.create_task(
-            keep_registered(writing, partial(webhook_of, given, namespace), namespace)
+            keep_registered(
+                writing,
+                partial(webhook_of, given, namespace),
+                namespace,
+                webhooks=bool(given.webhooks_listen),
+                visibility=bool(given.visibility_listen),
+            )
         )
         try:
             return await _run(controller, stopped)
         finally:
             registering.cancel()
-            await webhooks.close()
     finally:
+        for server in servers:
+            await server.close()
         if nodes is not None:
             await nodes.close()
         for one in web:
@@ -239,6 +256,27 @@ def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServe
                 patched, patch_of=patch, problems_of_change=partial(problems_of, controller.world)
             )
         },
+    )
+
+
+def _visibility(
+    given: KubernetesSettings, controller: Controller, client: ApiClient
+) -> VisibilityServer | None:
+    if not given.visibility_listen:
+        return None
+    clock = SystemClock()
+
+    def answered(asked: Question) -> dict[str, Any]:
+        shell = controller.shell
+        book, views = (shell.book, shell.views) if shell is not None else (None, None)
+        return answer(asked, controller.world, book, views, clock.now_ns())
+
+    return VisibilityServer(
+        split_address(given.visibility_listen),
+        (Path(given.webhooks_certificate), Path(given.webhooks_key)),
+        partial(read_front_proxy, client),
+        MayDo(client, monotonic).why_not,
+        answered,
     )
 
 

@@ -214,6 +214,16 @@ def apiserver_identity(keys: pki.Pki) -> list[str]:
         ),
         f"--service-account-signing-key-file={keys / 'tokens.key'}",
         *("--allow-privileged=true", "--profiling=false"),
+        # Whom it passes requests on as, for APIs that others serve.
+        f"--requestheader-client-ca-file={keys / 'front.crt'}",
+        "--requestheader-allowed-names=front-proxy-client",
+        *(
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+        ),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={keys / 'front-client.crt'}",
+        f"--proxy-client-key-file={keys / 'front-client.key'}",
     ]
 
 

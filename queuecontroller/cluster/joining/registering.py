@@ -11,6 +11,7 @@ from typing import Any, Final
 from queuecontroller.cluster.joining.asking import mutating
 from queuecontroller.cluster.known.kinds import CRDS
 from queuecontroller.cluster.known.world import covers
+from queuecontroller.cluster.saying.visibility import services
 from queuecontroller.kueue_api.crds import CONVERT_PATH, Webhook, validation
 from queuecontroller.kueue_api.table import GROUP, KINDS
 from sluicecommon.kubernetes.client import ApiClient
@@ -34,19 +35,33 @@ MUTATING: Final = Resource(
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
+API_SERVICES: Final = Resource(
+    "apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False
+)
+SERVICES: Final = Resource("", "v1", "services", "Service")
+VISIBILITY: Final = "sluice-queue-visibility"
+"""The Service of the visibility API."""
 log = logging.getLogger(__name__)
 
 
 async def keep_registered(
-    client: ApiClient, webhook: Callable[[], Webhook], namespace: str
+    client: ApiClient,
+    webhook: Callable[[], Webhook],
+    namespace: str,
+    *,
+    webhooks: bool = True,
+    visibility: bool = False,
 ) -> None:
     """Until cancelled. `webhook` is asked each time: a renewed authority counts."""
     while True:
         try:
-            await register(client, webhook(), namespace)
+            if webhooks:
+                await register(client, webhook(), namespace)
+            if visibility:
+                await register_visibility(client, webhook().ca_bundle, namespace)
             rest_s = AGAIN_S
         except (ApiAway, ApiRefused, OSError) as error:
-            log.warning("webhooks are not registered: %s", error)
+            log.warning("the API server is not told whom to ask: %s", error)
             rest_s = SOON_S
         await asyncio.sleep(rest_s)
 
@@ -88,3 +103,37 @@ async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -
     if len(mine) != len(there) or not all(map(covers, there, mine)):
         await client.merge_patch(kind, name, {"webhooks": mine})
         log.info("%s %s is renewed", kind.kind, name)
+
+
+async def register_visibility(client: ApiClient, ca_bundle: str, namespace: str) -> None:
+    """Where its Service is: an API that nobody answers would hold up the deletion of every
+    namespace. Raises ApiAway, ApiRefused."""
+    try:
+        await client.get(SERVICES, VISIBILITY, namespace)
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+        log.warning(
+            "visibility: there is no Service %s in namespace %s, so the API server is not told"
+            " of the visibility API",
+            VISIBILITY,
+            namespace,
+        )
+        return
+    for wanted in services(ca_bundle, VISIBILITY, namespace):
+        name = wanted["metadata"]["name"]
+        try:
+            found = await client.get(API_SERVICES, name)
+        except ApiRefused as refused:
+            if not refused.not_found:
+                raise
+            await client.create(API_SERVICES, wanted)
+            log.info("APIService %s is made", name)
+            continue
+        spec = found.get("spec") or {}
+        # Its port is left as it is: the Service may have been given another.
+        port = (spec.get("service") or {}).get("port", 443)
+        to_be = {**wanted["spec"], "service": {**wanted["spec"]["service"], "port": port}}
+        if not covers(spec, to_be):
+            await client.merge_patch(API_SERVICES, name, {"spec": to_be})
+            log.info("APIService %s is renewed", name)

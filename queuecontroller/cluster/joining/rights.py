@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.cluster.joining.asking import CONFIGURATION
+from queuecontroller.cluster.joining.delegating import READER, REVIEWS, SYSTEM
+from queuecontroller.cluster.joining.registering import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.known.around import KINDS as JOBS
 from queuecontroller.cluster.known.around import SETS
 from queuecontroller.cluster.known.kinds import (
@@ -18,6 +20,7 @@ from queuecontroller.cluster.known.kinds import (
     RUNTIMES,
     TOPOLOGIES,
 )
+from queuecontroller.cluster.saying.visibility import services
 from queuecontroller.kueue_api.crds import Webhook, validation
 from queuecontroller.kueue_api.table import GROUP, KINDS
 from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
@@ -80,6 +83,16 @@ def cluster_rules() -> list[Rule]:
             for plural, name in _CONFIGURATIONS.items()
         ),
         _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
+        # The visibility API: that it is ours, and who may ask it.
+        _rule(
+            API_SERVICES.group,
+            [API_SERVICES.plural],
+            "get",
+            "patch",
+            names=[one["metadata"]["name"] for one in services("", "", "")],
+        ),
+        _rule(API_SERVICES.group, [API_SERVICES.plural], "create"),
+        _rule(REVIEWS.group, [REVIEWS.plural], "create"),
     ]
     return rules
 
@@ -90,6 +103,7 @@ def lease_rules() -> list[Rule]:
     return [
         _rule(group, ["leases"], "create"),
         _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
+        _rule("", [SERVICES.plural], "get", names=[VISIBILITY]),
     ]
 
 
@@ -127,4 +141,20 @@ def documents(namespace: str, account: str) -> list[dict[str, Any]]:
                 "subjects": [subject],
             }
         )
+    # Whom the API server's front proxy is to be known by.
+    head = {
+        "name": f"{NAME}-{namespace}",
+        "namespace": SYSTEM,
+        "labels": {"app.kubernetes.io/part-of": "sluice"},
+    }
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": READER}
+    made.append(
+        {
+            "apiVersion": api,
+            "kind": "RoleBinding",
+            "metadata": head,
+            "roleRef": ref,
+            "subjects": [subject],
+        }
+    )
     return made

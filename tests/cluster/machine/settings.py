@@ -161,18 +161,7 @@ def apiserver(node: NodeSettings) -> list[str]:
         f"--kubelet-client-key={keys / 'to-kubelet.key'}",
         "--kubelet-preferred-address-types=Hostname",
         *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
-        *(
-            "--enable-aggregator-routing=true",
-            f"--requestheader-client-ca-file={keys / 'front.crt'}",
-        ),
-        "--requestheader-allowed-names=front-proxy-client",
-        *(
-            "--requestheader-username-headers=X-Remote-User",
-            "--requestheader-group-headers=X-Remote-Group",
-        ),
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-        f"--proxy-client-cert-file={keys / 'front-client.crt'}",
-        f"--proxy-client-key-file={keys / 'front-client.key'}",
+        "--enable-aggregator-routing=true",
     ]
 
 

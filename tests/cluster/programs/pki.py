@@ -79,11 +79,11 @@ def create(directory: Path, server: str, names: Iterable[str], node: str = "") -
         return made
     authority = Authority(directory).create("sluice-test-cluster")
     authority.issue("apiserver", "/CN=kube-apiserver", "serverAuth", list(names))
+    front = Authority(directory, "front").create("sluice-test-front-proxy")
+    front.issue("front-client", "/CN=front-proxy-client", "clientAuth")
     clients = dict(CLIENTS)
     if node:
         clients["kubelet"] = f"/O=system:nodes/CN=system:node:{node}"
-        front = Authority(directory, "front").create("sluice-test-front-proxy")
-        front.issue("front-client", "/CN=front-proxy-client", "clientAuth")
         authority.issue("to-kubelet", "/O=system:masters/CN=apiserver-kubelet", "clientAuth")
         authority.issue(
             "kubelet-server", f"/CN={node}", "serverAuth", [f"DNS:{node}", "IP:127.0.0.1"]

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.saying.visibility import GROUP as VISIBILITY
 from queuecontroller.kueue_api import GROUP, KINDS
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.programs import product
@@ -46,6 +47,7 @@ OURS = (
     f"{HOOKS}/mutatingwebhookconfigurations/sluice-jobs",
     f"{HOOKS}/validatingwebhookconfigurations/sluice-kueue-api",
 )
+API_SERVICE = f"/apis/apiregistration.k8s.io/v1/apiservices/v1beta2.{VISIBILITY}"
 VALUES = ("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false")
 
 
@@ -101,26 +103,27 @@ class Release:
         found.write_text(text.replace("/etc/sluice/tls", str(self.place)))
         return found
 
-    def lead_to(self, port: int) -> None:
-        """The chart's Service, to this machine: what its pods' endpoints would be."""
+    def lead_to(self, name: str, port: int) -> None:
+        """A Service of the chart's, to this machine: what its pods' endpoints would be."""
         slice_ = {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {
-                "name": "here",
+                "name": f"here-{name}",
                 "namespace": NAMESPACE,
-                "labels": {"kubernetes.io/service-name": "sluice-queue-webhooks"},
+                "labels": {"kubernetes.io/service-name": f"sluice-queue-{name}"},
             },
             "addressType": "IPv4",
             "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
-            "ports": [{"name": "webhooks", "port": port, "protocol": "TCP"}],
+            "ports": [{"name": name, "port": port, "protocol": "TCP"}],
         }
         apply(self.plane, slice_)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        webhooks, metrics, probes = free_ports(3)
-        self.lead_to(webhooks)
+        webhooks, visibility, metrics, probes = free_ports(4)
+        self.lead_to("webhooks", webhooks)
+        self.lead_to("visibility", visibility)
         log = self.place / "queue.log"
         command = [sys.executable, "-m", "queuecontroller", "serve"]
         command += ["--config", str(self.configuration())]
@@ -129,6 +132,7 @@ class Release:
             f"kubernetes.namespace={NAMESPACE}",
             "kubernetes.leader_lease_s=3",
             f"kubernetes.webhooks_listen=0.0.0.0:{webhooks}",
+            f"kubernetes.visibility_listen=0.0.0.0:{visibility}",
             f"server.metrics_listen=127.0.0.1:{metrics}",
             f"server.probes_listen=127.0.0.1:{probes}",
         ):
@@ -188,16 +192,18 @@ def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Pa
         plane.api.create("jobs", "default", job("second", "one", suspend=False))
         until("the second waits", lambda: workload_of(plane, "second") is not None, 30)
         assert suspended(plane, "second")
+        until("the API server tells who waits", lambda: waits(plane) == ["one"], 60)
         before = [plane.api.get(one)["webhooks"] for one in OURS]
         release.install("queue.replicas=2")
         assert [plane.api.get(one)["webhooks"] for one in OURS] == before
         assert is_asked(plane), "an upgrade leaves in place what the process has written"
+        assert plane.api.get(API_SERVICE)["spec"]["caBundle"]
         (deployment,) = plane.api.items("deployments", NAMESPACE)
         assert deployment["spec"]["replicas"] == 2
         finish(plane, "first")
         started(plane, "second")
     release.helm("uninstall", "s")
-    for one in OURS:
+    for one in (*OURS, API_SERVICE):
         assert plane.api.find(one) is None, "nobody would answer it"
     listed = ("/apis/apps/v1", "deployments"), ("/api/v1", "services"), ("/api/v1", "secrets")
     for prefix, kind in (*listed, ("/apis/rbac.authorization.k8s.io/v1", "roles")):
@@ -214,6 +220,12 @@ def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Pa
         until("the definitions are gone", lambda: not definitions(plane), 60)
     release.helm("uninstall", "s")
     clean(plane)
+
+
+def waits(plane: ControlPlane) -> list[str]:
+    """The queues of who waits in `one`."""
+    found = plane.api.get(f"/apis/{VISIBILITY}/v1beta2/clusterqueues/one/pendingworkloads")
+    return [item["localQueueName"] for item in found["items"]]
 
 
 def clean(plane: ControlPlane) -> None:

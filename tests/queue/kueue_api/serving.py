@@ -11,10 +11,12 @@ from pathlib import Path
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from tests.cluster.programs.pki import Authority
 
+NAMES = ["IP:127.0.0.1", "DNS:localhost", "DNS:sluice-queue-visibility.sluice.svc"]
+
 
 def certify(place: Path) -> Authority:
     authority = Authority(place).create("webhooks")
-    authority.issue("server", "/CN=webhooks", "serverAuth", ["IP:127.0.0.1", "DNS:localhost"])
+    authority.issue("server", "/CN=webhooks", "serverAuth", NAMES)
     return authority
 
 
