@@ -7,7 +7,6 @@ changes an item carries the list it is in, with every field that the document ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from typing import Any, Final, TypeAlias
 
 from queuecontroller.reader import ManifestError, Problem, shown
@@ -44,17 +43,47 @@ def at(document: object, path: Path) -> Any:
     return found
 
 
+def copied(value: Any) -> Any:
+    """Of what JSON can hold. Raises ManifestError."""
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise ManifestError([TOO_DEEP]) from None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _copied(one) for name, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
 class Change:
-    """A copy of a document that is being changed, and how to take each change back."""
+    """A document that is being changed, and how to take each change back. What is changed is
+    copied first, and all else is shared with the document that it was."""
 
     def __init__(self, document: Document) -> None:
-        """Raises ManifestError."""
-        try:
-            self.document: Any = deepcopy(dict(document))
-        except RecursionError:
-            raise ManifestError([TOO_DEEP]) from None
+        self.document: Any = dict(document)
+        self._own: dict[int, object] = {id(self.document): self.document}
+        """What is nobody else's, kept so that no other object can come by its id."""
         self.undo: list[list[Any]] = []
         """[path, value] of what was there, or [path] of what was not: the oldest first."""
+
+    def own(self, path: Path) -> Any:
+        """What is there, to be changed by whoever asks; ABSENT as with `at`."""
+        if at(self.document, path) is ABSENT:
+            return ABSENT
+        found: Any = self.document
+        for step in path:
+            found = self._owned(found, step)
+        return found
+
+    def _owned(self, parent: Any, step: str | int) -> Any:
+        found = parent[step]
+        if id(found) in self._own or not isinstance(found, dict | list):
+            return found
+        made: Any = dict(found) if isinstance(found, dict) else list(found)
+        parent[step] = self._own[id(made)] = made
+        return made
 
     def put(self, path: Path, value: object) -> None:
         """Writes a value, and what is missing above it. Raises ManifestError where something else
@@ -73,16 +102,16 @@ class Change:
                 self.undo.append([here] if there is ABSENT else [here, there])
             if last:
                 _set(parent, step, value)
-            elif there is ABSENT or there is None:
-                there = {} if isinstance(path[i + 1], str) else []
-                _set(parent, step, there)
-            parent = there
+                return
+            if there is ABSENT or there is None:
+                _set(parent, step, {} if isinstance(path[i + 1], str) else [])
+            parent = self._owned(parent, step)
 
     def take_back(self, undo: Sequence[Sequence[Any]]) -> None:
         """Undoes what a list such as `undo` names, the newest first. Where the way to it is gone,
         there is nothing to take back."""
         for path, *value in reversed(undo):
-            parent, step = at(self.document, tuple(path[:-1])), path[-1]
+            parent, step = self.own(tuple(path[:-1])), path[-1]
             if isinstance(parent, dict) and isinstance(step, str):
                 if value:
                     parent[step] = value[0]
@@ -107,7 +136,8 @@ def _set(parent: Any, step: str | int, value: object) -> None:
 
 
 def difference(old: Document, new: Document) -> dict[str, Any]:
-    """The merge patch that makes `new` of `old`; empty when they are the same."""
+    """The merge patch that makes `new` of `old`; empty when they are the same. Raises
+    ManifestError."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name, ABSENT)
@@ -117,7 +147,7 @@ def difference(old: Document, new: Document) -> dict[str, Any]:
             if inner := difference(before, value):
                 patch[name] = inner
         elif before is ABSENT or not same(before, value):
-            patch[name] = deepcopy(value)
+            patch[name] = copied(value)
     return patch
 
 
@@ -133,7 +163,7 @@ def same(one: object, other: object) -> bool:
 def merged(document: object, patch: object) -> Any:
     """What the API server makes of a document and a merge patch."""
     if not isinstance(patch, Mapping):
-        return deepcopy(patch)
+        return copied(patch)
     made = dict(document) if isinstance(document, Mapping) else {}
     for name, value in patch.items():
         if value is None:

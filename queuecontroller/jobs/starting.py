@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from queuecontroller.jobs.patches import (
     Document,
     Path,
     at,
+    copied,
     difference,
     same,
     text_of,
@@ -167,7 +167,7 @@ def _add(change: Change, found: Sequence[Slot], infos: Mapping[str, PodSetInfo])
             continue
         for path, value in slot.first:
             if at(change.document, path) is ABSENT:
-                change.put(path, deepcopy(value))
+                change.put(path, copied(value))
         problems += _add_texts(change, slot.places.labels, info.labels)
         problems += _add_texts(change, slot.places.annotations, info.annotations)
         problems += _add_texts(change, slot.places.node_selector, info.node_selector)
@@ -215,11 +215,11 @@ def _annotate(change: Change, note: dict[str, Any]) -> None:
 
 def _put_back(change: Change, undo: Sequence[Sequence[Any]]) -> None:
     bare = _note(change.document).get("bare") is True
-    annotations = at(change.document, _NOTE[:2])
+    annotations = change.own(_NOTE[:2])
     if isinstance(annotations, dict):
         annotations.pop(names.BEFORE_START, None)
         if bare and not annotations:
-            change.document["metadata"].pop("annotations")
+            change.own(_NOTE[:1]).pop("annotations")
     change.take_back(undo)
 
 
@@ -298,7 +298,7 @@ def _undo_places(document: Document, slot: Slot, template: object) -> Iterator[l
 
 
 def _as_was(path: Path, was: object) -> list[Any]:
-    return [list(path)] if was is ABSENT else [list(path), deepcopy(was)]
+    return [list(path)] if was is ABSENT else [list(path), copied(was)]
 
 
 def _digest(infos: Sequence[PodSetInfo]) -> str:

@@ -3,6 +3,7 @@ template as a pod set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +28,7 @@ from queuecontroller.manifests.pods import (
     read_node_affinity,
     read_tolerations,
 )
-from queuecontroller.reader import Reader
+from queuecontroller.reader import ManifestError, Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
@@ -41,7 +42,26 @@ GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
 def read_workload(
     value: object, path: str = "Workload", change: Transformations = AS_GIVEN
 ) -> Workload:
-    return read_kind(lambda reader: _workload(reader, change), "Workload", value, path)
+    return read_kind(
+        lambda reader: _workload(reader, lambda spec: _pod_sets(spec, change)),
+        "Workload",
+        value,
+        path,
+    )
+
+
+def read_workload_again(value: object, path: str, known: Workload) -> Workload:
+    """Of an object that was read before and has the same generation: its spec is as it was, which
+    is the most of the work. Raises ManifestError."""
+    reader = Reader(value, path)
+    result = _workload(reader, lambda spec: known.pod_sets)
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return result
+
+
+def _pod_sets(spec: Reader, change: Transformations) -> tuple[PodSet, ...]:
+    return tuple(read_pod_set(one, change) for one in spec.children("podSets"))
 
 
 def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
@@ -121,7 +141,7 @@ def _check(reader: Reader) -> AdmissionCheckStatus:
     )
 
 
-def _workload(reader: Reader, change: Transformations) -> Workload:
+def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) -> Workload:
     head = reader.child("metadata")
     spec, status = reader.child("spec"), reader.child("status")
     requeue = status.child("requeueState")
@@ -134,7 +154,7 @@ def _workload(reader: Reader, change: Transformations) -> Workload:
         name=head.required("name"),
         uid=head.text("uid"),
         created_ns=head.time_ns("creationTimestamp") or 0,
-        pod_sets=tuple(read_pod_set(one, change) for one in spec.children("podSets")),
+        pod_sets=pod_sets(spec),
         queue_name=spec.text("queueName"),
         priority=spec.whole("priority"),
         priority_class=priority_class or spec.optional_text("priorityClassName"),

@@ -9,7 +9,7 @@ ours; otherwise the book knows better, since what it decided may not be written 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
@@ -29,8 +29,9 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
-from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.manifests.workloads import read_workload, read_workload_again
 from queuecontroller.names import wrong_names
 from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.records import ObjectId, WorkloadRecord
@@ -62,6 +63,24 @@ def wishes(document: Document) -> dict[str, Any]:
     return {**found, "metadata": head}
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    document: Document
+    transformations: Transformations
+    workload: Workload
+
+    def has_spec_of(self, document: Document, transformations: Transformations) -> bool:
+        """By the API server's word: it counts the changes of a spec."""
+        mine, other = self.document["metadata"], document["metadata"]
+        generation = other.get("generation")
+        return (
+            generation is not None
+            and mine.get("generation") == generation
+            and mine.get("uid") == other.get("uid")
+            and self.transformations is transformations
+        )
+
+
 class Mirror:
     def __init__(self, book: Book, world: World) -> None:
         self.book = book
@@ -70,7 +89,7 @@ class Mirror:
         """What the reader said of objects that it could not take."""
         self.misread: dict[WorkloadKey, str] = {}
         """The same of Workloads."""
-        self._seen: dict[WorkloadKey, Workload] = {}
+        self._seen: dict[WorkloadKey, _Seen] = {}
         """As last read from the API."""
         self.expected: dict[WorkloadKey, Workload] = {}
         """As our write that is under way will make it."""
@@ -135,8 +154,9 @@ class Mirror:
             self.book.journal.touch_workload(mine)
             return
         self.misread.pop(mine, None)
-        before = self._seen.get(mine)
-        self._seen[mine] = read
+        seen = self._seen.get(mine)
+        before = seen.workload if seen is not None else None
+        self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read)
         record = every.get(mine)
         if record is not None and before is not None and before.uid == read.uid:
             if not self._by_another_hand(mine, before, read, record):
@@ -152,11 +172,22 @@ class Mirror:
         """Raises ManifestError."""
         catalogue = self.book.catalogue
         path = f"Workload/{key_of(document)}"
-        workload = read_workload(document, path, catalogue.transformations)
+        seen = self._seen.get(WorkloadKey(key_of(document)))
+        if seen is not None and seen.has_spec_of(document, catalogue.transformations):
+            workload = read_workload_again(document, path, seen.workload)
+        else:
+            workload = read_workload(document, path, catalogue.transformations)
         name = workload.priority_class
         if name is not None and "priority" not in (document.get("spec") or {}):
             workload = replace(workload, priority=catalogue.priorities().of(name, name))
         return workload
+
+    def as_read(self, document: Document) -> Workload:
+        """What `workload` read of it, or would. Raises ManifestError."""
+        seen = self._seen.get(WorkloadKey(key_of(document)))
+        return (
+            seen.workload if seen is not None and seen.document is document else self.read(document)
+        )
 
     def _by_another_hand(
         self, key: WorkloadKey, before: Workload, read: Workload, record: WorkloadRecord

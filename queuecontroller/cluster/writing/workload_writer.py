@@ -154,7 +154,7 @@ class WorkloadWriter:
             waits = pending("Misconfigured", misread, now_ns)
             return patch_of({**document}, empty, empty, waits, now_ns), None
         workload = record.workload
-        seen = self._mirror.read(document)
+        seen = self._mirror.as_read(document)
         return patch_of(document, seen, workload, self._waits(key, workload), now_ns), workload
 
     def _waits(self, key: WorkloadKey, workload: Workload) -> Condition | None:

@@ -12,6 +12,13 @@ from tests.cluster.control_plane import ControlPlane
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
+CONVERSIONS = "apiserver_crd_conversion_webhook_duration_seconds_count"
+"""The API server keeps a cache of each served version: for one that is not stored it asks about every change."""
+COUNTED = (
+    "apiserver_request_total{",
+    "apiserver_admission_webhook_request_total{",
+    f"{CONVERSIONS}{{",
+)
 _SAMPLE = re.compile(r"^(\w+)\{(.*)\} ([0-9.e+-]+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -58,7 +65,7 @@ def look(plane: ControlPlane, controller: int | None = None) -> Work:
     writes: dict[str, float] = {}
     calls: dict[str, float] = {}
     for line in plane.api.get("/metrics").splitlines():
-        if not line.startswith(("apiserver_request_total{", "apiserver_admission_webhook_request")):
+        if not line.startswith(COUNTED):
             continue
         match = _SAMPLE.match(line)
         if match is None:
@@ -70,6 +77,9 @@ def look(plane: ControlPlane, controller: int | None = None) -> Work:
             writes[name] = writes.get(name, 0.0) + float(match[3])
         elif match[1] == "apiserver_admission_webhook_request_total":
             name = f"{labels['operation']} {labels['name'].partition('.')[0]}"
+            calls[name] = calls.get(name, 0.0) + float(match[3])
+        elif match[1] == CONVERSIONS:
+            name = f"convert {labels['crd_name'].partition('.')[0]}"
             calls[name] = calls.get(name, 0.0) + float(match[3])
     return Work({name: cpu_s(pid) for name, pid in pids.items()}, writes, calls)
 

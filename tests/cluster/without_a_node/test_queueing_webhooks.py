@@ -123,6 +123,34 @@ def test_the_definitions_ask_here(queue: ControlPlane) -> None:
     assert configuration["webhooks"][0]["failurePolicy"] == "Ignore"
 
 
+def test_the_queue_is_not_asked_about_its_own_writes(queue: ControlPlane) -> None:
+    """Each question costs both sides more than a millisecond; and who restarts must not wait for itself."""
+
+    def judged() -> int:
+        lines = queue.api.get("/metrics").splitlines()
+        name = 'name="objects.kueue.sluice.dev"'
+        counts = [
+            one
+            for one in lines
+            if one.startswith("apiserver_admission_webhook_request_total{") and name in one
+        ]
+        return sum(int(float(one.rpartition(" ")[2])) for one in counts)
+
+    apply(queue, quota("own", 1), door("own", "own"))
+    before = judged()
+    apply(queue, job("own", "own"))
+    until("it is started", lambda: not suspended(queue, "own"), 30)
+    assert judged() == before
+    template = {"spec": {"containers": [{"name": "c", "image": "none"}]}}
+    sets = [{"name": "main", "count": 1, "minCount": 2, "template": template}]
+    wrong = of_kueue(
+        "Workload", "users", {"queueName": "own", "podSets": sets}, namespace="default"
+    )
+    with pytest.raises(ControlPlaneError, match="minCount"):
+        apply(queue, wrong)
+    assert judged() > before
+
+
 REFUSED = {
     "hami-kueue/00-kueue-configuration.yaml": "no matches for kind",
     "single/job-sample.yaml": "restartPolicy: Required value",

@@ -1,0 +1,82 @@
+"""Workloads as the API server has them, put into the book: what is read again, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from queuecontroller.cluster.known.mirror import Mirror
+from queuecontroller.cluster.known.world import World
+from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.manifests.workloads import read_workload
+from queuecontroller.records import Snapshot
+from queuecontroller.service.book import Book, BookSettings
+
+KEY = WorkloadKey("team/one")
+AT = "2026-11-22T10:00:00Z"
+
+
+def document(cpu: str, generation: int | None, reserved: bool = False) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    sets = [{"name": "main", "count": 2, "template": {"spec": {"containers": [container]}}}]
+    condition = {
+        "type": "QuotaReserved",
+        "status": "True" if reserved else "False",
+        "reason": "r",
+        "message": "m",
+        "lastTransitionTime": AT,
+    }
+    head: dict[str, Any] = {"name": "one", "namespace": "team", "uid": "u", "creationTimestamp": AT}
+    if generation is not None:
+        head["generation"] = generation
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": head,
+        "spec": {"queueName": "q", "podSets": sets},
+        "status": {"conditions": [condition]},
+    }
+
+
+def mirror() -> Mirror:
+    book = Book(BookSettings(), False, lambda: "0")
+    book.restore(Snapshot("", 1, 0), 0)
+    return Mirror(book, World())
+
+
+def heard(made: Mirror, one: Mapping[str, Any]) -> None:
+    made.workload(KEY, one, 1)
+    assert made.as_read(one) is made.as_read(one)
+    assert made.as_read(one) == read_workload(one)
+
+
+def test_a_status_that_changed_is_read_and_its_spec_is_not_again() -> None:
+    made = mirror()
+    heard(made, document("1", 1))
+    before = made.as_read(document("1", 1)).pod_sets
+    heard(made, document("1", 1, reserved=True))
+    assert made.book.workloads.records[KEY].workload.pod_sets == before
+
+
+def test_a_spec_that_changed_is_read_anew() -> None:
+    made = mirror()
+    heard(made, document("1", 1))
+    heard(made, document("2", 2))
+    assert made.book.workloads.records[KEY].workload.pod_sets[0].requests["cpu"] == 2000
+
+
+def test_without_a_count_of_changes_all_is_read() -> None:
+    made = mirror()
+    heard(made, document("1", None))
+    heard(made, document("2", None))
+
+
+def test_what_cannot_be_read_any_more_is_said_and_forgotten_with_its_mending() -> None:
+    made = mirror()
+    heard(made, document("1", 1))
+    made.workload(KEY, document("x", 2), 2)
+    assert "'x' is not a quantity" in made.misread[KEY]
+    made.workload(KEY, document("x", 2, reserved=True), 3)
+    assert KEY in made.misread, "not read by what was right before"
+    heard(made, document("3", 3))
+    assert KEY not in made.misread
