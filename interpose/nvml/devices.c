@@ -178,3 +178,16 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	}
 	return r;
 }
+
+/* Limits by cgroup are the daemon's to set: inside of a grant nobody has the rights, whoever it is there. */
+nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const void *limits)
+{
+	struct attach_region region;
+
+	nvml_load();
+	if (!nvml_real.nvmlDeviceSetMemoryLimits_v1)
+		return NVML_ERROR_FUNCTION_NOT_FOUND;
+	if (!nvml_grant(&region))
+		return nvml_real.nvmlDeviceSetMemoryLimits_v1(device, limits);
+	return device && limits ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_INVALID_ARGUMENT;
+}

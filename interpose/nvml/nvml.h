@@ -50,6 +50,7 @@ _Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 0x18, "its version number s
 enum {
 	NVML_SUCCESS = 0,
 	NVML_ERROR_INVALID_ARGUMENT = 2,
+	NVML_ERROR_NO_PERMISSION = 4,
 	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_FUNCTION_NOT_FOUND = 13,

@@ -141,6 +141,8 @@ int sim_client_attach(struct sim_state *state)
 		}
 		memset(client->cell_ns, 0, sizeof(client->cell_ns));
 		memset(client->used_bytes, 0, sizeof(client->used_bytes));
+		memset(client->managed_bytes, 0, sizeof(client->managed_bytes));
+		sim_cgroups(client->cgroup);
 		client->pid = (uint32_t)getpid();
 		client->program = program();
 		client->memory_fd = -1;
@@ -290,6 +292,7 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 				timeline_close(draft, c);
 		sim_edit_end(gpu);
 		client->used_bytes[index] = 0;
+		client->managed_bytes[index] = 0;
 		/* The record is free once no GPU holds anything of it. */
 		bool empty = true;
 

@@ -14,21 +14,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "interpose/sim/node/cgroup.h"
 #include "interpose/sim/node/model.h"
 #include "interpose/sim/node/timeline.h"
 
 #define SIM_GPUS 32 /* cards and MIG instances together */
 #define SIM_CLIENTS 128
 #define SIM_CELLS 8192 /* time stamps (events) of one client */
-#define SIM_STATE_MAGIC UINT64_C(0x34304d4953475053)
+#define SIM_WALLS 256
+#define SIM_STATE_MAGIC UINT64_C(0x35304d4953475053)
 
 struct sim_client {
 	uint32_t in_use;
 	uint32_t pid;
-	uint64_t program;              /* with the pid: this run of this program and no other */
-	uint64_t used_bytes[SIM_GPUS]; /* under that GPU's mutex */
-	uint64_t memory_fd_ino;        /* of the memfd that backs its device memory, for IPC */
-	int32_t memory_fd;             /* its number in the client, for /proc/PID/fd */
+	uint64_t program;                 /* with the pid: this run of this program and no other */
+	uint64_t used_bytes[SIM_GPUS];    /* under that GPU's mutex */
+	uint64_t managed_bytes[SIM_GPUS]; /* of those, what no wall counts; likewise */
+	uint64_t cgroup[SIM_CGROUPS];     /* where it was when it came: its own, then outwards; 0 ends them */
+	uint64_t memory_fd_ino;           /* of the memfd that backs its device memory, for IPC */
+	int32_t memory_fd;                /* its number in the client, for /proc/PID/fd */
 	uint32_t reserved;
 	uint64_t cell_ns[SIM_CELLS]; /* 0 = not reached yet */
 };
@@ -54,6 +58,14 @@ struct sim_gpu {
 	struct sim_ring ring[SIM_CONTEXTS];
 };
 
+/* What a cgroup may have of a card; see node/wall.h. */
+struct sim_wall {
+	uint64_t cgroup; /* 0: free */
+	uint32_t gpu;
+	uint32_t flat; /* the driver's own book: no hierarchy */
+	uint64_t soft_bytes, hard_bytes;
+};
+
 struct sim_state {
 	uint64_t magic;     /* written last, release */
 	uint32_t gpu_count; /* cards and then places of MIG instances: each has memory and a timeline of its own */
@@ -62,6 +74,7 @@ struct sim_state {
 	pthread_mutex_t geometry; /* held while instances are made or destroyed; before any GPU's own mutex */
 	struct sim_client client[SIM_CLIENTS];
 	struct sim_gpu gpu[SIM_GPUS];
+	struct sim_wall wall[SIM_WALLS]; /* under its GPU's mutex */
 };
 
 /* Open the file in whose bytes clients are seen to live; before anything else here. */

@@ -2,6 +2,8 @@
 /* The simulated management library: who uses a device, and how much of it. Same words as the driver's own. */
 #include <string.h>
 
+#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/node/wall.h"
 #include "interpose/sim/nvml/nvml.h"
 
 struct memory_info {
@@ -70,6 +72,27 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct memory
 	return NVML_SUCCESS;
 }
 
+/* As somebody behind the wall of its cgroup sees it; of MIG handles nothing is altered. */
+static void within_wall(nvmlDevice_t device, struct memory_info_v2 *memory)
+{
+	struct sim_state *state = sim_state();
+	unsigned index = sim_gpu_index(state, device);
+	uint64_t cgroup[SIM_CGROUPS];
+
+	if (device->card >= 0)
+		return;
+	sim_cgroups(cgroup);
+	sim_lock(device);
+	uint64_t total = sim_wall_total(state, index, cgroup), room = sim_wall_room(state, index, cgroup);
+
+	sim_unlock(device);
+	if (total == SIM_NO_LIMIT)
+		return;
+	memory->total_bytes = total < memory->total_bytes ? total : memory->total_bytes;
+	memory->free_bytes = room < memory->free_bytes ? room : memory->free_bytes;
+	memory->used_bytes = memory->total_bytes > memory->free_bytes ? memory->total_bytes - memory->free_bytes : 0;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memory_info_v2 *memory)
 {
 	ENTER_DEVICE(device);
@@ -82,6 +105,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct mem
 	memory->reserved_bytes = m->reserved_bytes;
 	memory->total_bytes = m->memory_bytes + m->reserved_bytes;
 	memory->free_bytes = m->memory_bytes - memory->used_bytes;
+	within_wall(device, memory);
 	return NVML_SUCCESS;
 }
 

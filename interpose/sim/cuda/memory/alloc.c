@@ -9,6 +9,7 @@
 #include "interpose/sim/cuda/graphs/capture.h"
 #include "interpose/sim/cuda/pools/async.h"
 #include "interpose/sim/cuda/ranges/range.h"
+#include "interpose/sim/node/wall.h"
 
 #define CLASSES 12 /* 512 B, 1 KiB … 1 MiB */
 
@@ -194,11 +195,16 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_lock(d->gpu);
 	sim_reap(sim_process()->state, d->gpu, false);
-	uint64_t used = sim_used_bytes(sim_process()->state, d->gpu_index);
+	const struct sim_process *p = sim_process();
+	uint64_t used = sim_used_bytes(p->state, d->gpu_index), total = d->model->memory_bytes;
+	uint64_t walled = sim_wall_total(p->state, d->gpu_index, p->client->cgroup);
+	uint64_t room = sim_wall_room(p->state, d->gpu_index, p->client->cgroup);
 
 	sim_unlock(d->gpu);
-	*total_bytes = d->model->memory_bytes;
-	*free_bytes = used < d->model->memory_bytes ? d->model->memory_bytes - used : 0;
+	uint64_t left = used < total ? total - used : 0;
+
+	*total_bytes = walled < total ? walled : total;
+	*free_bytes = room < left ? room : left;
 	return CUDA_SUCCESS;
 }
 

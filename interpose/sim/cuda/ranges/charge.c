@@ -7,6 +7,8 @@
 
 #include <stddef.h>
 
+#include "interpose/sim/node/wall.h"
+
 static void (*give_back)(struct sim_device *device); /* under the memory lock; NULL = nobody keeps anything */
 
 void sim_charge_on_full(void (*who)(struct sim_device *device))
@@ -14,7 +16,7 @@ void sim_charge_on_full(void (*who)(struct sim_device *device))
 	give_back = who;
 }
 
-bool sim_charge(struct sim_device *device, uint64_t bytes)
+static bool charge(struct sim_device *device, uint64_t bytes, bool managed)
 {
 	struct sim_process *p = sim_process();
 	bool fits = false;
@@ -22,28 +24,58 @@ bool sim_charge(struct sim_device *device, uint64_t bytes)
 	sim_lock(device->gpu);
 	for (int attempt = 0; attempt < 2 && !fits; attempt++) {
 		fits = bytes <= device->model->memory_bytes &&
-		       sim_used_bytes(p->state, device->gpu_index) <= device->model->memory_bytes - bytes;
+		       sim_used_bytes(p->state, device->gpu_index) <= device->model->memory_bytes - bytes &&
+		       (managed || bytes <= sim_wall_room(p->state, device->gpu_index, p->client->cgroup));
 		if (!fits && attempt == 0)
 			sim_reap(p->state, device->gpu, true); /* the dead may still seem to hold it */
 	}
 	if (fits)
 		p->client->used_bytes[device->gpu_index] += bytes;
+	if (fits && managed)
+		p->client->managed_bytes[device->gpu_index] += bytes;
 	sim_unlock(device->gpu);
 	return fits;
 }
 
-void sim_uncharge(struct sim_device *device, uint64_t bytes)
+static void uncharge(struct sim_device *device, uint64_t bytes, bool managed)
 {
 	sim_lock(device->gpu);
 	sim_process()->client->used_bytes[device->gpu_index] -= bytes;
+	if (managed)
+		sim_process()->client->managed_bytes[device->gpu_index] -= bytes;
 	sim_unlock(device->gpu);
+}
+
+static bool charge_hard(struct sim_device *device, uint64_t bytes, bool managed)
+{
+	if (charge(device, bytes, managed))
+		return true;
+	if (give_back)
+		give_back(device);
+	return charge(device, bytes, managed);
+}
+
+bool sim_charge(struct sim_device *device, uint64_t bytes)
+{
+	return charge(device, bytes, false);
+}
+
+void sim_uncharge(struct sim_device *device, uint64_t bytes)
+{
+	uncharge(device, bytes, false);
+}
+
+void sim_uncharge_managed(struct sim_device *device, uint64_t bytes)
+{
+	uncharge(device, bytes, true);
 }
 
 bool sim_charge_hard(struct sim_device *device, uint64_t bytes)
 {
-	if (sim_charge(device, bytes))
-		return true;
-	if (give_back)
-		give_back(device);
-	return sim_charge(device, bytes);
+	return charge_hard(device, bytes, false);
+}
+
+bool sim_charge_managed(struct sim_device *device, uint64_t bytes)
+{
+	return charge_hard(device, bytes, true);
 }

@@ -20,16 +20,22 @@ unsigned sim_size_class(uint64_t bytes)
 	return class;
 }
 
+/* Of those that share pages nobody can say what in a page is managed. */
+static bool is_managed(const struct sim_range *range)
+{
+	return range->kind == SIM_RANGE_MANAGED && !range->shared;
+}
+
 static struct sim_range *range_charged(struct sim_range like, uint64_t pages_charged)
 {
 	struct sim_device *d = sim_device_get(like.device);
 
-	if (!sim_charge_hard(d, pages_charged))
+	if (!(is_managed(&like) ? sim_charge_managed(d, pages_charged) : sim_charge_hard(d, pages_charged)))
 		return NULL;
 	struct sim_range *r = sim_range_make(like.bytes, SIM_PAGE);
 
 	if (!r) {
-		sim_uncharge(d, pages_charged);
+		(is_managed(&like) ? sim_uncharge_managed : sim_uncharge)(d, pages_charged);
 		return NULL;
 	}
 	r->kind = like.kind;
@@ -77,6 +83,6 @@ void sim_range_drop(struct sim_range *range)
 		range->context->shared_bytes -= range->shared;
 		charged -= in_pages(range->context->shared_bytes);
 	}
-	sim_uncharge(sim_device_get(range->device), charged);
+	(is_managed(range) ? sim_uncharge_managed : sim_uncharge)(sim_device_get(range->device), charged);
 	sim_range_free(range);
 }
