@@ -4,6 +4,11 @@
  *
  *   sluice-container-hook preload /run/sluice/lib/libsluice.so  < state
  *
+ * And a createRuntime hook that tells the daemon, in the host's namespaces, that the container's cgroup is there: a
+ * memory limit of the driver's is set on that cgroup and no other, before anything of the image runs.
+ *
+ *   sluice-container-hook wall /run/sluice/hook.sock GRANT required|optional  < state
+ *
  * It runs as root, in the container's mount namespace before the runtime changes its root, over a file system that the
  * image's maker wrote. So: statically linked (runtimes have given hooks the container's LD_PRELOAD), every path of the
  * container is resolved inside of its root, nothing of the image is executed or written, and what goes wrong ends the
@@ -23,9 +28,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -362,15 +369,98 @@ static char *read_config(const char *bundle)
 	return config;
 }
 
+/* --- the driver's wall --------------------------------------------------------------------------------------------- */
+
+/* What the daemon answered, or why it did not. */
+static const char *ask_daemon(const char *path, const char *question, char *answer, size_t room)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	struct timeval patience = { .tv_sec = DEADLINE_S - 2 };
+	size_t have = 0;
+	int fd;
+
+	if (strlen(path) >= sizeof(at.sun_path))
+		return "the path of the daemon's socket is too long";
+	strcpy(at.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0 ||
+	    connect(fd, (struct sockaddr *)&at, sizeof(at)) != 0 ||
+	    send(fd, question, strlen(question), MSG_NOSIGNAL) != (ssize_t)strlen(question)) {
+		const char *why = strerror(errno);
+
+		if (fd >= 0)
+			close(fd);
+		return why;
+	}
+	while (have < room - 1) {
+		ssize_t n = recv(fd, answer + have, room - 1 - have, 0);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		have += (size_t)n;
+	}
+	close(fd);
+	answer[have] = '\0';
+	answer[strcspn(answer, "\n")] = '\0';
+	if (strcmp(answer, "ok") == 0)
+		return NULL;
+	return strncmp(answer, "no ", 3) == 0 ? answer + 3 : "the daemon gave no answer";
+}
+
+/* The runtime's number of the container's first process. */
+static long pid_in(const char *state)
+{
+	const char *value = json_member(state, "pid");
+	char *end = NULL;
+	long pid = value ? strtol(value, &end, 10) : 0;
+
+	if (pid <= 0 || end == value)
+		fail("the container's state has no \"pid\"");
+	return pid;
+}
+
+/* Where it is optional the container starts without, and the daemon tells of it as soon as it can. */
+static void wall(const char *state, const char *socket_path, const char *grant, bool required)
+{
+	char question[160];
+	char answer[512];
+	int length = snprintf(question, sizeof(question), "wall %s %ld\n", grant, pid_in(state));
+
+	if (length < 0 || (size_t)length >= sizeof(question))
+		fail("%s: not a grant", grant);
+	const char *why = ask_daemon(socket_path, question, answer, sizeof(answer));
+
+	if (why && required)
+		fail("the driver's wall could not be built around this container: %s", why);
+	if (why)
+		fprintf(stderr, NAME ": without the driver's wall: %s\n", why);
+}
+
+static bool is_wall(int argc, char **argv)
+{
+	return argc == 5 && strcmp(argv[1], "wall") == 0 && argv[2][0] == '/' &&
+	       (strcmp(argv[4], "required") == 0 || strcmp(argv[4], "optional") == 0);
+}
+
 int main(int argc, char **argv)
 {
-	if (argc != 3 || strcmp(argv[1], "preload") != 0 || argv[2][0] != '/') {
-		fputs("usage: " NAME " preload /PATH/OF/LIBRARY  (the state of an OCI container on standard input)\n",
+	if (!is_wall(argc, argv) && (argc != 3 || strcmp(argv[1], "preload") != 0 || argv[2][0] != '/')) {
+		fputs("usage: " NAME " preload /PATH/OF/LIBRARY, or " NAME " wall /PATH/OF/SOCKET GRANT"
+		      " required|optional  (the state of an OCI container on standard input)\n",
 		      stderr);
 		return 2;
 	}
 	set_deadline();
 	char *state = read_all(STDIN_FILENO, STATE_MAX, "the container's state");
+
+	if (argc == 5) {
+		wall(state, argv[2], argv[3], argv[4][0] == 'r');
+		free(state);
+		return 0;
+	}
 	char *bundle = text_at(state, "bundle", "the container's state");
 	char *config = read_config(bundle);
 	char *label = json_text(json_member(json_member(config, "linux"), "mountLabel"));

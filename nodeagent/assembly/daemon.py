@@ -18,6 +18,7 @@ from typing import Any
 from nodeagent import native
 from nodeagent.adapters.api.server import LocalApi
 from nodeagent.adapters.checks import host_findings
+from nodeagent.adapters.containers.hook_door import HookDoor
 from nodeagent.adapters.ebpf.known import known_libraries
 from nodeagent.adapters.ebpf.pins import BPFFS, DenyPins, pins_of
 from nodeagent.adapters.host.descriptor_room import DescriptorRoom
@@ -29,10 +30,12 @@ from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew
 from nodeagent.adapters.nvml.mig import ChildMig
 from nodeagent.adapters.nvml.reader import ChildNvml
 from nodeagent.adapters.nvml.uevents import Uevents
+from nodeagent.adapters.nvml.walls import ChildWalls
 from nodeagent.adapters.processes.cgroup_hold import CgroupRestrainer
 from nodeagent.adapters.processes.hold_targets import SystemTargets
 from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.processes.proc_facts import ProcInspector
+from nodeagent.adapters.processes.wall_places import CgroupPlaces, cgroup_name
 from nodeagent.adapters.region.registration import SeqpacketDoorman
 from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
 from nodeagent.assembly.kernel import make_kernel
@@ -58,6 +61,7 @@ from nodeagent.shell.gpus.drivers import Drivers
 from nodeagent.shell.gpus.readings import Gpus, health_event
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.reading import Grants
+from nodeagent.shell.grants.walls import WallDesk
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.node import Endpoint, Node, rules_of
 from nodeagent.shell.queue.none import NoQueue
@@ -139,6 +143,7 @@ def build(
         known=lambda: known() | driver_libraries(keeper),
         drivers=drivers,
     )
+    walls = make_walls(settings, ground, keeper, gpus, nvml, journal, signals)
     pods = make_pods(loaded, ground, keeper, gpus, queue, signals)
     mig = MigDesk(
         ChildMig(settings.nvml.library, nvml.exclusive),
@@ -176,6 +181,7 @@ def build(
         lambda: read_host({"daemon": os.getpid(), "nvml": getattr(nvml, "pid", None)}),
         lambda: nvml.restarts_total,
         counters,
+        walls.standing,
     )
     views = Views(settings.grants, keeper, turns, gpus, clock, asked, watch, figures)
     service = Service(
@@ -190,13 +196,20 @@ def build(
         ground.operator_uids,
         DescriptorRoom().for_grant,
         lambda: flight.dump(tapes, native.version()),
+        walls.enclose_program,
     )
 
     def doctor() -> list[Finding]:
         host = host_findings(
             ground.files, ground.environment, ground.runtime, settings.nvml.library
         )
-        return [*host, *kernel.findings(), *(pods.all_findings() if pods is not None else [])]
+        instances = sum(len(card.mig or ()) for card in gpus.sorted())
+        return [
+            *host,
+            walls.finding(instances),
+            *kernel.findings(),
+            *(pods.all_findings() if pods is not None else []),
+        ]
 
     histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
     endpoints: list[Endpoint] = [
@@ -205,6 +218,8 @@ def build(
         *(pods.endpoints() if pods is not None else []),
         kernel,
         mig,
+        walls,
+        HookDoor(ground.runtime, os.geteuid(), walls.enclose_container),
         LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig),
         *make_web(settings.metrics, views, histograms, clock),
         reloader,
@@ -286,6 +301,29 @@ def make_keeper(
     return keeper, doormen[0]
 
 
+def make_walls(
+    settings: Settings,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    nvml: Nvml,
+    journal: Journal,
+    signals: Signals,
+) -> WallDesk:
+    walls = WallDesk(
+        settings.wall,
+        keeper,
+        ChildWalls(settings.nvml.library, nvml.together),
+        CgroupPlaces(cgroup_name(ground.runtime)),
+        ground.ledger,
+        journal,
+        lambda: [card.uuid for card in gpus.sorted() if card.mig is None],
+        signals.fatal,
+    )
+    gpus.on_driver.append(walls.forget_drivers)
+    return walls
+
+
 def make_watch(
     settings: Settings,
     ground: Ground,
@@ -341,6 +379,7 @@ def make_pods(
             loaded.kubelet.config,
             loaded.node,
             loaded.settings.grants.strategy,
+            loaded.settings.wall.enabled,
             ground,
             keeper,
             gpus,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from nodeagent.adapters.containers import toolkit as container_toolkit
 from nodeagent.adapters.containers.cdi_files import cdi_port
 from nodeagent.adapters.containers.grant_mounts import GrantMounter
+from nodeagent.adapters.containers.hook_door import SOCKET_NAME
 from nodeagent.adapters.kubelet import plugin_sockets
 from nodeagent.adapters.kubelet.allocations import SqliteAllocations
 from nodeagent.adapters.kubelet.device_plugin import PluginServer
@@ -226,21 +227,27 @@ def make_kubelet(
     config: KubeletConfig,
     node: str,
     strategy: str,
+    walls: str,
     ground: Ground,
     keeper: Keeper,
     gpus: Gpus,
     queue: QueueDesk | None,
     fatal: Callable[[BaseException], None],
 ) -> KubeletSide:
-    """`node`: its name in Kubernetes. `strategy`: of placement, pack or spread. Raises OSError,
-    ValueError, LedgerLost, LedgerTooNew."""
+    """`node`: its name in Kubernetes. `strategy`: of placement, pack or spread.
+    `walls`: wall.enabled. Raises OSError, ValueError, LedgerLost, LedgerTooNew."""
     files, environment = ground.files, ground.environment
     wire = KubeletWire(files.kubelet_descriptors)
     root = Path(config.directory)
     resources: set[str] = set()
     records = KubeletFiles(root, resources, wire)
     mounter = GrantMounter(
-        files, environment, library_dir(environment), lambda: gpus.driver_version
+        files,
+        environment,
+        library_dir(environment),
+        lambda: gpus.driver_version,
+        "" if walls == "off" else str(ground.runtime / SOCKET_NAME),
+        walls == "on",
     )
     cdi = cdi_port(
         config.strategy,

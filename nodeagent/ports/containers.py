@@ -71,6 +71,10 @@ class GrantMounts:
     pod: str = ""
     container: str = ""
     """Whose it is: for annotations of the specification, shown to people only."""
+    wall_socket: str = ""
+    """Where the daemon hears of a new container's cgroup; empty: it builds no walls."""
+    wall_required: bool = False
+    """Without its wall the container may not start."""
 
 
 @dataclass(frozen=True, slots=True)

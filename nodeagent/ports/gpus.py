@@ -151,4 +151,7 @@ class Nvml(Protocol):
         """While it is held nothing is read and that process is not there; the next reading then
         starts from nothing."""
 
+    def together(self) -> AbstractAsyncContextManager[None]:
+        """While it is held nobody has the driver exclusively: another process of ours asks it."""
+
     async def close(self) -> None: ...

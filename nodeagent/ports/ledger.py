@@ -35,6 +35,12 @@ class DeviceShare:
     memory_bytes: Bytes
     physical_bytes: Bytes
     share_ppm: Ppm
+    request_bytes: Bytes | None = None
+    """Of memory_bytes, what is its own whatever others do; the rest is borrowed. None: all."""
+
+    @property
+    def guaranteed_bytes(self) -> Bytes:
+        return self.memory_bytes if self.request_bytes is None else self.request_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class DeviceView:
     allocations_total: int
     denied_total: int
     turn: str
+    wall_bytes: int | None = None
+    """Where the driver's own limit stands; None: it has set none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,23 @@ class DetectionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WallSettings:
+    """[wall]: the driver's own memory limits, as a second wall around each grant. Drivers have them
+    from release 615 on; of MIG instances they set none. See docs/security.md."""
+
+    enabled: str = _choice("auto", "auto", "on", "off")
+    """auto: where the driver has them, and a program starts also when its wall could not be built,
+    which is then an event; on: without its wall no program and no container starts; off: none."""
+    headroom_mib: int = _number(64, 0, 100_000)
+    """How far outside of the grant it stands, in MiB. 64: the interposer, which is exact, answers
+    first; small blocks and a context's tables may lie a little beyond what is charged."""
+    run_cgroups: bool = _flag(False)
+    """Also around what `sluice run` starts: its programs then leave the cgroup of their session for
+    one of their own, so that what is limited or counted there no longer has them. Containers have
+    a cgroup of their own anyway."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathSettings:
     """[paths]: where to find our own files."""
 
@@ -333,6 +350,7 @@ class Settings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     kubelet: KubeletSection = field(default_factory=KubeletSection)
     ebpf: EbpfSettings = field(default_factory=EbpfSettings)
+    wall: WallSettings = field(default_factory=WallSettings)
     paths: PathSettings = field(default_factory=PathSettings)
 
 
@@ -348,6 +366,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "queue": QueueSettings,
     "kubelet": KubeletConfig,
     "ebpf": EbpfSettings,
+    "wall": WallSettings,
     "paths": PathSettings,
 }
 

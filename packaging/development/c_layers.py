@@ -64,6 +64,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {
         "interpose/sim/node": "the node that all processes share: its cards, their time, faults on demand"
     },
+    {"interpose/sim/kernel": "what the kernel says of this process: its cgroups"},
     {
         "interpose/driver": "the driver's types, the list of hooks, the real driver, and trampolines to it"
     },

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/kernel/cgroup.h"
 #include "interpose/sim/node/model.h"
 #include "interpose/sim/node/timeline.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/kernel/cgroup.h"
 #include "interpose/sim/node/knobs.h"
 
 enum sim_wall_book sim_wall_book(void)

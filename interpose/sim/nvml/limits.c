@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/kernel/cgroup.h"
 #include "interpose/sim/node/wall.h"
 #include "interpose/sim/nvml/nvml.h"
 

@@ -2,7 +2,7 @@
 /* The simulated management library: who uses a device, and how much of it. Same words as the driver's own. */
 #include <string.h>
 
-#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/kernel/cgroup.h"
 #include "interpose/sim/node/wall.h"
 #include "interpose/sim/nvml/nvml.h"
 

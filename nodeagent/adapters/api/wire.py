@@ -179,6 +179,7 @@ class Wire(Descriptors):
             allocations_total=view.allocations_total,
             denied_total=view.denied_total,
             turn=view.turn,
+            wall_bytes=view.wall_bytes,
         )
 
     def _gpu(self, view: GpuView) -> Any:
@@ -410,6 +411,7 @@ def _read_device(message: Any) -> DeviceView:
         allocations_total=message.allocations_total,
         denied_total=message.denied_total,
         turn=message.turn,
+        wall_bytes=_maybe(message, "wall_bytes"),
     )
 
 

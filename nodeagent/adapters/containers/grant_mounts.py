@@ -26,8 +26,13 @@ class GrantMounter:
         environment: Mapping[str, str],
         library_root: Path,
         driver_version: Callable[[], str | None],
+        wall_socket: str = "",
+        wall_required: bool = False,
     ) -> None:
-        """`library_root` keeps the copies that containers are given; see library_store."""
+        """`library_root` keeps the copies that containers are given; see library_store.
+        `wall_socket`: the container hook's way to the daemon; empty: no walls are built."""
+        self._wall_socket = wall_socket
+        self._wall_required = wall_required
         self._files = files
         self._environment = environment
         self._library_root = library_root
@@ -52,6 +57,8 @@ class GrantMounter:
             namespace=ref.namespace if ref else "",
             pod=ref.pod if ref else "",
             container=container,
+            wall_socket=self._wall_socket,
+            wall_required=self._wall_required,
         )
 
     def files(self) -> GivenFiles:

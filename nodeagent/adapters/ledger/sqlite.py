@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
 from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.ports.driver.walls import WallRow
 from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerLost
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.queue import Done, Fence, Work, WorkKey
@@ -63,6 +64,12 @@ CREATE TABLE driver_files (
 """
 _SCHEMA_5: Final = "ALTER TABLE grants ADD COLUMN crc INTEGER;"
 """row_sum() of it; NULL: of an earlier version."""
+_SCHEMA_6: Final = """
+CREATE TABLE walls (
+    grant_id TEXT NOT NULL, gpu TEXT NOT NULL, boot_id TEXT NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (grant_id, gpu)
+) STRICT;
+"""
 KEEP_AUDIT: Final = 10_000
 """Rows of acts kept, whatever became of their grants."""
 KEEP_DRIVER_FILES: Final = 1000
@@ -74,7 +81,7 @@ class SqliteLedger:
     def __init__(self, path: Path, boot_id: str) -> None:
         """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
         self._boot_id = boot_id
-        schemas = (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)
+        schemas = (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
         self._file = SqliteFile(path, schemas, settle=self._settle)
         self._run = self._file.run
 
@@ -83,6 +90,7 @@ class SqliteLedger:
         ended, boot_id = GrantState.ENDED.value, self._boot_id
         db.execute("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
         db.execute("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
+        db.execute("DELETE FROM walls WHERE boot_id != ?", (boot_id,))
         db.execute("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
         db.execute(
             "DELETE FROM grants WHERE state = ? AND grant_id NOT IN (SELECT grant_id FROM"
@@ -171,6 +179,20 @@ class SqliteLedger:
 
     def drop_hold(self, number: int) -> None:
         self._run("DELETE FROM holds WHERE id = ?", (number,))
+
+    # --- the driver's walls ---
+
+    def wall_rows(self) -> list[WallRow]:
+        return self._bodies("walls", WallRow, "WHERE boot_id = ? ORDER BY rowid", self._boot_id)
+
+    def store_wall(self, row: WallRow) -> None:
+        self._run(
+            "INSERT OR REPLACE INTO walls VALUES (?, ?, ?, ?)",
+            (row.grant, row.gpu, self._boot_id, _json(row)),
+        )
+
+    def drop_wall(self, row: WallRow) -> None:
+        self._run("DELETE FROM walls WHERE grant_id = ? AND gpu = ?", (row.grant, row.gpu))
 
     # --- driver libraries seen here ---
 

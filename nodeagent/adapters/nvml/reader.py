@@ -59,6 +59,13 @@ class ChildNvml:
             await self.refresh()
             yield
 
+    @contextlib.asynccontextmanager
+    async def together(self) -> AsyncGenerator[None, None]:
+        """For another process of ours that asks the driver beside this one: nobody has, or is
+        given, the driver for himself meanwhile."""
+        async with self._turn:
+            yield
+
     async def _read(self) -> NodeReading:
         if self._child is None or self._child.returncode is not None:
             if self._clock.monotonic_ns() < self._not_before_ns:

@@ -266,6 +266,14 @@ def own_copy(driver: str, directory: str) -> dict[str, Any]:
     return plain(load(str(copy)))
 
 
+def own_copy_managed(driver: str, directory: str) -> dict[str, Any]:
+    """The same, for managed memory."""
+    copy = Path(directory) / "another-name.so"
+    shutil.copyfile(driver_of_the_grant(driver), copy)
+    cuda = load(str(copy))
+    return plain(cuda, lambda at, size: cuda.cuMemAllocManaged(at, size, 1))
+
+
 def no_room_to_load(driver: str, directory: str) -> dict[str, Any]:
     """So little address space that a careless library would not load, and the program go on
     without it."""
@@ -411,6 +419,7 @@ WAYS: dict[str, Callable[[str, str], dict[str, Any]]] = {
         export_tables,
         symbol_walk,
         own_copy,
+        own_copy_managed,
         no_room_to_load,
         forked_child,
         executed_child,

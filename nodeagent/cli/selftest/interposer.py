@@ -1,9 +1,10 @@
 """`sluice selftest interposer`: tries every way around the interposer that needs no special
 hardware, inside of real grants, and says what held.
 
-HOOKED: the way was tried and the grant's memory limit held. DETECTED: it did not hold, and the
-daemon noticed. NOT COVERED: neither. NOT RUN: it could not be tried here. Exit status 1 if a way
-that should be hooked with the injection of this host is not.
+HOOKED: the way was tried and the grant's memory limit held. WALLED: the interposer was passed by,
+and the driver's own limit held. DETECTED: neither held, and the daemon noticed. NOT COVERED: none
+of it. NOT RUN: it could not be tried here. Exit status 1 if a way that should be hooked with the
+injection of this host is not, or one that the driver's wall should stop where it stands.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,8 @@ class Row:
     what: str
     hooked: str
     """With which injection this way should be hooked."""
+    counted: bool = True
+    """Whether the driver counts what it takes, so that its own limit stops it."""
 
 
 MATRIX: Final = (
@@ -51,6 +54,7 @@ MATRIX: Final = (
     Row("B7", "symbol_walk", "own walk through the driver's symbol table", NEVER),
     Row("B8", "own_namespace", "dlmopen into a new link namespace", ANY),
     Row("B9", "own_copy", "a copy of the driver under another name", NEVER),
+    Row("B9", "own_copy_managed", "such a copy, and managed memory", NEVER, counted=False),
     Row("B10", "deep_bind", "RTLD_DEEPBIND", ANY),
     Row("B11", "through_get_proc_address", "cuGetProcAddress, every version and flavour", ANY),
     Row("B12", "export_tables", "cuGetExportTable", ANY),
@@ -59,7 +63,7 @@ MATRIX: Final = (
     Row("B25", "forged_counters", "zeroing one's own counters", NEVER),
     Row("B26", "forked_child", "a child by fork without exec", ANY),
     Row("B27", "executed_child", "a child by exec", ANY),
-    Row("B31", "managed_memory", "managed memory", ANY),
+    Row("B31", "managed_memory", "managed memory", ANY, counted=False),
     Row("B31", "pitched_memory", "pitched memory, by its padding", ANY),
     Row("B31", "arrays", "arrays", ANY),
     Row("B31", "mipmaps", "mipmapped arrays", ANY),
@@ -74,6 +78,18 @@ NOT_TRIED: Final = {
     "B18, B19": "hiding from probes concerns the watching, not the limits",
     "B20": "programs of one user in one container are one trust domain",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the daemon knew of an attempt's grant while the program still had what it got."""
+
+    tampered: int = 0
+    denied: int = 0
+    """How often the interposer refused memory."""
+    wall_bytes: int | None = None
+    """The driver's own limit; None: it has set none."""
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +110,7 @@ def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
         complain(f"selftest: --inject mount is not possible here: {injection.possible()}")
         return 1
     results = []
+    walls: list[Seen] = []
     try:
         driver, _ = find_driver(environment, native.locate())
         with connect(options, environment):
@@ -101,11 +118,12 @@ def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
         if not driver:
             raise Failed(1, "no libcuda.so.1 on this host; see `sluice doctor`")
         for row in MATRIX:
-            answer, tampered = _attempt(options, environment, row, driver)
+            answer, seen = _attempt(options, environment, row, driver)
+            walls.append(seen)
             if row.way == "by_name" and not answer.get("reached"):
                 why = answer.get("note") or answer.get("not_run")
                 raise Failed(1, f"CUDA does not start in a grant: {why}")
-            results.append(judge(row, answer, tampered, by_mount))
+            results.append(judge(row, answer, seen, by_mount))
             if not options.json:
                 _show(results[-1])
     except Failed as failed:
@@ -116,12 +134,21 @@ def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
         print_json(
             {
                 "injection": how,
+                "walls": _walls(walls),
                 "rows": [asdict(result) for result in results],
                 "not_tried": NOT_TRIED,
             }
         )
     else:
-        print(f"\ninjection by {how}; not tried:")
+        stand = _walls(walls)
+        print(f"\ninjection by {how}; walls: {', '.join(w for w in stand if stand[w]) or 'none'}")
+        closed = [result.what for result in results if result.verdict == "WALLED"]
+        if closed:
+            print(f"passed the interposer, stopped by the driver: {'; '.join(closed)}")
+        open_ = [r.what for r in results if r.verdict in ("DETECTED", "NOT COVERED")]
+        if open_:
+            print(f"stopped by neither: {'; '.join(open_)}")
+        print("not tried:")
         for numbers, why in NOT_TRIED.items():
             print(f"  {numbers}: {why}")
     return 0 if all(result.as_documented for result in results) else 1
@@ -129,8 +156,8 @@ def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 def _attempt(
     options: argparse.Namespace, environment: Mapping[str, str], row: Row, driver: str
-) -> tuple[dict[str, Any], int]:
-    """What the program in the grant said, and how often the daemon saw its counters tampered."""
+) -> tuple[dict[str, Any], Seen]:
+    """What the program in the grant said, and what the daemon knew of it."""
     name = f"selftest-{row.way}"
     with tempfile.TemporaryDirectory(prefix="sluice-selftest-") as directory:
         command = [
@@ -155,45 +182,69 @@ def _attempt(
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
-            tampered = _tampered(options, environment, name) if line else 0
+            seen = _seen(options, environment, name) if line else Seen()
             _, errors = process.communicate(timeout=ATTEMPT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            return {"not_run": f"no end after {ATTEMPT_S:g} s"}, 0
+            return {"not_run": f"no end after {ATTEMPT_S:g} s"}, Seen()
     if not line:
         last = errors.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
         if process.returncode == 125:
             raise Failed(1, last[0])
-        return {"reached": False, "allocated_bytes": 0, "note": f"ended: {last[0]}"}, 0
+        return {"reached": False, "allocated_bytes": 0, "note": f"ended: {last[0]}"}, Seen()
     answer: dict[str, Any] = json.loads(line)
-    return answer, tampered
+    return answer, seen
 
 
-def _tampered(options: argparse.Namespace, environment: Mapping[str, str], name: str) -> int:
+def _walls(seen: Sequence[Seen]) -> dict[str, bool]:
+    """Which walls stood around the attempts."""
+    return {
+        "interposer": True,
+        "driver": any(one.wall_bytes is not None for one in seen),
+        "MIG": any(one.gpu.startswith("MIG-") for one in seen),
+    }
+
+
+def _seen(options: argparse.Namespace, environment: Mapping[str, str], name: str) -> Seen:
     time.sleep(0.3)  # a few looks of the daemon at the counters
     with connect(options, environment) as client:
-        return sum(g.tamper_events_total for g in client.list_grants() if g.name == name)
+        for grant in client.list_grants():
+            if grant.name == name and grant.devices:
+                device = grant.devices[0]
+                return Seen(
+                    grant.tamper_events_total,
+                    device.denied_total,
+                    device.wall_bytes,
+                    device.gpu,
+                )
+    return Seen()
 
 
-def judge(row: Row, answer: Mapping[str, Any], tampered: int, by_mount: bool) -> Result:
+def judge(row: Row, answer: Mapping[str, Any], seen: Seen, by_mount: bool) -> Result:
     if "not_run" in answer:
         return Result(row.number, row.way, row.what, "NOT RUN", str(answer["not_run"]), True)
     got = int(answer["allocated_bytes"])
     evidence = f"{got / (1 << 20):,.0f} of {LIMIT_BYTES >> 20:,} MiB, {answer['note']}"
-    if got <= LIMIT_BYTES:
+    # The driver's limit may end an attempt earlier, since it counts the context too: who ended it
+    # is told by who refused.
+    refused = seen.wall_bytes is None or got == 0 or seen.denied > 0
+    if got <= LIMIT_BYTES and refused:
         verdict = "HOOKED"
-    elif tampered:
-        verdict, evidence = "DETECTED", f"{evidence}; {tampered} tamper event(s)"
+    elif seen.wall_bytes is not None and got <= seen.wall_bytes:
+        verdict = "WALLED"
+        evidence = f"{evidence}; the driver's limit: {seen.wall_bytes >> 20:,} MiB"
+    elif seen.tampered:
+        verdict, evidence = "DETECTED", f"{evidence}; {seen.tampered} tamper event(s)"
     else:
         verdict = "NOT COVERED"
     should = row.hooked == ANY or (row.hooked == MOUNT and by_mount)
-    return Result(
-        row.number, row.way, row.what, verdict, evidence, verdict == "HOOKED" or not should
-    )
+    walled = seen.wall_bytes is not None and row.counted
+    held = verdict == "HOOKED" or (verdict == "WALLED" and not should)
+    return Result(row.number, row.way, row.what, verdict, evidence, held or not (should or walled))
 
 
 def _show(result: Result) -> None:
-    mark = "" if result.as_documented else "  <- should be HOOKED"
+    mark = "" if result.as_documented else "  <- should be held"
     print(
         f"{result.number:4} {result.what:52} {result.verdict:11} {result.evidence}{mark}",
         flush=True,

@@ -143,7 +143,11 @@ def document(
     `driver_edits`."""
     device = _device(nonce, version, grant)
     edits = driver_edits(base, grant.files)
-    whole = {**edits, "mounts": [*edits["mounts"], *_region(grant)]}
+    whole = {
+        **edits,
+        "mounts": [*edits["mounts"], *_region(grant)],
+        "hooks": [*edits["hooks"], *_wall(grant)],
+    }
     return _specification(KIND, version, device, whole)
 
 
@@ -161,7 +165,11 @@ def own_document(
         _covered(common, grant.files.libraries, known)
         everywhere = {name: known.get(name, []) + found for name, found in real.items()}
         mounts += _real_ones(grant.files.libraries, everywhere)
-    edits = {**rest, "mounts": [*mounts, *_region(grant)], "hooks": _allowed(rest)}
+    edits = {
+        **rest,
+        "mounts": [*mounts, *_region(grant)],
+        "hooks": [*_allowed(rest), *_wall(grant)],
+    }
     return _specification(KIND, version, _device(nonce, version, grant), edits)
 
 
@@ -226,6 +234,22 @@ def _region(grant: GrantMounts) -> list[Mapping[str, Any]]:
     return [
         _bind(grant.region_dir, grant.container_dir, _REGION_RO),
         _bind(grant.usage_path, usage, _REGION_RW),
+    ]
+
+
+def _wall(grant: GrantMounts) -> list[Mapping[str, Any]]:
+    """Tells the daemon when the container's cgroup is there, in the host's namespaces: a limit of
+    the driver's is set on that cgroup and no other."""
+    if not grant.wall_socket or not grant.files.hook_path:
+        return []
+    name = posixpath.basename(grant.files.hook_path)
+    must = "required" if grant.wall_required else "optional"
+    return [
+        {
+            "hookName": "createRuntime",
+            "path": grant.files.hook_path,
+            "args": [name, "wall", grant.wall_socket, grant.grant, must],
+        }
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from nodeagent.core.grants import events as ev
@@ -24,6 +24,7 @@ from nodeagent.ports.clients import (
     Waiting,
 )
 from nodeagent.ports.clock import Clock
+from nodeagent.ports.processes import Process
 from nodeagent.ports.views import (
     ContainedView,
     GrantView,
@@ -61,7 +62,8 @@ class Queue(Protocol):
 
 class Service:
     """`has_room`: whether one more grant leaves enough file descriptors for those that are
-    there. `flight` is what the flight recorder has, as JSON."""
+    there. `flight` is what the flight recorder has, as JSON. `enclose` builds the driver's wall
+    around a new grant's program, before it runs; raises Refused."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class Service:
         operator_uids: frozenset[int],
         has_room: Callable[[], bool],
         flight: Callable[[], str],
+        enclose: Callable[[GrantId, Process], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._keeper = keeper
@@ -88,6 +91,7 @@ class Service:
         self._operators = operator_uids
         self._has_room = has_room
         self._flight = flight
+        self._enclose = enclose
         self.wait_s = Histogram(WAIT_BOUNDS_S)
 
     def configure(self, settings: GrantSettings) -> None:
@@ -126,7 +130,7 @@ class Service:
                     yield answer
                     continue
                 self.wait_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
-                yield Granted(self._views.grant(self._held(answer)))
+                yield await self._enclosed(answer, peer)
                 return
         finally:
             self._keeper.withdraw(asking)
@@ -145,7 +149,7 @@ class Service:
                 async for step in progress:
                     if not isinstance(step, Waiting):
                         self.wait_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
-                        yield Granted(self._views.grant(self._held(step)))
+                        yield await self._enclosed(step, peer)
                         return
                     reason = step.reason
                     yield step
@@ -153,6 +157,15 @@ class Service:
             raise Refused(
                 RefusalKind.EXHAUSTED, f"waited {ask.wait_s:g} s in vain: {reason}"
             ) from None
+
+    async def _enclosed(self, grant: GrantId, peer: Peer) -> Granted:
+        """A grant whose wall must stand and does not is given back. Raises Refused."""
+        try:
+            await self._enclose(grant, peer.handle.process)
+        except Refused:
+            self._keeper.apply(ev.Released(grant))
+            raise
+        return Granted(self._views.grant(self._held(grant)))
 
     async def _next_answer(self, answers: asyncio.Queue[Answer], end_ns: int) -> Answer | None:
         """None when there is none in time. Without a wait the answer is in the queue already."""

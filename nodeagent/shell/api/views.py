@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -61,6 +61,8 @@ class Figures:
     read_host: Callable[[], HostFigures | None]
     nvml_restarts: Callable[[], int]
     counters: Callable[[], Samples]
+    walls: Callable[[GrantId], Mapping[GpuUuid, int]] = lambda grant: {}
+    """The driver's own limits around a grant, by card."""
 
 
 class Views:
@@ -207,6 +209,7 @@ class Views:
         opened = self._grants.opened(record.grant)
         indexes: dict[GpuUuid, int] = {gpu.uuid: gpu.index for gpu in self._gpus.units()}
         devices = []
+        walls = self._figures.walls(record.grant)
         for index, device in enumerate(record.devices):
             total = opened.account.total(index) if opened is not None else None
             rate = self._rates.get((record.grant, index))
@@ -226,6 +229,7 @@ class Views:
                     allocations_total=total.allocs if total else 0,
                     denied_total=total.denied if total else 0,
                     turn=turn.mode.name.lower() if turn else "off",
+                    wall_bytes=walls.get(device.gpu),
                 )
             )
         return GrantView(

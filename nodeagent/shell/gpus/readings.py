@@ -73,6 +73,8 @@ class Gpus:
         """CLOCK_MONOTONIC of the last good pass."""
         self.on_news: list[Callable[[str, str, str], object]] = []
         """Called with (gpu or driver, level, text) for what people should know of."""
+        self.on_driver: list[Callable[[], None]] = []
+        """Called when another driver is there than before."""
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
         self._withheld: set[GpuUuid] = set()
@@ -90,6 +92,8 @@ class Gpus:
             if self.driver_version not in (None, reading.driver_version):
                 told = f"the driver was {self.driver_version} and is {reading.driver_version} now"
                 self._news("driver", "warning", told)
+                for replaced in self.on_driver:
+                    replaced()
             self.driver_version = reading.driver_version
             self.nvml_version = reading.nvml_version
         for gpu, code in reading.xid_events:

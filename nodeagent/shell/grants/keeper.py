@@ -94,6 +94,8 @@ class Keeper:
         self.binding_s = Histogram(WORK_BOUNDS_S)
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
+        self.on_changed: list[Callable[[GrantId], None]] = []
+        """Called after a live grant's limits were published anew."""
         self.on_registered: list[Callable[[], None]] = []
         """Called when a process has joined a grant."""
 
@@ -215,6 +217,8 @@ class Keeper:
         region = self._open[do.grant].region
         for index, limits in enumerate(do.limits):
             region.set_limits(index, limits)
+        for changed in self.on_changed:
+            changed(do.grant)
 
     def _remove_region(self, do: ev.RemoveRegion) -> None:
         self._doorman.shut(do.grant)

@@ -208,3 +208,10 @@ API int nvmlDeviceGetAccountingStats(device_t device, unsigned int pid, void *st
 	memcpy(stats, &pid, sizeof(pid));
 	return 0;
 }
+
+API int nvmlDeviceSetMemoryLimits_v1(device_t device, const void *limits)
+{
+	(void)device;
+	(void)limits;
+	return 0;
+}

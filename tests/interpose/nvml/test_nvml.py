@@ -119,6 +119,23 @@ def test_memory_is_the_grants(region: Region) -> None:
     assert got["v2"][1:] == [total, 0, total - used, used]
 
 
+def test_a_tenants_own_memory_limits_are_refused_as_without_rights(region: Region) -> None:
+    """The stub would take them; root in a container must not move its wall, or a neighbour's."""
+    got = ask(
+        region,
+        """
+        _, device = handle(0)
+        class Limits(ctypes.Structure):
+            _fields_ = [("path", ctypes.c_char_p), ("soft", u64), ("hard", u64)]
+        limits = Limits(b"/sys/fs/cgroup/x", 0, 2**64 - 1)
+        answer(set=nvml.nvmlDeviceSetMemoryLimits_v1(device, byref(limits)),
+               nothing=nvml.nvmlDeviceSetMemoryLimits_v1(device, None))
+        """,
+        STUB_DEVICES="4",
+    )
+    assert (got["set"], got["nothing"]) == (4, 2)
+
+
 def test_processes_are_the_grants(region: Region) -> None:
     slot = region.usage.slot[0]
     slot.self_claim = os.getpid() << 32 | 1

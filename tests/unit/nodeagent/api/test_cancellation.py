@@ -31,7 +31,9 @@ ANSWER = Waiting(1, "no room")
 def service() -> Service:
     """Only its clock is asked."""
     nobody = cast(Any, None)
-    return Service(GrantSettings(), *[nobody] * 6, ManualClock(), frozenset(), lambda: True, str)
+    return Service(
+        GrantSettings(), *[nobody] * 6, ManualClock(), frozenset(), lambda: True, str, nobody
+    )
 
 
 async def cancelled_after(

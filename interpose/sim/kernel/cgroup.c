@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cgroups by number: a directory of cgroup2 has the cgroup's own number as its inode, in every namespace alike. */
-#include "interpose/sim/node/cgroup.h"
+#include "interpose/sim/kernel/cgroup.h"
 
 #include <errno.h>
 #include <linux/magic.h>

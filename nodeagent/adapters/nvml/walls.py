@@ -1,0 +1,68 @@
+"""The driver's memory limits through a child process with a deadline; see `walls_child`.
+Implements DriverWalls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from nodeagent.adapters.host.children import python_child
+from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.ports.driver.walls import WallOrder, WallReading, WallsUnavailable
+from nodeagent.units import GpuUuid
+
+DEADLINE_S: Final = 10.0
+"""With the start of Python, and of the driver where nobody has it open."""
+LONGEST_ANSWER_BYTES: Final = 1 << 20
+
+
+class ChildWalls:
+    def __init__(
+        self, library: str, together: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
+        """`together`: while it is held nobody needs the driver for himself."""
+        self._library = library
+        self._together = together
+
+    async def missing(self, gpus: Sequence[GpuUuid]) -> Mapping[GpuUuid, str]:
+        answer = await self._ask({"do": "missing", "gpus": list(gpus)})
+        return {GpuUuid(gpu): str(why) for gpu, why in answer["missing"].items()}
+
+    async def set(self, orders: Sequence[WallOrder]) -> None:
+        await self._ask({"do": "set", "orders": [write_plain(one) for one in orders]})
+
+    async def read(self, gpu: GpuUuid, cgroups: Sequence[str]) -> list[WallReading | None]:
+        answer = await self._ask({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})
+        return [read_plain(WallReading | None, one) for one in answer["readings"]]
+
+    async def _ask(self, request: Any) -> Any:
+        async with self._together():
+            return await self._child(request)
+
+    async def _child(self, request: Any) -> Any:
+        arguments = [self._library] if self._library else []
+        child = await asyncio.create_subprocess_exec(
+            *python_child("nodeagent.adapters.nvml.walls_child", *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_ANSWER_BYTES,
+        )
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
+        except TimeoutError:
+            raise WallsUnavailable(f"NVML did not answer within {DEADLINE_S:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            raise WallsUnavailable(f"the process for NVML ended with {child.returncode}") from None
+        if "error" in answer:
+            raise WallsUnavailable(answer["error"])
+        return answer

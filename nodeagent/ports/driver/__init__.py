@@ -1,0 +1,1 @@
+"""What the driver can be told beside what it tells."""

@@ -1,0 +1,405 @@
+"""The desk for the driver's walls: builds one around each grant that has a cgroup of its own, moves
+it when the grant's limits change, and takes it away with the grant, also what an earlier daemon
+left.
+
+One act after another, in an own task each: the driver is asked in another process. The row in the
+ledger comes before every act and goes after the last one. A soft limit is zeroed before the cgroup
+goes, and where the container's runtime was faster, taken from what is around it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from nodeagent.core.grants.states import Held
+from nodeagent.core.grants.walls import (
+    after,
+    is_instance,
+    rows_of,
+    settling,
+    still_to_lower,
+)
+from nodeagent.ports.clients import RefusalKind, Refused
+from nodeagent.ports.driver.walls import (
+    DriverWalls,
+    NoCgroup,
+    WallOrder,
+    WallPlaces,
+    WallRow,
+    WallRows,
+    WallStep,
+    WallsUnavailable,
+)
+from nodeagent.ports.ledger import GrantState, LedgerFull
+from nodeagent.ports.processes import Process
+from nodeagent.ports.views import Finding
+from nodeagent.settings.daemon import WallSettings
+from nodeagent.shell.grants.reading import Tenant
+from nodeagent.shell.journal import Journal
+from nodeagent.units import MIB, Bytes, GpuUuid, GrantId
+
+log = logging.getLogger(__name__)
+
+SWEEP_S: Final = 30.0
+"""Between two looks for what could not be taken away before."""
+DOCS: Final = "docs/security.md"
+
+
+class WalledGrants(Protocol):
+    """What is asked of the keeper."""
+
+    on_ended: list[Callable[[GrantId], None]]
+    on_changed: list[Callable[[GrantId], None]]
+    on_registered: list[Callable[[], None]]
+
+    def grant(self, grant: GrantId | None) -> Held | None: ...
+    def live(self) -> Mapping[GrantId, Held]: ...
+    def tenants(self, grant: GrantId) -> Any: ...
+
+
+class WallDesk:
+    """An Endpoint of the daemon."""
+
+    def __init__(
+        self,
+        settings: WallSettings,
+        grants: WalledGrants,
+        driver: DriverWalls,
+        places: WallPlaces,
+        rows: WallRows,
+        journal: Journal,
+        cards: Callable[[], Sequence[GpuUuid]],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`cards`: those that are offered now, as a whole or by their instances."""
+        self._settings = settings
+        self._grants = grants
+        self._driver = driver
+        self._places = places
+        self._ledger = rows
+        self._journal = journal
+        self._cards = cards
+        self._fatal = fatal
+        self._rows: dict[tuple[GrantId, GpuUuid], WallRow] = {}
+        self._missing: dict[GpuUuid, str] = {}
+        """Why a card has none; only of those that were asked for."""
+        self._asked: frozenset[GpuUuid] = frozenset()
+        self._unreadable = ""
+        self._told: set[GrantId] = set()
+        self._taken_over = False
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    # --- an Endpoint --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Takes over what an earlier daemon built, and ends what it could not end."""
+        self._rows = {(row.grant, row.gpu): row for row in self._ledger.wall_rows()}
+        self._grants.on_ended.append(lambda grant: self._soon(self._fell(grant)))
+        self._grants.on_changed.append(lambda grant: self._soon(self._moved(grant)))
+        self._grants.on_registered.append(lambda: self._soon(self._latecomers()))
+        self._taken_over = not (self._on or self._rows)
+        if not self._taken_over:
+            self._soon(self._take_over())  # a driver that hangs keeps nobody from starting
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_loop())
+
+    async def close(self) -> None:
+        """Walls stand without us."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def _on(self) -> bool:
+        return self._settings.enabled != "off"
+
+    # --- building -----------------------------------------------------------------------------
+
+    async def enclose_container(self, grant: GrantId, pid: int) -> None:
+        """Around the container that `pid` is the first process of; asked while it is made. Raises
+        Refused."""
+        await self._in_turn(self._enclose(grant, lambda held: self._container_of(held, pid)))
+
+    async def enclose_program(self, grant: GrantId, process: Process) -> None:
+        """Around what `sluice run` is about to become. Raises Refused."""
+        if self._settings.run_cgroups:
+            await self._in_turn(
+                self._enclose(grant, lambda held: (self._places.make(grant, process.pid), True))
+            )
+
+    def _container_of(self, held: Held, pid: int) -> tuple[str, bool]:
+        container = held.record.container
+        place = self._places.of_container(pid)
+        if container is None or place.pod_uid != container.pod_uid:
+            raise NoCgroup(f"process {pid} is not in the pod of this grant")
+        return place.cgroup, False
+
+    async def _enclose(self, grant: GrantId, where: Callable[[Held], tuple[str, bool]]) -> None:
+        if not self._on:
+            return
+        held = self._grants.grant(grant)
+        if held is None or held.record.state is not GrantState.ACTIVE:
+            raise Refused(RefusalKind.NOT_FOUND, f"no live grant {grant}")
+        cards = [one.gpu for one in held.record.devices if not is_instance(one.gpu)]
+        try:
+            await self._learn(cards)
+            without = [f"{gpu}: {self._missing[gpu]}" for gpu in cards if gpu in self._missing]
+            if without:
+                self._none(grant, "; ".join(without))
+                return
+            if cards:
+                cgroup, ours = where(held)
+                await self._build(held, cgroup, ours)
+        except (WallsUnavailable, NoCgroup) as error:
+            self._none(grant, str(error))
+
+    def _none(self, grant: GrantId, why: str) -> None:
+        """No wall of the driver's around it: the interposer's alone. Raises Refused where that is
+        not enough."""
+        if self._settings.enabled == "on":
+            raise Refused(
+                RefusalKind.UNAVAILABLE,
+                f"the driver's wall cannot be built around this grant: {why}"
+                ' (wall.enabled = "on"; with auto it would start without)',
+            )
+        if any(gpu not in self._missing for gpu in self._asked) and grant not in self._told:
+            self._told.add(grant)
+            self._journal.tell("wall", "warning", f"grant {grant}: no wall of the driver's: {why}")
+
+    async def _build(self, held: Held, cgroup: str, ours: bool) -> None:
+        headroom = self._settings.headroom_mib * MIB
+        wanted = rows_of(held.record, cgroup, headroom, ours)
+        for row in wanted:
+            before = self._rows.get((row.grant, row.gpu))
+            if before is not None and before.cgroup != cgroup:
+                await self._lower(before)  # a container started again is in another one
+            self._remember(after(before, row))
+        await self._driver.set([_order(row) for row in wanted])
+        self._told.discard(held.record.grant)
+
+    async def _latecomers(self) -> None:
+        """Containers whose start we did not see, by the processes that have registered."""
+        if not self._on:
+            return
+        for grant, held in list(self._grants.live().items()):
+            if held.record.container is None or grant in self._told or self.standing(grant):
+                continue
+            tenants: Sequence[Tenant] = list(self._grants.tenants(grant))
+            if tenants:
+                pid = tenants[0].handle.process.pid
+                try:
+                    await self._enclose(grant, lambda held, pid=pid: self._container_of(held, pid))  # type: ignore[misc]  # bound now
+                except Refused as refused:  # it runs already
+                    log.error("%s", refused)
+
+    # --- changing, and taking away ------------------------------------------------------------
+
+    async def _moved(self, grant: GrantId) -> None:
+        held = self._grants.grant(grant)
+        rows = self._of(grant)
+        if held is None or not rows or held.record.state is not GrantState.ACTIVE:
+            return
+        headroom = self._settings.headroom_mib * MIB
+        wanted = rows_of(held.record, rows[0].cgroup, headroom, rows[0].ours)
+        before = {(row.grant, row.gpu): row for row in rows}
+        changed = [row for row in wanted if _differs(before.get((row.grant, row.gpu)), row)]
+        if changed:
+            for row in changed:
+                self._remember(after(before.get((row.grant, row.gpu)), row))
+            await self._driver.set([_order(row) for row in changed])
+
+    async def _fell(self, grant: GrantId) -> None:
+        self._told.discard(grant)
+        for row in self._of(grant):
+            await self._lower(row)
+
+    async def _lower(self, row: WallRow) -> None:
+        """Everything of it goes, as far as it goes now; the row stays until it is all."""
+        if row.step is WallStep.SETTLING:
+            await self._settle(row)
+        elif self._places.exists(row.cgroup):
+            row = replace(row, step=WallStep.FALLING)
+            self._remember(row)
+            if row.ours:
+                await self._driver.set([WallOrder(row.gpu, row.cgroup, Bytes(0), row.hard_bytes)])
+                others = [one for one in self._of(row.grant) if one.gpu != row.gpu]
+                if not others and not self._places.remove(row.cgroup):
+                    return  # somebody is in it still, and stays behind the wall
+            else:
+                await self._driver.set([WallOrder(row.gpu, row.cgroup)])
+            self._forget(row)
+        else:
+            await self._went_without_us(row)
+
+    async def _went_without_us(self, row: WallRow) -> None:
+        around = self._places.around(row.cgroup)
+        if not around or not row.most_bytes:
+            self._forget(row)
+            return
+        inside = self._places.inside(around)
+        reading, *others = await self._driver.read(row.gpu, [around, *inside])
+        if reading is None:
+            raise WallsUnavailable(f"{around} went while it was looked at")
+        row = settling(row, around, reading, sum(one.soft_bytes for one in others if one))
+        if row.before_bytes != row.after_bytes:
+            self._remember(row)
+            order = WallOrder(row.gpu, around, row.after_bytes, reading.hard_bytes)
+            await self._driver.set([order])
+        self._forget(row)
+
+    async def _settle(self, row: WallRow) -> None:
+        (reading,) = await self._driver.read(row.gpu, [row.around])
+        if reading is None:  # that is gone, too
+            await self._went_without_us(row)
+            return
+        lower = still_to_lower(row, reading)
+        if lower is None:
+            self._journal.tell(
+                "wall",
+                "warning",
+                f"{row.around} may guarantee {row.gpu} memory that nobody has any more: up to"
+                f" {row.most_bytes} bytes of a container that is gone; `nvidia-smi memory-limits"
+                " --set` lowers its soft limit",
+            )
+        if lower:
+            order = WallOrder(row.gpu, row.around, row.after_bytes, reading.hard_bytes)
+            await self._driver.set([order])
+        self._forget(row)
+
+    async def _take_over(self) -> None:
+        """Raises WallsUnavailable, and is then tried again."""
+        await self._learn(self._cards())
+        for row in list(self._rows.values()):
+            held = self._grants.grant(row.grant)
+            live = held is not None and held.record.state is GrantState.ACTIVE
+            if live and row.step is WallStep.STANDING and self._places.exists(row.cgroup):
+                await self._driver.set([_order(row)])  # perhaps written and not set
+                await self._moved(row.grant)
+            else:
+                await self._lower(row)
+        self._taken_over = True
+        await self._sweep()
+        await self._latecomers()
+
+    async def _sweep(self) -> None:
+        """What could not be taken away before, and cgroups of ours that have no row."""
+        if not self._taken_over:
+            await self._guarded(self._take_over())
+            return
+        for row in list(self._rows.values()):
+            if row.step is not WallStep.STANDING or self._grants.grant(row.grant) is None:
+                await self._guarded(self._lower(row))
+        for grant, cgroup in self._places.made().items():
+            if self._grants.grant(grant) is None and not self._of(grant):
+                self._places.remove(cgroup)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            if self._rows or not self._taken_over:
+                await self._in_turn(self._sweep())
+
+    # --- what stands --------------------------------------------------------------------------
+
+    def standing(self, grant: GrantId) -> Mapping[GpuUuid, Bytes]:
+        """The hard limits around a grant, by card."""
+        return {row.gpu: row.hard_bytes for row in self._of(grant) if row.step is WallStep.STANDING}
+
+    def finding(self, instances: int) -> Finding:
+        """For `sluice doctor`: which walls stand. `instances`: MIG instances on this node."""
+        parts = ["the interposer's, around every grant"]
+        level, remedy = "ok", ""
+        grants = len({row.grant for row in self._rows.values() if row.step is WallStep.STANDING})
+        with_walls = sorted(self._asked - self._missing.keys())
+        if not self._on:
+            parts.append("the driver's: off (wall.enabled)")
+        elif self._unreadable or self._places.missing():
+            why = self._places.missing() or self._unreadable
+            parts.append(f"the driver's: cannot be told: {why}")
+            level = "warning"
+        elif with_walls:
+            only = "" if self._settings.run_cgroups else ", of containers (wall.run_cgroups)"
+            parts.append(
+                f"the driver's, on {len(with_walls)} of {len(self._asked)} GPUs, around {grants}"
+                f" grants{only}: it also stops programs that bring a driver of their own; managed"
+                " memory it does not count"
+            )
+        else:
+            whys = "; ".join(sorted(set(self._missing.values()))) or "no card to ask"
+            parts.append(f"the driver's: none: {whys}")
+        parts.append(f"MIG: {instances} instances" if instances else "MIG: no instance")
+        if level != "ok" or (self._settings.enabled == "on" and not with_walls):
+            level = "missing" if self._settings.enabled == "on" else "warning"
+            remedy = f"see [wall] in docs/configuration.md and {DOCS}"
+        return Finding("walls", level, "; ".join(parts), remedy)
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    async def _learn(self, gpus: Sequence[GpuUuid]) -> None:
+        """Which of the cards have limits; asked once for each. Raises WallsUnavailable."""
+        fresh = [gpu for gpu in gpus if gpu not in self._asked and not is_instance(gpu)]
+        if not fresh:
+            return
+        try:
+            self._missing.update(await self._driver.missing(fresh))
+        except WallsUnavailable as error:
+            self._unreadable = str(error)
+            raise
+        self._asked |= frozenset(fresh)
+        self._unreadable = ""
+
+    def forget_drivers(self) -> None:
+        """The driver was replaced: what it has is to be asked again."""
+        self._missing, self._asked = {}, frozenset()
+
+    def _of(self, grant: GrantId) -> list[WallRow]:
+        return [row for row in self._rows.values() if row.grant == grant]
+
+    def _remember(self, row: WallRow) -> None:
+        """Durable first. Raises LedgerLost."""
+        try:
+            self._ledger.store_wall(row)
+        except LedgerFull as error:
+            raise WallsUnavailable(f"it could not be written down: {error}") from error
+        self._rows[row.grant, row.gpu] = row
+
+    def _forget(self, row: WallRow) -> None:
+        self._ledger.drop_wall(row)
+        self._rows.pop((row.grant, row.gpu), None)
+
+    async def _in_turn(self, act: Coroutine[Any, Any, None]) -> None:
+        async with self._turn:
+            await act
+
+    async def _guarded(self, act: Coroutine[Any, Any, None]) -> None:
+        """Trouble with one keeps nobody from the next; the sweep comes back to it."""
+        try:
+            await act
+        except WallsUnavailable as error:
+            log.warning("walls: %s", error)
+
+    def _soon(self, act: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._in_turn(self._guarded(act)))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+
+def _order(row: WallRow) -> WallOrder:
+    return WallOrder(row.gpu, row.cgroup, row.soft_bytes, row.hard_bytes)
+
+
+def _differs(before: WallRow | None, row: WallRow) -> bool:
+    return before is None or _order(before) != _order(row)
