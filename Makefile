@@ -13,7 +13,7 @@ LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-faults lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-faults test-page lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .v
 
 test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults
+
+test-page: build ## the web page in a real Chromium, pictures of it in build/screens; installs Debian's Chromium as root
+	$(BIN)/python -m pytest -m page tests/page $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
 	@packaging/development/lint.sh

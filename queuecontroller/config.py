@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queuecontroller.access.lists import parse_checks
+from sluicecommon.page.settings import PageSettings, check_page
 from sluicecommon.settings import ConfigError, check_table, nearest
 from sluicecommon.settings import absolute_path as _path
 from sluicecommon.settings import choice as _choice
@@ -208,6 +209,7 @@ class Settings:
     engine: EngineOptions = field(default_factory=EngineOptions)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
     workloads: WorkloadSettings = field(default_factory=WorkloadSettings)
+    page: PageSettings = field(default_factory=PageSettings)
 
 
 SECTIONS: Final[Mapping[str, type[Any]]] = {
@@ -218,6 +220,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "engine": EngineOptions,
     "placement": PlacementSettings,
     "workloads": WorkloadSettings,
+    "page": PageSettings,
 }
 
 
@@ -293,6 +296,7 @@ def _check_together(settings: Settings) -> list[str]:
     if tokens.audience and not secured:
         problems.append("kubernetes.audience: needs tls.certificate: a token must not be overheard")
     problems += _check_mode(settings)
+    problems += check_page(settings.page, split_address)
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
             f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"

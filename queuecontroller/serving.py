@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queuecontroller.access import Caller, Names, RoleLists
 from queuecontroller.access.lists import of_kernel, parse_checks
@@ -29,7 +30,7 @@ from queuecontroller.adapters.api.calls import Calls
 from queuecontroller.adapters.api.loop import GrpcLoop
 from queuecontroller.adapters.api.nodes import NodesApi
 from queuecontroller.adapters.api.server import GrpcServer, TlsUnusable
-from queuecontroller.adapters.api.users import UsersApi
+from queuecontroller.adapters.api.users import OpenPage, UsersApi, no_page
 from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.adapters.callers.doorkeeper import Doorkeeper, TokenReviewer
 from queuecontroller.adapters.callers.doors import Doors
@@ -58,7 +59,12 @@ from queuecontroller.service.nodes.sessions import SECOND_NS
 from queuecontroller.service.shell import EXIT_STORE_LOST, Shell
 from queuecontroller.version import version
 from sluicecommon.logs import LineFormat
+from sluicecommon.page.tickets import TICKET_S, Tickets
 from sluicecommon.sd_notify import SdNotify
+from sluicecommon.web.page_door import PageDoor
+
+if TYPE_CHECKING:
+    from sluicecommon.web.page import Backend
 
 log = logging.getLogger("sluice-queue")
 
@@ -259,7 +265,9 @@ async def _serve(
         "calls": calls.turns.crowded_total,
     }
     nodes = NodesApi(shell, wire, calls, settings.nodes.report_s)
-    users = UsersApi(shell, wire, calls, version())
+    tickets: Tickets[Caller] = Tickets(lambda: secrets.token_urlsafe(24))
+    page = page_door(settings, lambda: _page_backend(shell, tickets, settings))
+    users = UsersApi(shell, wire, calls, version(), _page_opener(page, tickets))
     server = GrpcServer(settings, doors, [nodes.handler(), users.handler(), calls.unknown()])
     web = [
         HttpServer(f"server.{name}", split_address(address), shell, metrics)
@@ -279,6 +287,8 @@ async def _serve(
         await server.start()
         for one in web:
             await one.start()
+        if page is not None:
+            await page.start()
         port = await open_doors(settings, doors, environment)
         if listening is not None:
             listening(Bound(port, web[0].port if server_settings.metrics_listen else None))
@@ -294,9 +304,53 @@ async def _serve(
         await doors.close()
         for one in web:
             await one.close()
+        if page is not None:
+            await page.close()
         if reviewer is not None:
             await reviewer.close()
         shutil.rmtree(private, ignore_errors=True)
+
+
+def page_door(settings: Settings, make: Callable[[], Backend]) -> PageDoor | None:
+    """None: there is to be no page."""
+    page = settings.page
+    if not page.listen:
+        return None
+    return PageDoor(split_address(page.listen), make, page.certificate, page.key, page.url)
+
+
+def _page_backend(shell: Shell, tickets: Tickets[Caller], settings: Settings) -> Backend:
+    """Imported when somebody asks for the page."""
+    from queuecontroller.adapters.web.page.backend import QueuePage
+    from queuecontroller.adapters.web.page.viewers import ByTicket
+
+    return QueuePage(
+        ByTicket(tickets),
+        lambda: shell,
+        lambda: page_head(settings),
+        lambda: secrets.token_hex(6),
+        lambda: shell.why_not_ready,
+    )
+
+
+def page_head(settings: Settings) -> dict[str, Any]:
+    return {
+        "version": version(),
+        "mode": settings.kubernetes.mode,
+        "places": settings.placement.mode == "nodes",
+        "fairSharing": settings.engine.fair_sharing,
+    }
+
+
+def _page_opener(page: PageDoor | None, tickets: Tickets[Caller]) -> OpenPage:
+    if page is None:
+        return no_page
+
+    def opened(caller: Caller) -> tuple[str, float]:
+        page.open()
+        return f"{page.url}/#ticket={tickets.issue(caller, time.monotonic())}", TICKET_S
+
+    return opened
 
 
 async def open_doors(settings: Settings, doors: Doors, environment: Mapping[str, str]) -> int:

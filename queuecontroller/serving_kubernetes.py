@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import secrets
 import shutil
 import signal
 import socket
@@ -21,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -46,6 +47,7 @@ from queuecontroller.cluster.joining.delegating import Access as MayDo
 from queuecontroller.cluster.joining.delegating import read_front_proxy
 from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
+from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.saying.visibility import Question, answer
 from queuecontroller.config import KubernetesSettings, Settings, split_address
 from queuecontroller.kueue_api.crds import Webhook
@@ -60,6 +62,8 @@ from queuecontroller.serving import (
     doorkeeper,
     kernel_callers,
     open_doors,
+    page_door,
+    page_head,
     start_logging,
 )
 from queuecontroller.version import version
@@ -72,6 +76,9 @@ from sluicecommon.kubernetes.credentials import (
     in_cluster,
 )
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+
+if TYPE_CHECKING:
+    from sluicecommon.web.page import Backend
 
 log = logging.getLogger("sluice-queue")
 DEFAULT_NAMESPACE: Final = "sluice"
@@ -202,12 +209,16 @@ async def _serve(
         if one
     ]
     nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
+    page = page_door(settings, lambda: _page_backend(controller, access, settings))
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     try:
         for one in web:
             await one.start()
+        if page is not None:
+            await page.start()
+            page.open()
         if not await _until_fit(watching, stopped):
             return EXIT_OK
         if nodes is not None:
@@ -236,8 +247,29 @@ async def _serve(
             await nodes.close()
         for one in web:
             await one.close()
+        if page is not None:
+            await page.close()
         await watching.close()
         await writing.close()
+
+
+def _page_backend(controller: Controller, access: Access, settings: Settings) -> Backend:
+    from queuecontroller.adapters.web.page.backend import QueuePage
+    from queuecontroller.adapters.web.page.viewers import ByToken
+
+    def namespaces() -> list[str]:
+        return [str(one["metadata"].get("namespace")) for one in controller.world.all_of(QUEUES)]
+
+    def why_not() -> str:
+        return controller.why_not_ready or "another replica leads: this one only follows"
+
+    return QueuePage(
+        ByToken(access, namespaces),
+        lambda: controller.shell,
+        lambda: page_head(settings),
+        lambda: secrets.token_hex(6),
+        why_not,
+    )
 
 
 def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServer | None:

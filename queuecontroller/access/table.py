@@ -96,6 +96,7 @@ METHODS: Final[Mapping[str, tuple[Act, ...]]] = MappingProxyType(
         "Queues/Hold": (Act.CHANGE_WORKLOAD, Act.CHANGE_OBJECTS),
         "Queues/Resume": (Act.CHANGE_WORKLOAD, Act.CHANGE_OBJECTS),
         "Queues/GetServer": (Act.SEE_SERVER,),
+        "Queues/OpenPage": (Act.LIST,),
     }
 )
 """What each method may come to do, by what is in the request."""

@@ -131,6 +131,8 @@ class Shell:
         self.last_ok_ns: dict[str, int] = {}
         self.told: Callable[[set[ObjectId]], None] = lambda _: None
         """Hears of every object that changed, once that is written."""
+        self.listeners: list[Callable[[Change, set[ObjectId]], None]] = []
+        """The same for who only looks, with the lines of the audit trail."""
 
     @property
     def why_not_ready(self) -> str:
@@ -175,6 +177,8 @@ class Shell:
             if event.kind in _WORTH_A_LINE:
                 log.warning("%s %s: %s", event.kind, event.subject, event.text)
         self.told(touched)
+        for listener in self.listeners:
+            listener(change, touched)
         if self._watchers:
             for identity in sorted(touched):
                 for queue in self._watchers:

@@ -53,9 +53,9 @@ class Certificate:
             if stamp != self._seen:
                 self._seen = stamp
                 self.context.load_cert_chain(*self._files)
-                log.info("metrics: a new certificate is in use")
+                log.info("%s: a new certificate is in use", self._files[0])
         except OSError as error:
-            log.warning("metrics: the certificate cannot be read again: %s", error)
+            log.warning("a certificate cannot be read again: %s", error)
 
     def _stamp(self) -> tuple[int, ...]:
         return tuple(os.stat(path).st_mtime_ns for path in self._files)

@@ -194,6 +194,11 @@ class Client:
     def explain(self, namespace: str, name: str) -> Any:
         return self._call("Explain", self._ref("Workload", namespace, name))
 
+    def open_page(self) -> tuple[str, float]:
+        """A URL that one browser can open once, and for how many seconds it is good."""
+        found = self._call("OpenPage", self._wire.QueuePageRequest())
+        return found.url, found.valid_seconds
+
     def server(self) -> Any:
         return self._call("GetServer", self._wire.GetServerRequest())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check, may
@@ -27,14 +27,28 @@ MOST_OBJECTS: Final = 10_000
 LARGEST_OBJECT: Final = 256 << 10
 PAGE: Final = 500
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
+OpenPage = Callable[[Caller], tuple[str, float]]
+"""A URL for the caller, and for how many seconds it is good. Raises Refused."""
+
+
+def no_page(caller: Caller) -> tuple[str, float]:
+    raise Refused("conflict", "there is no page here: page.listen is empty")
 
 
 class UsersApi:
-    def __init__(self, shell: Shell, wire: Wire, calls: Calls, version: str) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        wire: Wire,
+        calls: Calls,
+        version: str,
+        open_page: OpenPage = no_page,
+    ) -> None:
         self._shell = shell
         self._wire = wire
         self._calls = calls
         self._version = version
+        self._open_page = open_page
 
     def handler(self) -> Any:
         return self._calls.handlers(
@@ -50,6 +64,7 @@ class UsersApi:
                 "Hold": self._hold,
                 "Resume": self._resume,
                 "GetServer": self._server,
+                "OpenPage": self._page,
             },
             {"Watch": self._watch, "Follow": self._follow},
         )
@@ -209,6 +224,11 @@ class UsersApi:
             ready=not self._shell.why_not_ready,
             why_not_ready=self._shell.why_not_ready,
         )
+
+    def _page(self, request: Any, caller: Caller) -> Any:
+        check(caller, Act.LIST, what="the page")
+        url, valid_s = self._open_page(caller)
+        return self._wire.QueuePageUrl(url=url, valid_seconds=valid_s)
 
     async def _watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         check(caller, Act.LIST)

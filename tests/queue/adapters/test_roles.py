@@ -137,6 +137,7 @@ CASES = [
     Case("resume a queue", "Queues/Resume", Act.CHANGE_OBJECTS, lambda c: reference("ClusterQueue", "spare"), NOBODYS),
     Case("delete a queue", "Queues/Delete", Act.CHANGE_OBJECTS, lambda c: reference("ClusterQueue", "spare"), NOBODYS),
     Case("delete a node", "Queues/Delete", Act.DELETE_NODE, lambda c: reference("Node", "n9"), NOBODYS),
+    Case("open the page", "Queues/OpenPage", Act.LIST, lambda c: message("QueuePageRequest"), NOBODYS),
     Case("server", "Queues/GetServer", Act.SEE_SERVER, lambda c: message("GetServerRequest"), NOBODYS),
 ]  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""The page: what it shows as documents with revisions, who sees which, and the front end itself."""

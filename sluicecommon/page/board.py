@@ -1,0 +1,247 @@
+"""What a page shows, as small documents that viewers follow: each change has a revision, and who
+knows one revision is told what became of everything since, field by field.
+
+Pure: no clock, no I/O. Bounded: a document more than its kind may have is left out and counted, and
+of documents that are gone only the last are remembered, so who was away for longer starts over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Key = tuple[str, str, str]
+"""Kind, namespace (empty: nobody's in particular), name."""
+MOST_OF_A_KIND: Final = 50_000
+MOST_GONE: Final = 20_000
+"""Documents that are gone and still told of, so that a viewer who was away for a moment need not
+start over."""
+FRAME_DOCUMENTS: Final = 1_000
+"""In one frame: the first ones of many are on the screen while the rest is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a viewer may see. Two viewers with the same sight are sent the same bytes."""
+
+    kinds: frozenset[str] = frozenset()
+    """Of these, what belongs to no namespace."""
+    namespaces: frozenset[str] | None = frozenset()
+    """What belongs to these; None: to any."""
+
+    def sees(self, key: Key) -> bool:
+        kind, namespace, _ = key
+        if not namespace:
+            return kind in self.kinds
+        return self.namespaces is None or namespace in self.namespaces
+
+    @property
+    def is_blind(self) -> bool:
+        return not self.kinds and self.namespaces == frozenset()
+
+
+NOTHING: Final = Sight()
+
+
+@dataclass(slots=True)
+class _Entry:
+    fields: dict[str, Any]
+    born: int
+    changed: dict[str, int]
+    """Revision of each field's last change; those that were taken away are here, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What became of one document."""
+
+    key: Key
+    fields: Mapping[str, Any] | None
+    """Those that changed, None for one that was taken away; None as a whole: it is gone."""
+    is_new: bool = False
+    """All there are; what the viewer had under this key does not count."""
+
+    def as_list(self) -> list[Any]:
+        return [*self.key, self.fields, 1] if self.is_new else [*self.key, self.fields]
+
+
+@dataclass(slots=True)
+class Board:
+    instance: str
+    """Of this process: revisions of another one mean nothing here."""
+    most_of_a_kind: int = MOST_OF_A_KIND
+    most_gone: int = MOST_GONE
+    revision: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By kind: times that a document had no room."""
+    _entries: dict[Key, _Entry] = field(default_factory=dict)
+    _order: dict[Key, int] = field(default_factory=dict)
+    """Revision of the last change, oldest first."""
+    _gone: dict[Key, int] = field(default_factory=dict)
+    _by_kind: dict[str, dict[Key, None]] = field(default_factory=dict)
+    _floor: int = 0
+    """What went at this revision or before is forgotten."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def count(self, kind: str) -> int:
+        return len(self._by_kind.get(kind, ()))
+
+    def get(self, key: Key) -> Mapping[str, Any] | None:
+        found = self._entries.get(key)
+        return None if found is None else found.fields
+
+    def keys(self, kind: str) -> list[Key]:
+        return list(self._by_kind.get(kind, ()))
+
+    def put(self, key: Key, fields: Mapping[str, Any]) -> bool:
+        """Whether anything changed. Fields that are None count as not there."""
+        fields = {name: value for name, value in fields.items() if value is not None}
+        entry = self._entries.get(key)
+        if entry is None:
+            siblings = self._by_kind.setdefault(key[0], {})
+            if len(siblings) >= self.most_of_a_kind:
+                self.left_out[key[0]] += 1
+                return False
+            siblings[key] = None
+            self.revision += 1
+            self._entries[key] = _Entry(fields, self.revision, {})
+            self._gone.pop(key, None)
+            self._touch(key)
+            return True
+        old = entry.fields
+        if old == fields:
+            return False
+        self.revision += 1
+        for name in old.keys() | fields.keys():
+            if old.get(name) != fields.get(name):
+                entry.changed[name] = self.revision
+        entry.fields = fields
+        self._touch(key)
+        return True
+
+    def patch(self, key: Key, fields: Mapping[str, Any]) -> bool:
+        """Of a document that is there; of one that is not, nothing."""
+        entry = self._entries.get(key)
+        return entry is not None and self.put(key, {**entry.fields, **fields})
+
+    def drop(self, key: Key) -> bool:
+        if self._entries.pop(key, None) is None:
+            return False
+        self.revision += 1
+        del self._by_kind[key[0]][key]
+        self._order.pop(key, None)
+        self._gone[key] = self.revision
+        while len(self._gone) > self.most_gone:
+            oldest = next(iter(self._gone))
+            self._floor = self._gone.pop(oldest)
+        return True
+
+    def _touch(self, key: Key) -> None:
+        self._order.pop(key, None)
+        self._order[key] = self.revision
+
+    # -- what viewers are told --------------------------------------------------------------------
+
+    def everything(self, sight: Sight) -> Iterator[Delta]:
+        for key, entry in self._entries.items():
+            if sight.sees(key):
+                yield Delta(key, entry.fields, is_new=True)
+
+    def since(self, revision: int, sight: Sight) -> list[Delta] | None:
+        """In the order of their changes, what is gone first; None: that is too long ago, or from
+        another time, and the viewer has to start over."""
+        if not self._floor <= revision <= self.revision:
+            return None
+        gone = _newer(self._gone, revision)
+        found = [Delta(key, None) for key in gone if sight.sees(key)]
+        for key in _newer(self._order, revision):
+            if not sight.sees(key):
+                continue
+            entry = self._entries[key]
+            if entry.born > revision:
+                found.append(Delta(key, entry.fields, is_new=True))
+                continue
+            names = [name for name, at in entry.changed.items() if at > revision]
+            found.append(Delta(key, {name: entry.fields.get(name) for name in names}))
+        return found
+
+    # -- the words of the stream ------------------------------------------------------------------
+
+    def stamp(self, revision: int | None = None) -> str:
+        """The `id:` of an event; a viewer gives it back as Last-Event-ID."""
+        return f"{self.instance}.{self.revision if revision is None else revision}"
+
+    def read_stamp(self, text: str) -> int | None:
+        """None: it is not ours, so the viewer starts over."""
+        instance, dot, number = text.rpartition(".")
+        if not dot or instance != self.instance or not number.isascii() or not number.isdecimal():
+            return None
+        return int(number[:18])
+
+    def frames(self, known: int | None, sight: Sight) -> tuple[int, list[bytes]]:
+        """Events that bring a viewer who knows `known` (None: nothing) up to date, and the
+        revision it has then."""
+        deltas = None if known is None else self.since(known, sight)
+        is_whole = deltas is None
+        frames: list[bytes] = []
+        if deltas is None:
+            frames.append(event("reset", {"documents": len(self)}))
+            deltas = list(self.everything(sight))
+        parts = [
+            deltas[start : start + FRAME_DOCUMENTS]
+            for start in range(0, len(deltas), FRAME_DOCUMENTS)
+        ]
+        for number, part in enumerate(parts, 1):
+            # A cut between two parts must not look as if the rest had come.
+            stamp = self.stamp() if number == len(parts) else ""
+            frames.append(event("delta", [one.as_list() for one in part], stamp))
+        if is_whole or not parts:
+            frames.append(event("synced", {"revision": self.revision}, self.stamp()))
+        return self.revision, frames
+
+
+def _newer(order: dict[Key, int], revision: int) -> list[Key]:
+    """Those that changed since, oldest first."""
+    found: list[Key] = []
+    for key in reversed(order):
+        if order[key] <= revision:
+            break
+        found.append(key)
+    found.reverse()
+    return found
+
+
+def event(name: str, data: Any, stamp: str = "") -> bytes:
+    """One server-sent event (WHATWG HTML, 9.2). JSON has no newline of its own."""
+    head = f"id: {stamp}\n" if stamp else ""
+    body = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return f"{head}event: {name}\ndata: {body}\n\n".encode(errors="replace")
+
+
+class Frames:
+    """The frames of a board, kept for a moment: viewers who know the same are sent the same."""
+
+    MOST: Final = 64
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._made: dict[tuple[int | None, Sight, int], tuple[int, list[bytes]]] = {}
+        self.made_total = 0
+
+    def __call__(self, known: int | None, sight: Sight) -> tuple[int, list[bytes]]:
+        what = (known, sight, self.board.revision)
+        found = self._made.get(what)
+        if found is None:
+            found = self.board.frames(known, sight)
+            self.made_total += 1
+            if known is None:
+                return found  # megabytes: not kept
+            if len(self._made) >= self.MOST:
+                self._made.clear()
+            self._made[what] = found
+        return found

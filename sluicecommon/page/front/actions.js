@@ -1,0 +1,96 @@
+// Actions: offered where the service says that the viewer may, confirmed, and told of.
+
+import { h } from "./dom.js";
+import { act, ask } from "./store.js";
+
+const WORDS = {
+  hold: ["Hold", "It takes no new work, or stops if it is a workload; nothing is deleted."],
+  drain: ["Hold and drain", "It takes no new work, and everything that runs in it is stopped and queued again."],
+  resume: ["Resume", "It takes work again, or goes back into its queue."],
+  resize: ["Resize", "The limits of the running grant change at once."],
+  pause: ["Pause", "Its launches are held; its memory stays."],
+  "resume-grant": ["Let go on", "Its launches are let through again."],
+};
+
+const known = new Map();
+
+export function actionsOf(app, doc, kind = doc.kind_) {
+  const key = `${kind}/${doc.ns}/${doc.name}`;
+  let found = known.get(key);
+  if (!found) {
+    found = { verbs: [] };
+    known.set(key, found);
+    ask("may", { kind, namespace: doc.ns, name: doc.name })
+      .then((answer) => {
+        found.verbs = answer.verbs;
+        app.redraw();
+      })
+      .catch(() => known.delete(key));
+    setTimeout(() => known.delete(key), 60000);
+  }
+  if (!found.verbs.length) return null;
+  return h(
+    "div",
+    { class: "actions", role: "group", "aria-label": "Actions" },
+    found.verbs.map((verb) => h("button", { key: verb, type: "button", on: { click: () => begin(app, verb, kind, doc) } }, (WORDS[verb] || [verb])[0], "…")),
+  );
+}
+
+function begin(app, verb, kind, doc) {
+  app.dialog = { verb, kind, namespace: doc.ns, name: doc.name, doc, told: "", busy: false, done: false };
+  app.redraw();
+  document.querySelector("dialog").showModal();
+}
+
+export function dialog(app) {
+  const now = app.dialog;
+  const gone = () => {
+    if (document.querySelector("dialog").open) return; // it was opened again before the browser told
+    app.dialog = null;
+    app.redraw();
+  };
+  const close = () => {
+    document.querySelector("dialog").close();
+    gone();
+  };
+  if (!now) return h("dialog", { "aria-label": "Confirmation", on: { close: gone } });
+  const [title, what] = WORDS[now.verb] || [now.verb, ""];
+  const carry = async (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries(new FormData(event.target).entries());
+    now.busy = true;
+    app.redraw();
+    try {
+      const answer = await act(now.verb, { kind: now.kind, namespace: now.namespace, name: now.name, ...given });
+      now.told = `Done: ${answer.done}. It is in the audit trail.`;
+      now.done = true;
+    } catch (error) {
+      now.told = `Not done: ${error.message}`;
+    }
+    now.busy = false;
+    app.redraw();
+  };
+  return h(
+    "dialog",
+    { "aria-label": `${title} ${now.kind} ${now.name}`, on: { close: gone } },
+    h(
+      "form",
+      { method: "dialog", on: { submit: carry } },
+      h("h2", null, `${title}: ${now.kind} ${now.namespace ? `${now.namespace}/` : ""}${now.name}?`),
+      h("p", null, what),
+      now.verb === "resize" && !now.done
+        ? [
+            h("label", { key: "m" }, "Memory on each GPU, such as 8Gi; empty: as it is ", h("input", { name: "memory", autocomplete: "off" })),
+            h("label", { key: "c" }, "Share of the GPU's time in percent; empty: as it is ", h("input", { name: "cores", inputmode: "decimal", autocomplete: "off" })),
+          ]
+        : null,
+      h("p", { role: "status" }, now.told),
+      h(
+        "div",
+        { class: "actions" },
+        now.done ? null : h("button", { key: "do", type: "submit", class: "main", disabled: now.busy }, title),
+        h("button", { key: "no", type: "button", on: { click: close } }, now.done ? "Close" : "Leave it as it is"),
+      ),
+    ),
+  );
+}

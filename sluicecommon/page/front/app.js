@@ -1,0 +1,215 @@
+// The page: who looks, which part of it, and drawing anew when something changed.
+
+import { dialog } from "./actions.js";
+import { h, patch } from "./dom.js";
+import { count } from "./format.js";
+import { act, Store } from "./store.js";
+import { grant, grants } from "./pages/grants.js";
+import { node, nodes } from "./pages/nodes.js";
+import { events, flavors, object, topology, whatif } from "./pages/others.js";
+import { overview } from "./pages/overview.js";
+import { clusterQueue, clusterQueues, localQueue, localQueues } from "./pages/queues.js";
+import { workload, workloads } from "./pages/workloads.js";
+
+const PAGES = {
+  queue: [
+    ["", "Overview", overview],
+    ["workloads", "Workloads", workloads, 2, workload],
+    ["clusterqueues", "ClusterQueues", clusterQueues, 1, clusterQueue],
+    ["localqueues", "LocalQueues", localQueues, 2, localQueue],
+    ["nodes", "Nodes", nodes, 1, node],
+    ["flavors", "Flavors", flavors],
+    ["topology", "Topology", topology],
+    ["events", "Events", events],
+    ["whatif", "What if", whatif],
+  ],
+  node: [
+    ["", "Overview", overview],
+    ["grants", "Grants", grants, 2, grant],
+    ["nodes", "GPUs", nodes, 1, node],
+    ["events", "Detections", events],
+  ],
+};
+const LEAST_MS = 100;
+
+class App {
+  constructor(root) {
+    this.root = root;
+    this.session = null;
+    this.store = new Store(() => this.redraw(true));
+    this.version = 0;
+    this.query = new URLSearchParams();
+    this.path = [];
+    this.dialog = null;
+    this.told = "";
+    this.drawn = 0;
+    this.theme = localStorage.getItem("theme") || "";
+    this.narrowed = window.matchMedia("(max-width: 760px)");
+    this.narrowed.addEventListener("change", () => this.redraw());
+    window.addEventListener("hashchange", () => this.turn());
+    document.addEventListener("visibilitychange", () => this.redraw());
+    setInterval(() => this.redraw(), 5000); // ages
+    this.dress();
+  }
+
+  get narrow() {
+    return this.narrowed.matches;
+  }
+
+  dress() {
+    if (this.theme) document.documentElement.setAttribute("data-theme", this.theme);
+    else document.documentElement.removeAttribute("data-theme");
+  }
+
+  // Several changes are one drawing; a hidden page draws nothing.
+  redraw(changed = false) {
+    if (changed) this.version += 1;
+    if (this.waiting || document.hidden) return;
+    this.waiting = true;
+    const left = changed ? Math.max(0, LEAST_MS - (performance.now() - this.drawn)) : 0;
+    setTimeout(() => requestAnimationFrame(() => this.draw()), left);
+  }
+
+  async begin() {
+    const ticket = /^#ticket=([\w-]+)$/.exec(location.hash);
+    if (ticket) {
+      history.replaceState(null, "", "#/"); // it is used: it must not stay in the history
+      await this.enter(ticket[1]);
+    }
+    await this.look();
+  }
+
+  async enter(secret) {
+    try {
+      await act("enter", { secret });
+      this.told = "";
+      return true;
+    } catch (error) {
+      this.told = error.message;
+      return false;
+    }
+  }
+
+  async look() {
+    try {
+      this.session = await (await fetch("api/session")).json();
+    } catch {
+      this.told = "the service does not answer";
+      setTimeout(() => this.look(), 2000);
+      return this.redraw();
+    }
+    if (this.session.error) {
+      this.told = this.session.error;
+      this.session = null;
+      setTimeout(() => this.look(), 2000);
+      return this.redraw();
+    }
+    if (this.session.viewer !== null) this.store.open();
+    this.turn();
+    return undefined;
+  }
+
+  async leave() {
+    this.store.close();
+    await act("leave", {}).catch(() => {});
+    location.reload();
+  }
+
+  turn() {
+    const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+    this.path = path.split("/").map(decodeURIComponent);
+    this.query = new URLSearchParams(query || "");
+    const before = this.page;
+    this.page = path;
+    this.redraw();
+    if (before !== undefined && before !== path) {
+      requestAnimationFrame(() => {
+        const main = document.getElementById("main");
+        if (main) main.focus({ preventScroll: false });
+      });
+      window.scrollTo(0, 0);
+    }
+  }
+
+  // Part of the URL: it can be kept and sent.
+  filter(changes) {
+    for (const [name, value] of Object.entries(changes)) {
+      if (value) this.query.set(name, value);
+      else this.query.delete(name);
+    }
+    const text = this.query.toString();
+    history.replaceState(null, "", `#/${this.page}${text ? `?${text}` : ""}`);
+    this.redraw();
+  }
+
+  missing(kind, name) {
+    return [h("h1", null, `${kind} ${name}`), h("p", { class: "empty" }, this.store.synced ? "There is none, or none that you may see." : "Asking…")];
+  }
+
+  draw() {
+    this.waiting = false;
+    this.drawn = performance.now();
+    patch(this.root, this.view());
+  }
+
+  view() {
+    if (!this.session) return h("main", { id: "main", tabindex: "-1" }, h("h1", null, "Sluice"), h("p", { role: "status" }, this.told || "…"));
+    if (this.session.viewer === null || this.store.state === "ended") return this.login();
+    const pages = PAGES[this.session.site];
+    const [first, ...rest] = this.path;
+    const here = pages.find(([path]) => path === first);
+    let content;
+    let title = "Sluice";
+    if (first === "object" && rest.length === 3) content = object(this, ...rest);
+    else if (!here) content = [h("h1", null, "No such page"), h("p", null, h("a", { href: "#/" }, "Overview"))];
+    else if (rest.length) content = here[3] === rest.length ? here[4](this, ...rest) : [h("h1", null, "No such page")];
+    else content = here[2](this);
+    if (here) title = `${rest.length ? rest.join("/") : here[1]} · Sluice`;
+    if (document.title !== title) document.title = title;
+    return [
+      h("button", { class: "skip", type: "button", on: { click: () => document.getElementById("main").focus() } }, "Skip to content"),
+      h(
+        "header",
+        null,
+        h("strong", { class: "name" }, "Sluice"),
+        h("nav", { "aria-label": "Pages" }, pages.map(([path, name]) => h("a", { key: path, href: `#/${path}`, "aria-current": path === first ? "page" : undefined }, name))),
+        h("span", { class: `live ${this.store.state}`, role: "status" }, this.store.state === "live" ? (this.store.synced ? "live" : "loading") : this.store.why || this.store.state),
+        h("button", { type: "button", on: { click: () => this.turnTheme() } }, `Theme: ${this.theme || "system"}`),
+        h("span", { class: "small" }, this.session.viewer),
+        h("button", { type: "button", on: { click: () => this.leave() } }, "Log out"),
+      ),
+      h("main", { id: "main", tabindex: "-1", key: `main-${first}-${rest.join("/")}` }, content),
+      dialog(this),
+    ];
+  }
+
+  turnTheme() {
+    this.theme = { "": "dark", dark: "light", light: "" }[this.theme];
+    localStorage.setItem("theme", this.theme);
+    this.dress();
+    this.redraw();
+  }
+
+  login() {
+    const submit = async (event) => {
+      event.preventDefault();
+      const secret = new FormData(event.target).get("secret").trim();
+      if (await this.enter(secret)) location.reload();
+      this.redraw();
+    };
+    const command = this.session.site === "node" ? "sluice web" : "sluice-queue web";
+    return h(
+      "main",
+      { id: "main", class: "login", tabindex: "-1" },
+      h("h1", null, "Sluice"),
+      this.session.tokens
+        ? h("form", { on: { submit } }, h("p", null, "Your Kubernetes token decides what you see here, and what you may do. Get one with ", h("code", null, "kubectl create token NAME"), " or from your login."), h("label", null, "Token", h("input", { name: "secret", type: "password", autocomplete: "off", required: true })), h("button", { type: "submit", class: "main" }, "Log in"))
+        : h("p", null, "Run ", h("code", null, command), " on this machine: it prints a URL that opens this page once, with the rights of whoever ran it."),
+      h("p", { class: "error", role: "alert" }, this.told || this.store.why || ""),
+    );
+  }
+}
+
+const app = new App(document.getElementById("app"));
+globalThis.sluice = { app, count };
+app.begin();

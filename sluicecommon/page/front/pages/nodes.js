@@ -1,0 +1,163 @@
+// Nodes, their GPUs, and what was granted of each.
+
+import { h } from "../dom.js";
+import { age, bytes, percent } from "../format.js";
+import { badge, facts, link, List, sparkline, table, to } from "../parts.js";
+import { ask } from "../store.js";
+import { gpuBar, holders, sums } from "./overview.js";
+
+const list = { current: null };
+
+export function nodes(app) {
+  const { store, query } = app;
+  const wanted = (query.get("q") || "").toLowerCase();
+  const state = query.get("state") || "";
+  const byNode = new Map();
+  for (const gpu of store.all("Gpu")) {
+    if (!byNode.has(gpu.node)) byNode.set(gpu.node, []);
+    byNode.get(gpu.node).push(gpu);
+  }
+  const found = store
+    .all("Node")
+    .filter((one) => (!state || one.state === state) && (!wanted || one.name.toLowerCase().includes(wanted) || (byNode.get(one.name) || []).some((gpu) => (gpu.type || "").toLowerCase().includes(wanted))))
+    .sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
+  const held = holders(store);
+  list.current ||= new List("Nodes", ["node", "state", "GPUs", "memory granted", "time granted", "time achieved", ""], () => (app.narrow ? 132 : 48), () => app.redraw());
+  return [
+    h("h1", null, "Nodes"),
+    h(
+      "form",
+      { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
+      h("label", null, "Name or type ", h("input", { type: "search", value: query.get("q") || "", on: { input: (event) => app.filter({ q: event.target.value }) } })),
+      h("label", null, "State ", h("select", { value: state, on: { change: (event) => app.filter({ state: event.target.value }) } }, ["", "Ready", "Away", "Lost"].map((one) => h("option", { key: one, value: one }, one || "any")))),
+      h("output", null, `${found.length} of ${store.size("Node")}`),
+    ),
+    list.current.view(
+      found,
+      (node) => {
+        const gpus = (byNode.get(node.name) || []).sort((a, b) => a.index - b.index);
+        const total = sums(gpus);
+        return {
+          key: node.name,
+          cells: [
+            link(`nodes/${to(node.name)}`, node.name),
+            badge(node.state),
+            `${gpus.length} × ${gpus.length ? gpus[0].type : "–"}`,
+            percent(total.given / (total.memory || 1)),
+            percent(gpus.length ? total.share / gpus.length : undefined),
+            percent(total.measured ? total.busy / total.measured : undefined),
+            h("span", { class: "bars" }, gpus.slice(0, 8).map((gpu) => h("span", { key: gpu.name }, gpuBar(gpu, held.get(gpu.name) || [])))),
+          ],
+        };
+      },
+      "No node has reported, or you may not see nodes.",
+    ),
+  ];
+}
+
+const histories = new Map();
+
+function history(app, uuid) {
+  const known = histories.get(uuid);
+  if (!known || Date.now() - known.at > 15000) {
+    const kept = { at: Date.now(), found: known ? known.found : null };
+    histories.set(uuid, kept);
+    if (histories.size > 64) histories.delete(histories.keys().next().value);
+    ask("history", { gpu: uuid })
+      .then((found) => {
+        kept.found = found;
+        app.redraw();
+      })
+      .catch(() => {});
+  }
+  return known ? known.found : null;
+}
+
+const LINES = [
+  ["utilization", "GPU time achieved", "line0"],
+  ["used", "memory in use", "line1"],
+  ["given", "memory granted", "line2"],
+  ["throttled", "time throttled", "line3"],
+];
+
+export function lines(app, name) {
+  const found = history(app, name);
+  if (!found) return h("p", { class: "hint" }, "The last hour is on its way.");
+  const shown = LINES.filter(([figure]) => found.series[figure]);
+  if (!shown.length) return h("p", { class: "hint" }, "No figures in the last hour.");
+  return h(
+    "div",
+    { class: "lines" },
+    shown.map(([figure, label, tone]) => {
+      const values = found.series[figure];
+      const now = [...values].reverse().find((one) => one !== null);
+      return h("figure", { key: figure }, sparkline(values, `${label} over the last hour, now ${percent(now)}`, tone), h("figcaption", null, `${label}: ${percent(now)}`));
+    }),
+  );
+}
+
+export function node(app, name) {
+  const { store } = app;
+  const found = store.get("Node", "", name);
+  if (!found) return app.missing("Node", name);
+  const held = holders(store);
+  const gpus = store.all("Gpu").filter((one) => one.node === name).sort((a, b) => a.index - b.index);
+  const onNode = app.session.site === "node";
+  return [
+    h("h1", null, name, " ", badge(found.state)),
+    facts([
+      ["version", found.version],
+      ["driver", found.driver],
+      ["GPUs", String(gpus.length)],
+      ["takes new pods", found.cordoned ? "no: cordoned" : undefined],
+      ["last connected", found.seen ? `${age(found.seen)} ago` : undefined],
+      ["labels", found.labels ? h("span", { class: "labels" }, Object.entries(found.labels).map(([key, value]) => h("code", { key }, `${key}=${value}`))) : undefined],
+    ]),
+    onNode ? null : h("p", null, link(`object/Node//${to(name)}`, "YAML")),
+    gpus.map((gpu) =>
+      h(
+        "section",
+        { key: gpu.name, class: "card", "aria-labelledby": `g-${gpu.name}` },
+        h("h2", { id: `g-${gpu.name}` }, `GPU ${gpu.index} · ${gpu.type || "?"} `, badge(gpu.health), gpu.profile ? [" ", badge(`MIG ${gpu.profile}`)] : null),
+        gpuBar(gpu, held.get(gpu.name) || []),
+        facts([
+          ["memory", `${bytes(gpu.given || 0)} granted, ${bytes(gpu.used)} in use, of ${bytes(gpu.memory)}`],
+          ["GPU time", `${percent(gpu.share)} granted, ${percent(gpu.utilization)} achieved`],
+          ["grants", `${gpu.grants || 0} of ${gpu.slots}`],
+          ["outside the queue", gpu.outside || gpu.outsideShare ? `${bytes(gpu.outside || 0)}, ${percent(gpu.outsideShare || 0)}` : undefined],
+          ["why", gpu.why],
+          ["temperature", gpu.celsius === undefined ? undefined : `${gpu.celsius} °C`],
+          ["power", gpu.watts === undefined ? undefined : `${gpu.watts} W`],
+          ["UUID", h("code", null, gpu.name)],
+          ["part of", gpu.parent ? h("code", null, gpu.parent) : undefined],
+          ["NUMA node", gpu.numa],
+          ["PCI", gpu.bus],
+        ]),
+        lines(app, gpu.name),
+        grantTable(app, held.get(gpu.name) || [], gpu),
+      ),
+    ),
+  ];
+}
+
+export function grantTable(app, held, gpu) {
+  const onNode = app.session.site === "node";
+  return table(
+    `Grants on GPU ${gpu.index}`,
+    ["who", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
+    held.map(({ who, memory, share, profile, work }) => ({
+      key: `${work.ns}/${work.name}`,
+      cells: [
+        onNode ? link(`grants/${to(work.ns, work.name)}`, who) : link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, work.pod ? `${who} ${work.pod}` : who),
+        profile ? `MIG ${profile}` : bytes(memory),
+        bytes(work.used),
+        work.policy === "elastic" ? "a weight" : percent(share),
+        percent(work.achieved),
+        work.throttled === undefined ? "–" : percent(work.throttled),
+        badge(work.state),
+        age(work.since),
+      ],
+    })),
+    "Nothing is granted of it.",
+  );
+}

@@ -1,0 +1,160 @@
+// What is where, how full it is, and what needs somebody's eye.
+
+import { h } from "../dom.js";
+import { bytes, count, percent, time } from "../format.js";
+import { badge, bar, link, table, tile, to, tone } from "../parts.js";
+
+const MOST_SQUARES = 400;
+const MOST_QUEUES = 12;
+
+export function gpuBar(gpu, work) {
+  const total = gpu.memory || 1;
+  const parts = work.map((one) => ({ ratio: one.memory / total, tone: tone(one.who), label: one.who }));
+  if (gpu.outside) parts.push({ ratio: gpu.outside / total, tone: "outside", label: "outside the queue" });
+  const who = work.map((one) => `${one.who} ${bytes(one.memory)}`).join(", ") || "nobody";
+  const used = gpu.used === undefined ? "" : `, ${bytes(gpu.used)} in use`;
+  const label = `GPU ${gpu.index} of ${gpu.node}: ${bytes(gpu.given || 0)} of ${bytes(gpu.memory)} granted (${who})${used}, ${gpu.health}`;
+  return bar(parts, label, gpu.used === undefined ? undefined : gpu.used / total);
+}
+
+// By GPU, what holds it.
+export function holders(store) {
+  const found = new Map();
+  for (const one of store.all("Work")) {
+    for (const [uuid, memory, share, profile] of one.gpus || []) {
+      if (!found.has(uuid)) found.set(uuid, []);
+      found.get(uuid).push({ who: one.workload || one.name, memory, share, profile, work: one });
+    }
+  }
+  return found;
+}
+
+export function sums(gpus) {
+  const total = { memory: 0, given: 0, used: 0, known: 0, share: 0, busy: 0, measured: 0, well: 0 };
+  for (const one of gpus) {
+    total.memory += one.memory || 0;
+    total.given += one.given || 0;
+    total.share += one.share || 0;
+    if (one.used !== undefined) {
+      total.used += one.used;
+      total.known += one.memory || 0;
+    }
+    if (one.utilization !== undefined) {
+      total.busy += one.utilization;
+      total.measured += 1;
+    }
+    if (one.health === "healthy") total.well += 1;
+  }
+  return total;
+}
+
+export function alerts(store) {
+  const found = [];
+  for (const node of store.all("Node")) {
+    if (node.state && node.state !== "Ready") found.push({ key: `n${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), ` is ${node.state.toLowerCase()}`], badge: node.state });
+    if (node.nvml) found.push({ key: `e${node.name}`, text: `The GPUs of ${node.name} cannot be read: ${node.nvml}`, badge: "critical" });
+  }
+  for (const gpu of store.all("Gpu")) {
+    if (gpu.health && gpu.health !== "healthy") found.push({ key: `g${gpu.name}`, text: ["GPU ", String(gpu.index), " of ", link(`nodes/${to(gpu.node)}`, gpu.node), ` is ${gpu.health}${gpu.why ? `: ${gpu.why}` : ""}`], badge: gpu.health });
+  }
+  for (const queue of store.all("ClusterQueue")) {
+    if (queue.why) found.push({ key: `q${queue.name}`, text: ["ClusterQueue ", link(`clusterqueues/${to(queue.name)}`, queue.name), `: ${queue.why}`], badge: "warning" });
+  }
+  const head = store.get("Overview", "", "queue");
+  if (head && head.silent) found.push({ key: "s", text: `The service's loops are silent: ${head.silent.join(", ")}`, badge: "critical" });
+  if (head && head.leftOut) found.push({ key: "l", text: `Not everything is shown: ${Object.keys(head.leftOut).join(", ")} are too many for a page`, badge: "warning" });
+  return found;
+}
+
+export function overview(app) {
+  const { store } = app;
+  const gpus = store.all("Gpu");
+  const total = sums(gpus);
+  const nodes = store.all("Node");
+  const ready = nodes.filter((one) => one.state === "Ready").length;
+  const workloads = store.all("Workload");
+  const phases = {};
+  for (const one of workloads) phases[one.phase] = (phases[one.phase] || 0) + 1;
+  const head = store.get("Overview", "", "queue") || {};
+  const queues = store.all("ClusterQueue").sort((a, b) => b.pending - a.pending);
+  const longest = Math.max(1, ...queues.map((one) => one.pending + one.holding));
+  const held = holders(store);
+  const warned = alerts(store);
+  const onNode = app.session.site === "node";
+  const grants = store.all("Work");
+  return [
+    h("h1", null, "Overview"),
+    h(
+      "div",
+      { class: "tiles" },
+      gpus.length ? tile("GPUs", `${total.well} / ${gpus.length}`, "healthy") : null,
+      nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
+      gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}`) : null,
+      total.known ? tile("GPU memory in use", percent(total.used / total.known), bytes(total.used)) : null,
+      gpus.length ? tile("GPU time granted", percent(total.share / gpus.length)) : null,
+      total.measured ? tile("GPU time achieved", percent(total.busy / total.measured), "mean of all GPUs") : null,
+      onNode ? tile("grants", String(grants.length)) : null,
+      onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0))),
+      onNode ? null : tile("waiting", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
+    ),
+    h("section", { "aria-labelledby": "o-alerts" }, h("h2", { id: "o-alerts" }, "Needs attention"), warned.length ? h("ul", { class: "alerts" }, warned.slice(0, 50).map((one) => h("li", { key: one.key }, badge(one.badge), " ", one.text))) : h("p", { class: "empty" }, "Nothing.")),
+    gpus.length
+      ? h(
+          "section",
+          { "aria-labelledby": "o-gpus" },
+          h("h2", { id: "o-gpus" }, "Who holds what"),
+          h("p", { class: "hint" }, "One line a GPU: its memory, a colour for each holder; the mark is what is in use."),
+          h(
+            "ul",
+            { class: "squares" },
+            gpus
+              .sort((a, b) => (a.node < b.node ? -1 : a.node > b.node ? 1 : a.index - b.index))
+              .slice(0, MOST_SQUARES)
+              .map((gpu) => h("li", { key: gpu.name }, h("a", { href: `#/nodes/${to(gpu.node)}` }, gpuBar(gpu, held.get(gpu.name) || []), h("span", { class: "small" }, `${gpu.node} · ${gpu.index}`)))),
+          ),
+          gpus.length > MOST_SQUARES ? h("p", null, link("nodes", `All ${count(gpus.length, "GPU")}`)) : null,
+        )
+      : null,
+    queues.length
+      ? h(
+          "section",
+          { "aria-labelledby": "o-queues" },
+          h("h2", { id: "o-queues" }, "Queue lengths"),
+          table(
+            "ClusterQueues by what waits in them",
+            ["ClusterQueue", "holds quota", "waits", ""],
+            queues.slice(0, MOST_QUEUES).map((one) => ({
+              key: one.name,
+              cells: [
+                link(`clusterqueues/${to(one.name)}`, one.name),
+                String(one.holding),
+                link(`workloads?cq=${encodeURIComponent(one.name)}&phase=Pending`, String(one.pending)),
+                bar([{ ratio: one.holding / longest, tone: "used" }, { ratio: one.pending / longest, tone: "waits" }], `${one.name}: ${one.holding} hold quota, ${one.pending} wait`),
+              ],
+            })),
+          ),
+          queues.length > MOST_QUEUES ? link("clusterqueues", `All ${count(queues.length, "ClusterQueue")}`) : null,
+        )
+      : null,
+    head.fragmentation
+      ? h(
+          "section",
+          { "aria-labelledby": "o-frag" },
+          h("h2", { id: "o-frag" }, "Fragmentation"),
+          table(
+            "Fragmentation by size of request",
+            ["request", "free memory it cannot use", "as many fit"],
+            Object.entries(head.fragmentation).map(([name, [ratio, fits]]) => ({ key: name, cells: [name, percent(ratio), String(fits)] })),
+          ),
+        )
+      : null,
+    recent(store),
+    h("p", { class: "hint" }, head.version ? `sluice-queue ${head.version}, mode ${head.mode}, term ${head.term}` : ""),
+  ];
+}
+
+function recent(store) {
+  const events = store.all("Event").sort((a, b) => (a.name < b.name ? 1 : -1)).slice(0, 8);
+  if (!events.length) return null;
+  return h("section", { "aria-labelledby": "o-events" }, h("h2", { id: "o-events" }, "Lately"), h("ul", { class: "events" }, events.map((one) => h("li", { key: one.name }, h("time", null, time(one.at)), " ", badge(one.kind), " ", one.subject ? `${one.subject}: ` : "", one.text))), link("events", "All events"));
+}

@@ -1,0 +1,127 @@
+// Pieces that several pages are made of.
+
+import { h } from "./dom.js";
+
+export function link(path, ...text) {
+  return h("a", { href: `#/${path}` }, ...text);
+}
+
+export function to(...parts) {
+  return parts.map((one) => encodeURIComponent(one)).join("/");
+}
+
+const TONES = {
+  Running: "good", Admitted: "good", Ready: "good", healthy: "good", running: "good", active: "good",
+  Pending: "wait", QuotaReserved: "wait", Paused: "wait", Away: "wait", suspect: "wait", paused: "wait", decided: "wait", warning: "wait", Preempted: "wait",
+  Lost: "bad", Held: "bad", Deleting: "bad", lost: "bad", critical: "bad", draining: "bad", Evicted: "bad",
+};
+
+export function badge(text) {
+  return h("span", { class: `badge ${TONES[text] || ""}` }, text);
+}
+
+// Parts of a whole as one bar; [{ratio, tone, label}]. The label is there for those who do not see colours.
+export function bar(parts, label, mark) {
+  let left = 0;
+  return h(
+    "span",
+    { class: "bar", role: "img", "aria-label": label, title: label },
+    parts.map((one, at) => {
+      const width = Math.max(0, Math.min(1 - left, one.ratio || 0));
+      const style = { left: `${(left * 100).toFixed(2)}%`, width: `${(width * 100).toFixed(2)}%` };
+      left += width;
+      return h("span", { key: at, class: `part ${one.tone}`, style });
+    }),
+    mark === undefined ? null : h("span", { class: "mark", style: { left: `${(Math.min(1, mark) * 100).toFixed(2)}%` } }),
+  );
+}
+
+export function tone(text) {
+  let sum = 0;
+  for (const letter of text) sum = (sum * 31 + letter.codePointAt(0)) % 8;
+  return `who${sum}`;
+}
+
+export function tile(label, value, note) {
+  return h("div", { class: "tile" }, h("div", { class: "value" }, value), h("div", { class: "label" }, label), note ? h("div", { class: "note" }, note) : null);
+}
+
+export function facts(rows) {
+  return h("dl", { class: "facts" }, rows.filter((row) => row[1] !== undefined && row[1] !== null && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
+}
+
+export function table(caption, heads, rows, empty = "none") {
+  if (!rows.length) return h("p", { class: "empty" }, empty);
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      null,
+      h("caption", { class: "hidden" }, caption),
+      h("thead", null, h("tr", null, heads.map((one) => h("th", { scope: "col" }, one)))),
+      h("tbody", null, rows.map((row) => h("tr", { key: row.key }, row.cells.map((cell) => h("td", null, cell))))),
+    ),
+  );
+}
+
+export function sparkline(values, label, tone_ = "line0") {
+  const width = 240; // a lone point is two wide
+  const height = 40;
+  const runs = [];
+  let run = [];
+  values.forEach((value, at) => {
+    if (value === null) {
+      if (run.length) runs.push(run);
+      run = [];
+    } else run.push(`${((at / (values.length - 1)) * width).toFixed(1)},${(height - 2 - Math.min(1, value) * (height - 4)).toFixed(1)}`);
+  });
+  if (run.length) runs.push(run);
+  return h(
+    "svg",
+    { class: `spark ${tone_}`, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    runs.map((points) => (points.length > 1 ? h("polyline", { points: points.join(" ") }) : h("rect", { x: Math.max(0, points[0].split(",")[0] - 3), y: points[0].split(",")[1], width: "3", height: "3" }))),
+  );
+}
+
+// A list of any length: only the rows in sight are in the document. `row(item, index)` gives the cells.
+export class List {
+  constructor(label, heads, height, redraw) {
+    this.label = label;
+    this.heads = heads;
+    this.height = height;
+    this.redraw = redraw;
+    this.top = 0;
+    this.seen = 600;
+  }
+
+  view(items, row, empty) {
+    const height = this.height();
+    const first = Math.max(0, Math.floor(this.top / height) - 6);
+    const last = Math.min(items.length, Math.ceil((this.top + this.seen) / height) + 6);
+    const shown = [];
+    for (let at = first; at < last; at += 1) {
+      const { key, cells } = row(items[at], at);
+      shown.push(
+        h("div", { key, class: "row", role: "row", "aria-rowindex": at + 2, style: { top: `${at * height}px`, height: `${height}px` } }, cells.map((cell, column) => h("div", { class: "cell", role: "cell", "data-head": this.heads[column] }, cell))),
+      );
+    }
+    return h(
+      "div",
+      { class: `list cols${this.heads.length}`, role: "table", "aria-label": this.label, "aria-rowcount": items.length + 1 },
+      h("div", { role: "rowgroup" }, h("div", { class: "row head", role: "row", "aria-rowindex": 1 }, this.heads.map((one) => h("div", { class: "cell", role: "columnheader" }, one)))),
+      h(
+        "div",
+        { class: "window", role: "rowgroup", tabindex: "0", "aria-label": `${this.label}, rows`, on: { scroll: (event) => this.scrolled(event.currentTarget) } },
+        h("div", { class: "whole", role: "presentation", style: { height: `${items.length * height}px` } }, shown),
+        items.length ? null : h("p", { class: "empty", role: "row" }, h("span", { role: "cell" }, empty || "none")),
+      ),
+    );
+  }
+
+  scrolled(el) {
+    this.top = el.scrollTop;
+    this.seen = el.clientHeight || this.seen;
+    this.redraw();
+  }
+}

@@ -1,0 +1,123 @@
+"""A simulated cluster with work in it: the real queue service, nodes on its real wire, teams that lend to each other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kit.pond import Pond
+from tests.page.fleet import Fleet
+
+QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Topology
+metadata: {name: racks}
+spec:
+  levels: [{nodeLabel: topology/block}, {nodeLabel: topology/rack}, {nodeLabel: kubernetes.io/hostname}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ResourceFlavor
+metadata: {name: h100}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ResourceFlavor
+metadata: {name: block-0}
+spec: {nodeLabels: {topology/block: block-0}, topologyName: racks}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Cohort
+metadata: {name: company}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Cohort
+metadata: {name: research}
+spec: {parentName: company}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: WorkloadPriorityClass
+metadata: {name: urgent}
+value: 1000
+"""
+TEAM = """
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {name}}}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {{name: {name}}}
+spec:
+  cohort: {cohort}
+  namespaceSelector: {{}}
+  preemption: {{reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores]
+    flavors:
+    - name: h100
+      resources: [{{name: nvidia.com/gpu, nominalQuota: {quota}}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: LocalQueue
+metadata: {{name: main, namespace: {name}}}
+spec: {{clusterQueue: {name}}}
+"""
+TEAMS = {"vision": ("research", 60), "speech": ("research", 60), "robots": ("research", 30), "search": ("company", 40)}  # fmt: skip
+
+
+def job(name: str, team: str, memory_mib: int = 24 << 10, cores: int = 30) -> dict[str, Any]:
+    requests = {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": str(memory_mib),
+        "nvidia.com/gpucores": str(cores),
+    }
+    container = {"name": "c", "resources": {"requests": requests}}
+    pod_set = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"name": name, "namespace": team},
+        "spec": {"queueName": "main", "podSets": [pod_set]},
+    }
+
+
+@dataclass
+class Cluster:
+    pond: Pond
+    fleet: Fleet
+
+    def url(self) -> str:
+        """One that works once."""
+        return self.pond.cli("web").stdout.strip()
+
+    def submit(self, *jobs: dict[str, Any]) -> None:
+        self.pond.apply("\n---\n".join(json.dumps(one) for one in jobs))
+
+
+@contextlib.contextmanager
+def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Cluster]:
+    """Teams take turns with their jobs; more than fit, so that some wait."""
+    pond = Pond(directory / "queue", settings=["workloads.max_per_user=100000"])
+    pond.start()
+    try:
+        pond.apply(
+            QUEUES
+            + "".join(
+                TEAM.format(name=name, cohort=cohort, quota=quota)
+                for name, (cohort, quota) in TEAMS.items()
+            )
+        )
+        width = len(str(nodes - 1))
+        with Fleet(pond.socket, [f"gpu-{n:0{width}}" for n in range(nodes)]) as fleet:
+            made = Cluster(pond, fleet)
+            names = list(TEAMS)
+            for start in range(0, jobs, 1000):
+                some = range(start, min(jobs, start + 1000))
+                made.submit(*(job(f"train-{n}", names[n % len(names)]) for n in some))
+            yield made
+    finally:
+        pond.stop()

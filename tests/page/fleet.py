@@ -1,0 +1,148 @@
+"""Any number of nodes on the real wire, in one thread: they report GPUs, start what they are told, and say how busy each GPU is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from queuecontroller.adapters.api.wire import NODES, Wire, find_descriptors
+
+WIRE = Wire(find_descriptors())
+GIB = 1 << 30
+HELD_RUNNING, DESIRED_STOP = 2, 3
+
+
+class Fleet:
+    """`gpus` on each of the nodes; a report of each every `report_s`."""
+
+    def __init__(
+        self, socket: Path, names: Sequence[str], gpus: int = 8, report_s: float = 2.0
+    ) -> None:
+        self._socket = socket
+        self._names = names
+        self._gpus = gpus
+        self._report_s = report_s
+        self._stop = threading.Event()
+        self.all_here = threading.Event()
+        self.sick: set[str] = set()
+        """UUIDs of GPUs that are not well."""
+        self.failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Fleet:
+        self._thread.start()
+        assert self.all_here.wait(240), self.failures
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._nodes())
+        except BaseException as error:
+            self.failures.append(error)
+            raise
+
+    async def _nodes(self) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+        here = asyncio.Semaphore(8)
+        connected: list[str] = []
+
+        async def node(number: int, name: str) -> None:
+            # A connection each, as nodes have: the controller bounds what one may ask at a time.
+            address = f"unix:{self._socket}"
+            async with grpc.aio.insecure_channel(address, options=options) as channel:
+                async with here:
+                    hello = WIRE.NodeHello(
+                        node=name, boot_id="b", version="1.0", capacity=self._capacity(number, name)
+                    )
+                    welcome = await self._call(channel, "Connect")(hello, timeout=60)
+                connected.append(name)
+                if len(connected) == len(self._names):
+                    self.all_here.set()
+                obeying = asyncio.create_task(self._obey(channel, name, welcome))
+                sequence = 0
+                while not self._stop.is_set():
+                    sequence += 1
+                    report = WIRE.NodeReport(
+                        node=name,
+                        epoch=welcome.epoch,
+                        term=welcome.term,
+                        sequence=sequence,
+                        capacity=self._capacity(number, name, sequence),
+                    )
+                    await self._call(channel, "Report")(report, timeout=60)
+                    await asyncio.sleep(self._report_s)
+                obeying.cancel()
+                await asyncio.gather(obeying, return_exceptions=True)
+
+        await asyncio.gather(*(node(n, name) for n, name in enumerate(self._names)))
+
+    def _call(self, channel: Any, name: str) -> Any:
+        kind = WIRE.methods(NODES)[name]
+        make = channel.unary_stream if kind.streams else channel.unary_unary
+        return make(
+            f"/{NODES}/{name}",
+            request_serializer=kind.request.SerializeToString,
+            response_deserializer=kind.response.FromString,
+        )
+
+    async def _obey(self, channel: Any, name: str, welcome: Any) -> None:
+        request = WIRE.WatchDecisionsRequest(
+            node=name, epoch=welcome.epoch, term=welcome.term, batches=True
+        )
+        async for update in self._call(channel, "WatchDecisions")(request):
+            items = []
+            for one in update.decisions:
+                about = {
+                    "workload": one.workload,
+                    "uid": one.uid,
+                    "attempt": one.attempt,
+                    "pod": one.pod,
+                }
+                if one.desired == DESIRED_STOP:
+                    items.append(WIRE.NewsItem(release=WIRE.ReleaseNotice(**about, started=True)))
+                else:
+                    items.append(
+                        WIRE.NewsItem(
+                            confirmation=WIRE.Confirmation(
+                                **about, state=HELD_RUNNING, gpus=one.gpus
+                            )
+                        )
+                    )
+            if items:
+                news = WIRE.NodeNews(node=name, epoch=welcome.epoch, term=welcome.term, items=items)
+                await self._call(channel, "Tell")(news, timeout=60)
+
+    def _capacity(self, number: int, name: str, beat: int = 0) -> Any:
+        def gpu(index: int) -> Any:
+            uuid = f"GPU-{name}-{index}"
+            load = 0.5 + 0.45 * math.sin(number + index + beat / 3)
+            return WIRE.NodeGpu(
+                uuid=uuid,
+                index=index,
+                type="NVIDIA H100 80GB",
+                memory_bytes=80 * GIB,
+                share_ppm=1_000_000,
+                slots=10,
+                health="lost" if uuid in self.sick else "healthy",
+                used_memory_bytes=int(load * 60 * GIB),
+                utilization_ratio=round(load, 3),
+            )
+
+        return WIRE.NodeCapacity(
+            gpus=[gpu(index) for index in range(self._gpus)],
+            labels={
+                "kubernetes.io/hostname": name,
+                "topology/block": f"block-{number // 10}",
+                "topology/rack": f"rack-{number // 5}",
+            },
+        )
