@@ -49,6 +49,7 @@ from nodeagent.shell.kubelet.farewell import Farewell
 from nodeagent.shell.kubelet.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.kubelet.node_sums import NodeSums
 from nodeagent.shell.kubelet.pod_sources import PodSources
+from nodeagent.shell.kubelet.resizer import Resizer, ResizeRules
 from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
 from nodeagent.shell.kubelet.shelf import Shelf
 from nodeagent.shell.node import Endpoint
@@ -106,6 +107,7 @@ class KubeletSide:
     queue: QueueDesk | None = None
     no_access: str = ""
     """Why there is no API server."""
+    on_config: tuple[Callable[[KubeletConfig], None], ...] = ()
 
     def endpoints(self) -> list[Endpoint]:
         """In the order in which they start, and end."""
@@ -124,6 +126,8 @@ class KubeletSide:
         config = running.kubelet
         self.desk.starting.sources = limit_sources(config, self.queue, self.pods)
         self.desk.configure(desk_settings(config, running.settings.grants.strategy))
+        for call in self.on_config:
+            call(config)
 
     def counters(self) -> Samples:
         """For the metrics."""
@@ -290,6 +294,7 @@ def make_kubelet(
         bound=bound,
     )
     desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+    on_config: list[Callable[[KubeletConfig], None]] = []
     sums = None
     if cluster is not None:
         sums = NodeSums(cluster, functools.partial(counted, config, desk, gpus), fatal)
@@ -303,6 +308,18 @@ def make_kubelet(
             await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
 
         desk.starting.on_unread.append(tell)
+        running = [config]
+
+        def rules() -> ResizeRules:
+            now = running[0]
+            return ResizeRules(now.resize, resource_names(now), default_limits_of(now))
+
+        def is_queued(grant: GrantId) -> bool:
+            return queue is not None and bool(queue.workload_of(grant))
+
+        resizer = Resizer(keeper, cluster.pods_here, is_queued, rules, cluster.tell_pod)
+        cluster.on_pod.append(resizer.changed)
+        on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"
     servers = PluginServers(
         desk, lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal)
@@ -323,7 +340,16 @@ def make_kubelet(
         )
 
     return KubeletSide(
-        desk, servers, SafetyWatch(look, fatal), records, pods, cluster, sums, queue, no_access
+        desk,
+        servers,
+        SafetyWatch(look, fatal),
+        records,
+        pods,
+        cluster,
+        sums,
+        queue,
+        no_access,
+        tuple(on_config),
     )
 
 
@@ -364,17 +390,21 @@ def resource_names(config: KubeletConfig) -> ResourceNames:
     )
 
 
-def limit_sources(
-    config: KubeletConfig, queue: QueueDesk | None, pods: PodSource
-) -> list[LimitsSource]:
-    """In the order of kubelet.limits."""
-    names = resource_names(config)
-    defaults = DefaultLimits(
+def default_limits_of(config: KubeletConfig) -> DefaultLimits:
+    return DefaultLimits(
         memory_mib=config.default_memory_mib,
         cores_percent=config.default_cores_percent,
         elastic=config.cores_policy == "elastic",
         alone=config.mode == "exclusive",
     )
+
+
+def limit_sources(
+    config: KubeletConfig, queue: QueueDesk | None, pods: PodSource
+) -> list[LimitsSource]:
+    """In the order of kubelet.limits."""
+    names = resource_names(config)
+    defaults = default_limits_of(config)
     sources: list[LimitsSource] = []
     for name in config.limits:
         if name == "queue" and queue is not None:

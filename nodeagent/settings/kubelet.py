@@ -111,6 +111,10 @@ class KubeletConfig:
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
     """hard: a share of time is a cap, also while alone; elastic: a weight in company (HAMi's
     gpuCorePolicy disable)."""
+    resize: str = choice("down", "off", "down", "on", live=True)
+    """Whether the annotation resize.sluice.dev/CONTAINER of a running pod changes what it has.
+    down: up to what its resources ask for, for which quota was counted; on: beyond, too, where
+    something counts the annotation; off: not at all. Needs the API server."""
     memory_scaling: float = number(1.0, 0.1, 10.0)
     """Memory offered for each byte of a card's. Over 1 is overcommit: what happens when the card is
     full is said below."""

@@ -122,6 +122,8 @@ class Cluster:
         )
         self.on_gone: list[Callable[[PodUid], None]] = []
         """Called with a pod that is deleted, or will never run again."""
+        self.on_pod: list[Callable[[PodFacts], None]] = []
+        """Called with a pod that is new, or not as before."""
         self.on_node: list[Callable[[], None]] = []
         """Called when the Node's facts have changed."""
         self.facts: NodeFacts | None = None
@@ -205,6 +207,9 @@ class Cluster:
                 self._by_uid[pod.uid] = pod
                 if pod.is_over and (before is None or not before.is_over):
                     self._tell_gone(pod.uid)
+                elif pod != before:
+                    for call in self.on_pod:
+                        call(pod)
             case Removed(key):
                 self._forget(self._pods.pop(key))
         self._changed.set()
@@ -349,8 +354,11 @@ class Cluster:
 
     # --- events -------------------------------------------------------------------------------
 
-    async def tell_pod(self, uid: PodUid, reason: str, text: str) -> None:
-        """A warning in the pod's events; what goes wrong is only logged."""
+    def pods_here(self) -> Collection[PodFacts]:
+        return self._pods.values()
+
+    async def tell_pod(self, uid: PodUid, reason: str, text: str, warns: bool = True) -> None:
+        """In the pod's events; what goes wrong is only logged."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return
@@ -366,7 +374,7 @@ class Cluster:
                 "name": pod.name,
                 "uid": pod.api_uid,
             },
-            "type": "Warning",
+            "type": "Warning" if warns else "Normal",
             "reason": reason,
             "message": text[:1024],
             "source": {"component": "sluice", "host": self.node},

@@ -130,6 +130,41 @@ def test_what_a_pod_asks_for_counts_without_any_feature_gate(
     end(served, node, uid, "plain")
 
 
+def test_a_running_pods_annotation_resizes_it_and_its_events_tell(
+    served: Served, places: tuple[Pond, PodNode]
+) -> None:
+    _, node = places
+    uid = admit(served, node, "moving")
+    assert refusal(node, uid) == ""
+
+    def annotate(text: str) -> None:
+        document = dict(served.do(served.api.get, PODS, "vision/moving"))
+        head = {**document["metadata"], "annotations": {"resize.sluice.dev/main": text}}
+        served.do(served.api.put, PODS, {**document, "metadata": head})
+
+    def memory() -> int:
+        grant = node.node.grant("vision/moving/main")
+        return 0 if grant is None else int(grant["devices"][0]["memory_limit_bytes"]) >> 20
+
+    def events() -> list[tuple[str, str]]:
+        found = served.do(lambda: list(served.api.objects.items()))
+        return [
+            (one["type"], one["reason"])
+            for (where, _), one in found
+            if where.endswith("/events") and one["involvedObject"]["name"] == "moving"
+        ]
+
+    annotate("gpumem=2000")
+    until("it has less", lambda: memory() == 2000)
+    annotate("gpumem=9000")
+    until("more is refused", lambda: ("Warning", "SluiceResizeRefused") in events())
+    assert memory() == 2000
+    annotate("gpucores=10")
+    until("it has its memory back", lambda: memory() == 6000)
+    until("both changes are told", lambda: events().count(("Normal", "SluiceResized")) == 2)
+    end(served, node, uid, "moving")
+
+
 def test_the_scheduler_can_count_what_the_gpus_have(
     served: Served, places: tuple[Pond, PodNode]
 ) -> None:

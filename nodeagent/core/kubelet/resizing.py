@@ -1,0 +1,124 @@
+"""What a running pod's annotation asks to have changed: `resize.sluice.dev/CONTAINER:
+"gpumem=8192 gpucores=40"`. Kubernetes resizes processor time and memory of a running pod in place,
+and no other resource, so ours are asked for this way.
+
+Units are those of the pod's resources, `gpumem` in memory_factor MiB, `gpumem-percentage` and
+`gpucores` in percent. What is not named stays as the pod asked for it when it was made; without
+the annotation all of it is. Quota was counted for what it asked for then, so by default (`down`)
+nothing above that is given: `on` is for clusters where something counts the annotation, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
+from nodeagent.core.kubelet.pod_limits import ResourceNames, parse_quantity
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, ResizeAsk
+from nodeagent.ports.kubelet import Never
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
+
+PREFIX: Final = "resize.sluice.dev/"
+LONGEST: Final = 256
+"""Characters of one annotation: four words."""
+MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
+KNOWN: Final = (MEMORY, PERCENT, CORES)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Of one container; None: as it was made."""
+
+    memory: MemoryAsk | None = None
+    share_ppm: Ppm | None = None
+
+
+def wishes(annotations: Mapping[str, str]) -> dict[str, str]:
+    """By container, unread."""
+    return {
+        name.removeprefix(PREFIX): text
+        for name, text in annotations.items()
+        if name.startswith(PREFIX)
+    }
+
+
+def read_wish(container: str, text: str, names: ResourceNames) -> Wish:
+    """Raises Never."""
+    where = f"annotation {PREFIX}{container}"
+    if len(text) > LONGEST:
+        raise Never(f"{where} is longer than {LONGEST} characters")
+    said: dict[str, int] = {}
+    for word in text.replace(",", " ").split():
+        name, equals, amount = word.partition("=")
+        if name not in KNOWN or not equals:
+            raise Never(f"{where}: {word[:40]!r} is not NAME=AMOUNT with {', '.join(KNOWN)}")
+        if name in said:
+            raise Never(f"{where}: {name} is said twice")
+        said[name] = _whole(where, name, amount)
+    if MEMORY in said and PERCENT in said:
+        raise Never(f"{where}: {MEMORY} and {PERCENT} are two words for one thing: leave one out")
+    memory = None
+    if MEMORY in said:
+        memory = MemoryAsk(amount_bytes=Bytes(said[MEMORY] * names.memory_factor * MIB))
+    elif PERCENT in said:
+        memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, said[PERCENT], 100)))
+    share = Ppm(_percent(where, CORES, said[CORES], 99)) if CORES in said else None
+    return Wish(memory, share)
+
+
+def _whole(where: str, name: str, amount: str) -> int:
+    try:
+        value = parse_quantity(amount)
+    except ValueError as error:
+        raise Never(f"{where}: {name}: {error}") from error
+    if value.denominator != 1 or not 0 < value <= 1 << 40:
+        raise Never(f"{where}: {name}: {amount[:40]!r} is not a whole number above 0")
+    return int(value)
+
+
+def _percent(where: str, name: str, percent: int, most: int) -> int:
+    if percent > most:
+        raise Never(f"{where}: {name}: {percent} is more than {most} percent")
+    return percent * 10_000
+
+
+def to_ask(record: GrantRecord, made: GrantAsk, wish: Wish, more: bool) -> ResizeAsk | None:
+    """What is to be asked of the grant so that it is as wished, or as it was made; None: it is so.
+    `more`: also above what it was made with. Raises Never."""
+    if wish.share_ppm is not None and made.policy is SharePolicy.EXCLUSIVE:
+        raise Never(f"{CORES}: the pod has its GPUs for itself, and all of their time")
+    memory = wish.memory or made.memory
+    share = wish.share_ppm or made.share_ppm
+    if not more:
+        _not_above(record, made, memory, share)
+    same = all(
+        memory_on(memory, device.physical_bytes) == device.memory_bytes
+        and (device.share_ppm == share or made.policy is SharePolicy.EXCLUSIVE)
+        for device in record.devices
+    )
+    if same:
+        return None
+    return ResizeAsk(
+        memory=memory, share_ppm=None if made.policy is SharePolicy.EXCLUSIVE else share
+    )
+
+
+def _not_above(record: GrantRecord, made: GrantAsk, memory: MemoryAsk, share: Ppm) -> None:
+    how = 'the pod was made with; kubelet.resize = "on" allows more'
+    for device in record.devices:
+        first = memory_on(made.memory, device.physical_bytes)
+        wanted = memory_on(memory, device.physical_bytes)
+        if wanted > first:
+            raise Never(f"{format_bytes(wanted)} is more than the {format_bytes(first)} {how}")
+    if share > made.share_ppm:
+        raise Never(f"{format_share(share)} is more than the {format_share(made.share_ppm)} {how}")
+
+
+def in_words(record: GrantRecord) -> str:
+    """What a grant has, for people."""
+    device = record.devices[0]
+    each = " each" if len(record.devices) > 1 else ""
+    return f"{format_bytes(device.memory_bytes)} and {format_share(device.share_ppm)}{each}"
