@@ -40,6 +40,7 @@ from nodeagent.adapters.region.registration import SeqpacketDoorman
 from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
 from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.kubelet import KubeletSide, make_kubelet
+from nodeagent.assembly.page import make_page
 from nodeagent.assembly.queue import QueueSide, make_queue
 from nodeagent.assembly.web import make_web
 from nodeagent.core import flight
@@ -211,6 +212,7 @@ def build(
             *(pods.all_findings() if pods is not None else []),
         ]
 
+    opener, page = make_page(settings.page, loaded.node, ground, service, journal)
     histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
     endpoints: list[Endpoint] = [
         Uevents(Devices(journal, signals.reread).changed),
@@ -220,7 +222,8 @@ def build(
         mig,
         walls,
         HookDoor(ground.runtime, os.geteuid(), walls.enclose_container),
-        LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig),
+        *([page] if page is not None else []),
+        LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig, opener),
         *make_web(settings.metrics, views, histograms, clock),
         reloader,
     ]

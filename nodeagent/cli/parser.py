@@ -166,6 +166,10 @@ def _add_shows(command: Command) -> None:
         help="only grants with TEXT in name, id, user, state, workload, command; or gpu0",
     )
     top.add_argument("--processes", action="store_true", help="also every process on the GPUs")
+    web = command("web", "grants.show", "Open the web page: prints a URL that works once.")
+    web.add_argument(
+        "--open", action="store_true", help="open it in this machine's browser as well"
+    )
     events = command(
         "events", "grants.show", "What happened on this node: suspicions, acts, GPU trouble."
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from nodeagent.settings.kubelet import KubeletConfig, KubeletSection, parse_section
+from sluicecommon.page.settings import PageSettings, check_page
 from sluicecommon.settings import ConfigError, check_table, nearest
 from sluicecommon.settings import absolute_path as _absolute_path
 from sluicecommon.settings import choice as _choice
@@ -352,6 +353,7 @@ class Settings:
     ebpf: EbpfSettings = field(default_factory=EbpfSettings)
     wall: WallSettings = field(default_factory=WallSettings)
     paths: PathSettings = field(default_factory=PathSettings)
+    page: PageSettings = field(default_factory=PageSettings)
 
 
 SECTIONS: Mapping[str, type[Any]] = {
@@ -368,6 +370,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "ebpf": EbpfSettings,
     "wall": WallSettings,
     "paths": PathSettings,
+    "page": PageSettings,
 }
 
 T = TypeVar("T")
@@ -431,6 +434,7 @@ def _check_together(settings: Settings) -> list[str]:
                 split_address(address)
         except ValueError as error:
             problems.append(f"metrics.{name}: {error}")
+    problems += check_page(settings.page, split_address)
     return (
         problems
         + _check_metrics(settings.metrics)

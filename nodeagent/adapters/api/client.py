@@ -135,6 +135,11 @@ class Client:
             for part in self._method("DumpEvents")(request, timeout=DEADLINE_S):
                 yield part.json
 
+    def open_page(self) -> tuple[str, float]:
+        """A URL that one browser can open once, and for how many seconds it is good."""
+        found = self._call("OpenPage", self._wire.message("NodePageRequest")())
+        return found.url, found.valid_seconds
+
     def doctor(self) -> list[Finding]:
         response = self._call("Doctor", self._wire.message("DoctorRequest")())
         return [Finding(f.topic, f.level, f.what, f.remedy) for f in response.findings]

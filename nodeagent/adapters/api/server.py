@@ -52,6 +52,14 @@ _STATUS: Final = {
 }
 
 
+OpenPage = Callable[[int], tuple[str, float]]
+"""A URL for the user of this uid, and for how many seconds it is good. Raises Refused."""
+
+
+def no_page(uid: int) -> tuple[str, float]:
+    raise Refused(RefusalKind.UNAVAILABLE, "there is no page here: page.listen is empty")
+
+
 class LocalApi:
     def __init__(
         self,
@@ -61,6 +69,7 @@ class LocalApi:
         clock: Clock,
         doctor: Callable[[], list[Finding]],
         mig: MigService,
+        open_page: OpenPage = no_page,
     ) -> None:
         self._public = runtime_dir / "sluice.sock"
         self._private_dir = runtime_dir / "api"
@@ -70,6 +79,7 @@ class LocalApi:
         self._clock = clock
         self._doctor = doctor
         self._mig = mig
+        self._open_page = open_page
         self._grpc: Any = None
         self._door: Door | None = None
         self._findings: tuple[float, list[Finding]] | None = None
@@ -118,6 +128,7 @@ class LocalApi:
             "LetGo": self._let_go,
             "ShowMig": self._show_mig,
             "SetMig": self._set_mig,
+            "OpenPage": self._page,
         }
         streams: dict[str, Callable[[Peer, Any], AsyncGenerator[Any, None]]] = {
             "CreateGrant": self._create,
@@ -279,6 +290,10 @@ class LocalApi:
     async def _set_mig(self, peer: Peer, request: Any) -> Any:
         answer = await self._mig.set(peer, mig_wire.read_ask(request))
         return mig_wire.write_answer(self._wire, answer)
+
+    def _page(self, peer: Peer, request: Any) -> Any:
+        url, valid_s = self._open_page(peer.uid)
+        return self._wire.message("NodePageUrl")(url=url, valid_seconds=valid_s)
 
     def _report(self, peer: Peer, request: Any) -> Any:
         finding = self._wire.message("Finding")

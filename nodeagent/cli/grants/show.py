@@ -1,4 +1,4 @@
-"""`sluice ps | top | events | version`: show what runs."""
+"""`sluice ps | top | events | web | version`: show what runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+import webbrowser
 from pathlib import Path
 
 from nodeagent import native
@@ -69,6 +70,23 @@ def events(options: argparse.Namespace, environment: dict[str, str]) -> int:
     except Failed as failed:
         complain(f"events: {failed}")
         return failed.status
+    return 0
+
+
+def web(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    try:
+        with connect(options, environment) as client:
+            url, valid_s = client.open_page()
+    except Failed as failed:
+        complain(f"web: {failed}")
+        return failed.status
+    if options.json:
+        print_json({"url": url, "valid_seconds": valid_s})
+    else:
+        print(url)
+        complain(f"web: it works once, within {valid_s:g} s; anybody who has it is you")
+    if options.open:
+        webbrowser.open(url)
     return 0
 
 

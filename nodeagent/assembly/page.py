@@ -1,0 +1,51 @@
+"""The page, as its settings say: an address, and behind it nothing until somebody asks."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from nodeagent.adapters.api.server import OpenPage, no_page
+from nodeagent.assembly.ground import Ground
+from nodeagent.ports.clients import NodeService
+from nodeagent.settings.daemon import split_address
+from nodeagent.shell.journal import Journal
+from sluicecommon.page.settings import PageSettings
+from sluicecommon.page.tickets import TICKET_S, Tickets
+from sluicecommon.web.page_door import PageDoor
+
+if TYPE_CHECKING:
+    from sluicecommon.web.page import Backend
+
+
+def make_page(
+    settings: PageSettings, node: str, ground: Ground, service: NodeService, journal: Journal
+) -> tuple[OpenPage, PageDoor | None]:
+    """Who answers `sluice web`, and the page's address where there is one."""
+    if not settings.listen:
+        return no_page, None
+    tickets: Tickets[int] = Tickets(lambda: secrets.token_urlsafe(24))
+
+    def make() -> Backend:
+        from nodeagent.adapters.web.page import NodePage
+
+        return NodePage(
+            node or socket.gethostname(),
+            tickets,
+            service,
+            journal.after,
+            ground.operator_uids,
+            lambda said, uid: journal.tell("act", "info", said, uid=uid),
+            secrets.token_hex(6),
+        )
+
+    address = split_address(settings.listen)
+    door = PageDoor(address, make, settings.certificate, settings.key, settings.url)
+
+    def opened(uid: int) -> tuple[str, float]:
+        door.open()
+        return f"{door.url}/#ticket={tickets.issue(uid, time.monotonic())}", TICKET_S
+
+    return opened, door
