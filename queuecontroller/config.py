@@ -130,6 +130,27 @@ class KubernetesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SharesSettings:
+    """[shares]: pods that ask for parts of GPUs or of other accelerators, as they are made; needs
+    kubernetes.webhooks_listen."""
+
+    scheduler: str = ""
+    """The scheduler such pods are given where they name none: one that asks the extender. Empty:
+    the name stays."""
+    replaced_schedulers: tuple[str, ...] = ("default-scheduler",)
+    """Schedulers in whose place it comes. Who moves here from KAI or Volcano adds kai-scheduler or
+    volcano, and leaves the manifests as they are."""
+    served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
+    """Schedulers that ask the extender: pods that name one keep it."""
+    hami_devices: str = _path()
+    """HAMi's device-config.yaml, bare or as its ConfigMap's manifest: names of resources, what
+    pods get that leave something out, other vendors' devices. Empty: HAMi's defaults."""
+    writers: tuple[str, ...] = ()
+    """Users who may write what a pod was given, besides this controller: another scheduler's
+    service account. Others are refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """[nodes]: how long a node may be silent."""
 
@@ -205,6 +226,7 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    shares: SharesSettings = field(default_factory=SharesSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     engine: EngineOptions = field(default_factory=EngineOptions)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
@@ -216,6 +238,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "server": ServerSettings,
     "tls": TlsSettings,
     "kubernetes": KubernetesSettings,
+    "shares": SharesSettings,
     "nodes": NodeSettings,
     "engine": EngineOptions,
     "placement": PlacementSettings,

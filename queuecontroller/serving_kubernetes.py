@@ -34,14 +34,21 @@ from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.adapters.callers.doors import Doors
 from queuecontroller.adapters.callers.tokens import DEADLINE_S, KubernetesReviewer
 from queuecontroller.adapters.callers.turns import Turns
+from queuecontroller.adapters.hami_file import rules_of
 from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.adapters.web.metrics import render
-from queuecontroller.adapters.web.reviews import patched
+from queuecontroller.adapters.web.reviews import patched, reviewed
 from queuecontroller.adapters.web.visibility import VisibilityServer
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.acting import Acting
 from queuecontroller.cluster.controller import Controller, Plan
-from queuecontroller.cluster.joining.asking import MUTATE_PATH, json_patch, patch_of, problems_of
+from queuecontroller.cluster.joining.asking import (
+    MUTATE_PATH,
+    SHARES_PATH,
+    json_patch,
+    patch_of,
+    problems_of,
+)
 from queuecontroller.cluster.joining.configuration import Given, given_by
 from queuecontroller.cluster.joining.delegating import Access as MayDo
 from queuecontroller.cluster.joining.delegating import read_front_proxy
@@ -49,7 +56,8 @@ from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.saying.visibility import Question, answer
-from queuecontroller.config import KubernetesSettings, Settings, split_address
+from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.config import ConfigError, KubernetesSettings, Settings, split_address
 from queuecontroller.kueue_api.crds import Webhook
 from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
@@ -102,7 +110,7 @@ def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
             log.warning("%s", remark)
         with asyncio.Runner(loop_factory=GrpcLoop) as runner:
             return runner.run(_serve(settings, access, given, environment))
-    except (NoAccess, Unfit, OSError, ManifestError, TlsUnusable) as error:
+    except (NoAccess, Unfit, OSError, ConfigError, ManifestError, TlsUnusable) as error:
         log.critical("%s", error)
         return EXIT_UNAVAILABLE
 
@@ -184,6 +192,9 @@ async def _serve(
     writing = ApiClient(
         Credentials(access), "sluice-queue", WRITES, min(ANSWER_S, given.leader_lease_s / 3)
     )
+    sharing = None
+    if given.webhooks_listen:
+        sharing = SharesDesk(rules_of(settings.shares), SystemClock().now_ns)
     plan = Plan(
         book=configured.book,
         identity=f"{socket.gethostname()}_{uids()}",
@@ -193,6 +204,7 @@ async def _serve(
         clock=SystemClock(),
         policy=configured.policy,
         document=configured.document,
+        sharing=sharing,
     )
     controller = Controller(watching, writing, plan)
     web = [
@@ -205,7 +217,7 @@ async def _serve(
     ]
     servers = [
         one
-        for one in (_webhooks(given, controller), _visibility(given, controller, writing))
+        for one in (_webhooks(given, controller, sharing), _visibility(given, controller, writing))
         if one
     ]
     nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
@@ -272,8 +284,10 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
     )
 
 
-def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServer | None:
-    if not given.webhooks_listen:
+def _webhooks(
+    given: KubernetesSettings, controller: Controller, sharing: SharesDesk | None
+) -> WebhookServer | None:
+    if not given.webhooks_listen or sharing is None:
         return None
 
     def patch(document: dict[str, Any], namespace: str) -> bytes:
@@ -286,7 +300,8 @@ def _webhooks(given: KubernetesSettings, controller: Controller) -> WebhookServe
         {
             MUTATE_PATH: partial(
                 patched, patch_of=patch, problems_of_change=partial(problems_of, controller.world)
-            )
+            ),
+            SHARES_PATH: partial(reviewed, judge=sharing.answer),
         },
     )
 

@@ -32,6 +32,7 @@ from queuecontroller.cluster.known.policy import Policy
 from queuecontroller.cluster.known.world import Document, World, key_of, pruned, version_of
 from queuecontroller.cluster.lease import Elector, Write
 from queuecontroller.cluster.session import Session
+from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.jobs.table import OfRuntime
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.shell import Clock, Shell
@@ -74,6 +75,8 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
     document: Document | None = None
     """Kueue's Configuration, as far as the book reads it."""
+    sharing: SharesDesk | None = None
+    """None: nobody asks about pods as they are made."""
 
 
 class Controller:
@@ -102,6 +105,8 @@ class Controller:
         """Empty when it decides, or could at once."""
         followers = self._followers.items()
         unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
+        if self._plan.sharing is not None and not self._plan.sharing.is_synced:
+            unheard.append("ResourceQuota, Node, Pod")
         if unheard:
             return f"not heard of yet: {', '.join(unheard)}"
         return self._trouble
@@ -144,6 +149,8 @@ class Controller:
                     self._follow(kind)
                 for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
                     self._follow(PODS, selectors)
+                if self._plan.sharing is not None:
+                    self._plan.sharing.follow(group, self._watching)
                 group.create_task(self._find_frameworks())
                 group.create_task(self._elect())
         finally:

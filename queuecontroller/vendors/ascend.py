@@ -58,6 +58,9 @@ class Chip:
 class Ascend(Rules):
     annotations = (MODE,)
 
+    def hides(self, vendor: Vendor) -> bool:
+        return _chip(vendor).hide
+
     def ask(self, vendor: Vendor, container: Container) -> Ask | None:
         ask = super().ask(vendor, container)
         if ask is None or not ask.memory_mib or container.has(vendor.cores):

@@ -97,6 +97,10 @@ class Rules:
     annotations: tuple[str, ...] = ()
     """That pods may have besides those of the row."""
 
+    def hides(self, vendor: Vendor) -> bool:
+        """Whether `admit` has something to say of containers that ask for none, too."""
+        return False
+
     def devices(self, vendor: Vendor, node: Document) -> tuple[Device, ...]:
         """What a node has of them, none where it has not registered any. Raises BadRegister."""
         text = node_annotation(node, vendor.register)

@@ -11,7 +11,7 @@ import sys
 from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
 from tests.bench.cluster import admissions
 from tests.bench.entries import Entry, table, write
-from tests.bench.queueing import hostile, placement, queue, room, service
+from tests.bench.queueing import hostile, placement, queue, room, service, webhook
 from tests.kit.node import running
 from tests.kit.places import BUILD
 from tests.kit.workplace import workplace
@@ -28,6 +28,7 @@ PARTS = (
     "kubelet",
     "ebpf",
     "hostile",
+    "webhook",
     "cluster",
 )
 
@@ -65,6 +66,8 @@ def main() -> int:
         entries += ebpf.run(options.quick)
     if "hostile" in wanted:
         entries += hostile.run(options.quick)
+    if "webhook" in wanted:
+        entries += webhook.run(options.quick)
     if "cluster" in wanted:
         entries += admissions.run(options.quick)
     print("\n" + table(entries))

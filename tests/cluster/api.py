@@ -73,6 +73,14 @@ class Api:
     def get(self, path: str) -> Any:
         return self.call("GET", path)
 
+    def warnings(self, method: str, path: str, body: object) -> list[str]:
+        """What the answer warns of, as kubectl shows it."""
+        response = self._response(method, path, body, "application/json")
+        data = response.read().decode()
+        if response.status >= 300:
+            raise ApiError(response.status, _message(data))
+        return response.headers.get_all("Warning") or []
+
     def find(self, path: str) -> Any:
         """None if there is no such object."""
         try:

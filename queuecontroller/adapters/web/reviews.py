@@ -15,6 +15,7 @@ from typing import Any, Final
 from queuecontroller.kueue_api.conversion import ConversionError, convert
 from queuecontroller.manifests.validating import problems_of
 from queuecontroller.reader import Problem, shown
+from queuecontroller.shares.answering import NO_CHANGE, Answer, Question
 
 MOST_OBJECTS: Final = 100_000
 LONGEST_MESSAGE: Final = 4 << 10
@@ -80,6 +81,33 @@ def patched(
         return _answer(review, request, {"allowed": True})
     made = {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return _answer(review, request, {"allowed": True, **made})
+
+
+def reviewed(body: bytes, judge: Callable[[Question], Answer]) -> bytes:
+    """A question about an object that is being written."""
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    document, old = request.get("object"), request.get("oldObject")
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise BadReview("request.object is no object")
+    user = request.get("userInfo")
+    answer = judge(
+        Question(
+            document,
+            old if isinstance(old, dict) else None,
+            str(request.get("namespace") or ""),
+            str(user.get("username") or "") if isinstance(user, dict) else "",
+            str(request["uid"]),
+            request.get("dryRun") is True,
+        )
+    )
+    made: dict[str, Any] = {"warnings": list(answer.warnings)} if answer.warnings else {}
+    if answer.problems:
+        return _answer(review, request, made | _no(answer.problems))
+    made["allowed"] = True
+    if answer.patch != NO_CHANGE:
+        patch = base64.b64encode(answer.patch).decode()
+        made |= {"patchType": "JSONPatch", "patch": patch}
+    return _answer(review, request, made)
 
 
 def message_of(problems: Sequence[Problem]) -> str:

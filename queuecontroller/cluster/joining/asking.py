@@ -17,6 +17,7 @@ from queuecontroller.reader import ManifestError, Problem
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 
 MUTATE_PATH: Final = "/mutate"
+SHARES_PATH: Final = "/shares"
 CONFIGURATION: Final = "sluice-jobs"
 
 
@@ -55,6 +56,50 @@ def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict
                 # Their templates may come anew with any write.
                 ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
             )
+        ]
+        + [_shares(client, apart)],
+    }
+
+
+_ANNOTATIONS_CHANGE: Final = (
+    "has(object.metadata.annotations) != has(oldObject.metadata.annotations)"
+    " || (has(object.metadata.annotations)"
+    " && object.metadata.annotations != oldObject.metadata.annotations)"
+)
+
+
+def _shares(client: Callable[[str], Mapping[str, Any]], apart: list[str]) -> dict[str, Any]:
+    """Of pods that ask for shares, whether they are queued or not; HAMi's label opts out."""
+    return {
+        "name": "shares.sluice.dev",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": dict(client(SHARES_PATH)),
+        # Without it such a pod stays Pending, or gets what it asks for in so many words.
+        "failurePolicy": "Ignore",
+        # What is let in is remembered for seconds; a dry run is not.
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": 2,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            "matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": apart},
+                {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]},
+            ]
+        },
+        "matchConditions": [
+            {
+                "name": "made-or-annotated",
+                "expression": f"request.operation == 'CREATE' || {_ANNOTATIONS_CHANGE}",
+            }
+        ],
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
         ],
     }
 

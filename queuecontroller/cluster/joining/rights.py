@@ -66,6 +66,8 @@ def cluster_rules() -> list[Rule]:
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
         _rule("", ["events"], "create"),
+        # Quota on shares, and other vendors' devices.
+        _rule("", ["nodes", "resourcequotas"], "list", "watch"),
         # Whose token a node shows.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # Whether Kueue runs.

@@ -1,0 +1,55 @@
+"""HAMi's device-config.yaml from its file, and what the settings say besides."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from queuecontroller.config import ConfigError, SharesSettings
+from queuecontroller.shares import Rules
+from queuecontroller.vendors.config import DeviceConfig, read_device_config
+from sluicecommon.hami import PartKind, split
+
+log = logging.getLogger(__name__)
+
+
+def rules_of(given: SharesSettings) -> Rules:
+    """With HAMi's file, where there is one. Raises ConfigError, OSError."""
+    devices = DeviceConfig()
+    if given.hami_devices:
+        devices = read_devices(Path(given.hami_devices))
+        for warning in devices.warnings:
+            log.warning("%s", warning)
+    return Rules(
+        devices,
+        given.scheduler,
+        frozenset(given.replaced_schedulers),
+        frozenset({*given.served_schedulers, given.scheduler} - {""}),
+        frozenset(given.writers),
+    )
+
+
+def read_devices(path: Path) -> DeviceConfig:
+    """Raises ConfigError, OSError."""
+    documents: dict[str, Any] = {}
+    try:
+        found = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError([f"{path}: is no YAML: {str(error)[:200]}"]) from error
+    for document in found:
+        for part in split(str(path), document, _parsed) if document is not None else ():
+            if part.kind is PartKind.DEVICE_CONFIG:
+                documents |= part.document
+    if not documents:
+        raise ConfigError([f"{path}: has no device-config.yaml of HAMi's"])
+    return read_device_config(documents, str(path))
+
+
+def _parsed(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"is no YAML: {str(error)[:200]}") from error

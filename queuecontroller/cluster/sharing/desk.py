@@ -1,0 +1,171 @@
+"""Follows what counts for pods that ask for shares, in every replica: ResourceQuotas, pods, and
+nodes with other vendors' devices; and answers about new pods from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.shares import (
+    Answer,
+    PodUse,
+    Question,
+    Quotas,
+    Rules,
+    answer,
+    counted,
+    is_over,
+    use_of,
+)
+from queuecontroller.vendors.asks import annotations_of
+from queuecontroller.vendors.book import ForeignBook
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.decoding import Decoder
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.following import Follower
+from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
+from sluicecommon.kubernetes.resources import NODES, PODS, Resource
+
+log = logging.getLogger(__name__)
+QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
+WHO_AM_I: Final = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+AGAIN_S: Final = 30.0
+_HEAD: Final = ("name", "namespace", "uid", "annotations")
+_SPEC: Final = ("nodeName",)
+_CONTAINER: Final = ("name", "resources", "restartPolicy")
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """Of a pod as much as is counted."""
+
+    uid: str
+    use: PodUse | None = None
+    foreign: Document | None = None
+    """What it has of other vendors' devices, as documents go."""
+
+
+class SharesDesk:
+    def __init__(self, rules: Rules, now_ns: Callable[[], int]) -> None:
+        self.rules = rules
+        self.quotas = Quotas(counted(rules.devices))
+        self.foreign = ForeignBook(rules.vendors)
+        self._now_ns = now_ns
+        self._uids: dict[str, str] = {}
+        """Of pods, by namespace and name."""
+        self._followers: list[Follower[Any]] = []
+
+    @property
+    def is_synced(self) -> bool:
+        return all(one.reflector.synced for one in self._followers)
+
+    def answer(self, asked: Question) -> Answer:
+        return answer(self.rules, self.quotas, asked, self._now_ns())
+
+    # -- what is followed -------------------------------------------------------------------------
+
+    def follow(self, group: asyncio.TaskGroup, client: ApiClient) -> None:
+        for kind, read, told in (
+            (QUOTAS, dict, self.quota_changed),
+            (NODES, self.foreign.pruned_node, self.node_changed),
+            (PODS, self.seen, self.pod_changed),
+        ):
+            reflector: Reflector[Any] = Reflector(
+                Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
+            )
+            follower = Follower(client, kind, reflector, told)
+            self._followers.append(follower)
+            group.create_task(follower.run())
+        group.create_task(self._find_own_name(client))
+
+    async def _find_own_name(self, client: ApiClient) -> None:
+        """Whoever we are to the API server may write what a pod was given."""
+        while True:
+            try:
+                found = await client.create(
+                    WHO_AM_I, {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
+                )
+                name = str(found["status"]["userInfo"]["username"])
+            except (ApiAway, ApiRefused, KeyError, TypeError) as error:
+                log.warning("who we are is not known, and allocations are not guarded: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self.rules = replace(self.rules, writers=self.rules.writers | {name})
+            return
+
+    def quota_changed(self, change: Change[Document]) -> None:
+        match change:
+            case Changed(item):
+                self.quotas.quota(item.value)
+            case Removed(key):
+                namespace, _, name = key.partition("/")
+                self.quotas.no_quota(namespace, name)
+            case _:
+                pass
+
+    def node_changed(self, change: Change[Document | None]) -> None:
+        match change:
+            case Changed(item):
+                self.foreign.node(item.key, item.value)
+            case Removed(key):
+                self.foreign.node(key, None)
+            case _:
+                pass
+
+    def seen(self, document: Document) -> SeenPod:
+        """Raises KeyError, TypeError, AttributeError for what is no pod."""
+        uid = str(document["metadata"]["uid"])
+        use = None if is_over(document) else use_of(self.rules.devices, document)
+        foreign = _foreign(document) if self.foreign.holds(document) else None
+        return SeenPod(uid, use if use is not None and any(use.use.values()) else None, foreign)
+
+    def pod_changed(self, change: Change[SeenPod]) -> None:
+        match change:
+            case Changed(item):
+                before, pod = self._uids.get(item.key), item.value
+                if before not in (None, pod.uid):  # another by its name
+                    self._gone(str(before))
+                if pod.use is None and pod.foreign is None:
+                    self._uids.pop(item.key, None)
+                    self._gone(pod.uid)
+                    return
+                self._uids[item.key] = pod.uid
+                if pod.use is None:
+                    self.quotas.no_pod(pod.uid)
+                else:
+                    self.quotas.pod(pod.uid, pod.use)
+                self.foreign.pod(pod.uid, pod.foreign)
+            case Removed(key):
+                uid = self._uids.pop(key, None)
+                if uid is not None:
+                    self._gone(uid)
+            case _:
+                pass
+
+    def _gone(self, uid: str) -> None:
+        self.quotas.no_pod(uid)
+        self.foreign.pod(uid, None)
+
+
+def _foreign(document: Document) -> dict[str, Any]:
+    head, spec = document["metadata"], document.get("spec") or {}
+    containers = {
+        key: [_part(one, _CONTAINER) for one in spec.get(key) or ()]
+        for key in ("initContainers", "containers")
+    }
+    return {
+        "metadata": {**_part(head, _HEAD), "annotations": annotations_of(document)},
+        "spec": {**_part(spec, _SPEC), **containers},
+        "status": _part(document.get("status") or {}, ("phase",)),
+    }
+
+
+def _part(table: Document, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: table[name] for name in names if name in table}

@@ -1,0 +1,27 @@
+"""Plain pods that ask for parts of devices: what is changed and refused as they are made, and what
+a namespace may have of memory and cores. Pure: pods in, verdicts out."""
+
+from __future__ import annotations
+
+from queuecontroller.shares.admitting import Rules, Verdict, admit, refused_change
+from queuecontroller.shares.answering import Answer, Question, answer
+from queuecontroller.shares.patching import patch
+from queuecontroller.shares.quota import PodUse, Quotas
+from queuecontroller.shares.using import amounts, counted, is_over, use_of
+
+__all__ = [
+    "Answer",
+    "PodUse",
+    "Question",
+    "Quotas",
+    "Rules",
+    "Verdict",
+    "admit",
+    "amounts",
+    "answer",
+    "counted",
+    "is_over",
+    "patch",
+    "refused_change",
+    "use_of",
+]

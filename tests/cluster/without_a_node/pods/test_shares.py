@@ -1,0 +1,173 @@
+"""Pods that ask for shares, made at a real API server: changed by HAMi's rules, told of misspellings, refused where they lie, and
+never past their namespace's quota."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.cluster.api import ApiError
+from tests.cluster.control_plane import ControlPlane, ControlPlaneError
+from tests.cluster.fixtures import control_plane
+from tests.cluster.queueing import Replica, apply, asked
+from tests.kit.node import until
+from tests.queue.vendors.plugins import PLUGINS, Simulated
+
+__all__ = ["control_plane"]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+PODS = "/api/v1/namespaces/team/pods"
+MEM = "nvidia.com/gpumem"
+
+
+@pytest.fixture(scope="module")
+def served(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ControlPlane, Replica]]:
+    place = tmp_path_factory.mktemp("shares")
+    with asked(control_plane, place, "shares.scheduler=sluice-scheduler") as replica:
+        team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": "team"},
+        }
+        apply(control_plane, team, account)
+
+        def is_asked() -> bool:
+            made: Any = control_plane.api.call("POST", f"{PODS}?dryRun=All", pod("try", {MEM: 1}))
+            return made["spec"]["schedulerName"] == "sluice-scheduler"
+
+        until("pods are asked about", is_asked, 60)
+        yield control_plane, replica
+
+
+@pytest.fixture
+def plane(served: tuple[ControlPlane, Replica]) -> ControlPlane:
+    return served[0]
+
+
+def pod(name: str, limits: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    texts = {key: str(value) for key, value in limits.items()}
+    container = {"name": "main", "image": "none", "resources": {"limits": texts}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team", "annotations": annotations},
+        "spec": {"containers": [container]},
+    }
+
+
+def test_a_pod_gets_what_it_leaves_out(plane: ControlPlane) -> None:
+    made = plane.api.create("pods", "team", pod("defaults", {MEM: 4000}))
+    resources = made["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == {MEM: "4k", "nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"}
+    assert resources["requests"] == resources["limits"]
+    assert made["spec"]["schedulerName"] == "sluice-scheduler"
+    plain = plane.api.create("pods", "team", pod("plain", {"cpu": "1"}))
+    assert plain["spec"]["schedulerName"] == "default-scheduler"
+    assert not plain["metadata"].get("annotations")
+
+
+def test_words_of_others_are_taken(plane: ControlPlane) -> None:
+    kai = plane.api.create("pods", "team", pod("kai", {"cpu": "1"}, **{"gpu-fraction": "0.5"}))
+    limits = kai["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpumem-percentage"] == "50"
+    volcano = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 2000}
+    made = plane.api.create("pods", "team", pod("volcano", volcano))
+    limits = made["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": "1", MEM: "2k", "nvidia.com/gpucores": "0"}
+
+
+def test_misspellings_are_told_by_kubectl(plane: ControlPlane) -> None:
+    document = pod("misspelt", {MEM: 1}, **{"nvidia.com/use-gputypes": "H100"})
+    said = plane.api.warnings("POST", f"{PODS}?dryRun=All", document)
+    assert any("did you mean nvidia.com/use-gputype?" in one for one in said)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
+def test_every_vendors_pod_is_taken(plane: ControlPlane, plugin: Simulated) -> None:
+    document = pod(f"of-{plugin.word.lower()}", plugin.limits)
+    made: Any = plane.api.call("POST", f"{PODS}?dryRun=All", document)
+    assert made["spec"]["schedulerName"] == "sluice-scheduler"
+
+
+def test_what_was_decided_is_ours_to_write(
+    served: tuple[ControlPlane, Replica],
+) -> None:
+    plane, _ = served
+    key = "sluice.dev/placement"
+    with pytest.raises(ApiError, match="is written by who decides that"):
+        plane.api.create("pods", "team", pod("forged", {MEM: 1}, **{key: "{}"}))
+    plane.api.create("pods", "team", pod("honest", {MEM: 1}))
+
+    def guarded() -> bool:
+        try:
+            plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {key: "{}"}}})
+        except ApiError as error:
+            return "is written by who decides that" in str(error)
+        plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {key: None}}})
+        return False
+
+    until("nobody else changes it", guarded, 30)
+    plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {"note": "mine"}}})
+    user = "system:serviceaccount:sluice:sluice-queue"
+    plane.kubectl("annotate", "pod", "honest", "-n", "team", f"{key}=x", f"--as={user}", "--as-group=system:masters")  # fmt: skip
+    assert plane.api.get(f"{PODS}/honest")["metadata"]["annotations"][key] == "x"
+
+
+def test_a_privileged_container_is_refused(plane: ControlPlane) -> None:
+    document = pod("privileged", {MEM: 1})
+    document["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    with pytest.raises(ApiError, match="container main is privileged"):
+        plane.api.create("pods", "team", document)
+
+
+def test_who_opts_out_is_left_alone(plane: ControlPlane) -> None:
+    document = pod("opted-out", {MEM: 5})
+    document["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    made = plane.api.create("pods", "team", document)
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+
+
+def test_forty_at_once_get_no_more_than_the_quota(plane: ControlPlane) -> None:
+    plane.api.create("namespaces", "", {"metadata": {"name": "limited"}, "apiVersion": "v1", "kind": "Namespace"})  # fmt: skip
+    head = {"name": "shares", "namespace": "limited"}
+    hard = {f"limits.{MEM}": "10000", "limits.nvidia.com/gpucores": "1000"}
+    apply(
+        plane,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**head, "name": "default"}},
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": head, "spec": {"hard": hard}},
+    )
+    path = "/api/v1/namespaces/limited/pods"
+
+    def one(name: str, memory: int, dry: bool = False) -> str:
+        document = pod(name, {"nvidia.com/gpu": 2, MEM: memory})
+        document["metadata"]["namespace"] = "limited"
+        try:
+            plane.api.call("POST", path + ("?dryRun=All" if dry else ""), document)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    until("the quota is known", lambda: bool(one("too-large", 5001, dry=True)), 30)
+    with ThreadPoolExecutor(16) as pool:
+        said = list(pool.map(lambda i: one(f"pod-{i}", 500), range(40)))
+    assert said.count("") == 10, "each takes 2 x 500"
+    refused = next(one for one in said if one)
+    assert f"exceeding resource quota shares: {MEM}: 1000 are asked for, 10000 of 10000" in refused
+    there = plane.api.get(path)["items"]
+    assert len(there) == 10
+    for gone in there[:3]:
+        plane.api.delete(f"{path}/{gone['metadata']['name']}?gracePeriodSeconds=0")
+    until("what is given back can be had", lambda: not one("later", 1500), 30)
+    assert "10000 of 10000 are used" in one("later-still", 1)
+
+
+def test_kubectl_shows_why(plane: ControlPlane) -> None:
+    document = json.dumps(pod("shown", {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 101}))
+    with pytest.raises(ControlPlaneError, match="101 is not from 0 to 100"):
+        plane.kubectl("apply", "-f", "-", given=document)
