@@ -61,6 +61,7 @@ from nodeagent.shell.gpus.devices import Devices
 from nodeagent.shell.gpus.drivers import Drivers
 from nodeagent.shell.gpus.readings import Gpus, health_event
 from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.grants.lender import Lender
 from nodeagent.shell.grants.reading import Grants
 from nodeagent.shell.grants.walls import WallDesk
 from nodeagent.shell.journal import Journal
@@ -221,6 +222,7 @@ def build(
         kernel,
         mig,
         walls,
+        Lender(keeper, gpus.capacities, signals.fatal),
         HookDoor(ground.runtime, os.geteuid(), walls.enclose_container),
         *([page] if page is not None else []),
         LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig, opener),

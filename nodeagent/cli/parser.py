@@ -82,6 +82,14 @@ def _add_run(command: Command) -> None:
         help=f"GPU memory on each GPU: {MEMORY_FORMS.replace('%', '%%')} (default: all of it)",
     )
     run.add_argument(
+        "--gpumem-request",
+        type=read.memory,
+        default=None,
+        metavar="SIZE",
+        help="of --gpumem, what is guaranteed; the rest is borrowed while nobody else has it"
+        " (default: all of it)",
+    )
+    run.add_argument(
         "--cores",
         type=read.cores,
         default=Ppm(1_000_000),

@@ -58,6 +58,8 @@ class GrantAsk:
     gpu_uuids: tuple[GpuUuid, ...] = ()
     not_gpu_uuids: tuple[GpuUuid, ...] = ()
     """Never on these."""
+    request: MemoryAsk | None = None
+    """Of `memory`, what is guaranteed; the rest is borrowed while nobody else has it. None: all."""
     wait_s: float = 0.0
     queue: QueueAsk | None = None
     """None: given away by this node alone."""

@@ -37,6 +37,13 @@ class DeviceShare:
     share_ppm: Ppm
     request_bytes: Bytes | None = None
     """Of memory_bytes, what is its own whatever others do; the rest is borrowed. None: all."""
+    limit_bytes: Bytes | None = None
+    """The most it may have with what it borrows; memory_bytes moves between the two. None: it
+    borrows nothing."""
+
+    @property
+    def most_bytes(self) -> Bytes:
+        return self.memory_bytes if self.limit_bytes is None else self.limit_bytes
 
     @property
     def guaranteed_bytes(self) -> Bytes:

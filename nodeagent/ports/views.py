@@ -40,6 +40,10 @@ class DeviceView:
     turn: str
     wall_bytes: int | None = None
     """Where the driver's own limit stands; None: it has set none."""
+    memory_request_bytes: int | None = None
+    """Of one that may borrow: what is guaranteed, and the most it may have; memory_limit_bytes is
+    what it has now."""
+    memory_most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

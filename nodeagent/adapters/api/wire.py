@@ -70,6 +70,9 @@ class Wire(Descriptors):
             nvml_path=request.nvml_path,
             command=request.command,
             priority=_read_priority(request.priority),
+            request=(
+                _read_memory(request.memory_request) if request.HasField("memory_request") else None
+            ),
         )
 
     def read_resize_ask(self, request: Any) -> ResizeAsk:
@@ -97,6 +100,7 @@ class Wire(Descriptors):
             queue=queue,
             gpus=ask.gpus,
             memory=self._memory(ask.memory),
+            memory_request=None if ask.request is None else self._memory(ask.request),
             share_ppm=ask.share_ppm,
             policy=_POLICY_NUMBERS[ask.policy],
             name=ask.name,
@@ -180,6 +184,8 @@ class Wire(Descriptors):
             denied_total=view.denied_total,
             turn=view.turn,
             wall_bytes=view.wall_bytes,
+            memory_request_bytes=view.memory_request_bytes,
+            memory_most_bytes=view.memory_most_bytes,
         )
 
     def _gpu(self, view: GpuView) -> Any:
@@ -412,6 +418,8 @@ def _read_device(message: Any) -> DeviceView:
         denied_total=message.denied_total,
         turn=message.turn,
         wall_bytes=_maybe(message, "wall_bytes"),
+        memory_request_bytes=_maybe(message, "memory_request_bytes"),
+        memory_most_bytes=_maybe(message, "memory_most_bytes"),
     )
 
 

@@ -65,6 +65,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         ask = GrantAsk(
             gpus=options.gpus,
             memory=options.gpumem,
+            request=options.gpumem_request,
             share_ppm=options.cores,
             policy=options.policy,
             name=options.name,

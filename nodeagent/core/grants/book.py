@@ -25,13 +25,14 @@ from nodeagent.core.grants.placement import (
 from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
 from nodeagent.core.grants.states import NEXT, GrantMemory, Held, HeldMemory, Rules, Signal
 from nodeagent.ports.clients import RefusalKind, Refused, ResizeAsk
-from nodeagent.ports.ledger import GrantRecord, GrantState
+from nodeagent.ports.ledger import DeviceShare, GrantRecord, GrantState
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import DeviceLimits
 from nodeagent.units import (
     MAX_DEVICES,
     MAX_SLOTS,
     WHOLE_PPM,
+    Bytes,
     GpuUuid,
     GrantId,
     Ppm,
@@ -76,6 +77,8 @@ class GrantBook:
                 return self._slot_missed(event)
             case ev.Resized():
                 return self._resized(event)
+            case ev.Lent():
+                return self._lent(event)
             case ev.PauseSet():
                 return self._pause_set(event)
             case ev.Released():
@@ -356,7 +359,10 @@ class GrantBook:
             gpu = known.get(device.gpu)
             if gpu is None:
                 raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
-            bytes_ = memory_on(ask.memory, gpu.largest_bytes) if ask.memory else device.memory_bytes
+            bytes_ = memory_on(ask.memory, gpu.largest_bytes) if ask.memory else device.most_bytes
+            if device.limit_bytes is not None:  # what it borrows beyond is lent where it is free
+                device = _borrowing(device, Bytes(min(bytes_, gpu.largest_bytes)))
+                bytes_ = device.memory_bytes
             share = ask.share_ppm or device.share_ppm
             if policy is SharePolicy.EXCLUSIVE:
                 share = Ppm(WHOLE_PPM)
@@ -380,6 +386,27 @@ class GrantBook:
             devices.append(replace(device, memory_bytes=bytes_, share_ppm=share))
         priority = record.priority if ask.priority is None else ask.priority
         return replace(record, policy=policy, devices=tuple(devices), priority=priority)
+
+    def _lent(self, event: ev.Lent) -> list[ev.Instruction]:
+        held = self.grants.get(event.grant)
+        if held is None or not held.region or held.record.state is not GrantState.ACTIVE:
+            return []
+        record = held.record
+        loads, known = self.loads(), {gpu.uuid: gpu for gpu in self._gpus}
+        devices = []
+        for device, wanted in zip(record.devices, event.memory_bytes, strict=True):
+            load, gpu = loads.get(device.gpu, Load()), known.get(device.gpu)
+            free = max(0, gpu.memory_bytes - load.memory_bytes) if gpu is not None else 0
+            most = min(device.most_bytes, device.memory_bytes + free)
+            bytes_ = Bytes(max(device.guaranteed_bytes, min(wanted, most)))
+            devices.append(
+                replace(device, memory_bytes=bytes_) if device.limit_bytes is not None else device
+            )
+        after = replace(record, devices=tuple(devices))
+        if after == record:
+            return []
+        held.record = after
+        return [*self._republish(held), *self._serve_queue()]
 
     def _pause_set(self, event: ev.PauseSet) -> list[ev.Instruction]:
         held = self._live(event.grant)
@@ -459,3 +486,10 @@ class GrantBook:
 
 def same_process(a: Process, b: Process) -> bool:
     return (a.pid, a.starttime_ticks) == (b.pid, b.starttime_ticks)
+
+
+def _borrowing(device: DeviceShare, limit: Bytes) -> DeviceShare:
+    """With another limit."""
+    request = Bytes(min(device.guaranteed_bytes, limit))
+    memory = Bytes(min(device.memory_bytes, limit))
+    return replace(device, memory_bytes=memory, request_bytes=request, limit_bytes=limit)

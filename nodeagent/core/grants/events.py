@@ -15,7 +15,7 @@ from nodeagent.ports.clients import GrantAsk, RefusalKind, ResizeAsk
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import DeviceLimits
-from nodeagent.units import GrantId, RequestId, SlotIndex
+from nodeagent.units import Bytes, GrantId, RequestId, SlotIndex
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -105,6 +105,14 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True)
+class Lent:
+    """What a grant that may borrow shall have from now on, on each of its GPUs."""
+
+    grant: GrantId
+    memory_bytes: tuple[Bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PauseSet:
     grant: GrantId
     paused: bool
@@ -138,6 +146,7 @@ Event = (
     | SlotGone
     | SlotMissed
     | Resized
+    | Lent
     | PauseSet
     | Released
     | Restored

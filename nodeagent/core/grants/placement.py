@@ -53,6 +53,8 @@ class Load:
     hard_ppm: int = 0
     share_ppm: int = 0
     grants: int = 0
+    lent_bytes: int = 0
+    """Of memory_bytes, what grants have beyond what they were guaranteed."""
     exclusive: bool = False
     """Held by one grant that wants no company."""
 
@@ -82,6 +84,7 @@ def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
                 hard_ppm=was.hard_ppm + (device.share_ppm if hard and not record.lent else 0),
                 share_ppm=was.share_ppm + (0 if record.lent else device.share_ppm),
                 grants=was.grants + 1,
+                lent_bytes=was.lent_bytes + max(0, device.memory_bytes - device.guaranteed_bytes),
                 exclusive=was.exclusive or record.policy is SharePolicy.EXCLUSIVE,
             )
     return loads
@@ -104,7 +107,8 @@ def obstacle(
         missing.append(f"all {gpu.slots} slots taken")
     free_bytes = max(0, gpu.memory_bytes - load.memory_bytes)
     if need_bytes > free_bytes:
-        missing.append(f"{format_bytes(free_bytes)} of {format_bytes(gpu.memory_bytes)} free")
+        lent = f" ({format_bytes(load.lent_bytes)} more is lent)" if load.lent_bytes else ""
+        missing.append(f"{format_bytes(free_bytes)} of {format_bytes(gpu.memory_bytes)} free{lent}")
     if policy is SharePolicy.HARD and load.hard_ppm + share_ppm > WHOLE_PPM:
         missing.append(f"{format_share(WHOLE_PPM - load.hard_ppm)} of its time free")
     return ", ".join(missing) or None
@@ -140,7 +144,10 @@ def place(
     obstacles: list[str] = []
     candidates: set[GpuUuid] = set()
     for gpu in pool:
-        need = memory_on(ask.memory, gpu.largest_bytes)
+        most = memory_on(ask.memory, gpu.largest_bytes)
+        need = memory_on(ask.request or ask.memory, gpu.largest_bytes)
+        if most > gpu.largest_bytes or need > most:
+            need = most  # never to be had, and said so
         why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
         if gpu.healthy and need <= gpu.largest_bytes:
             candidates.add(gpu.uuid)
@@ -175,10 +182,19 @@ def place(
         tuple(
             DeviceShare(
                 gpu=gpu.uuid,
-                memory_bytes=memory_on(ask.memory, gpu.largest_bytes),
                 physical_bytes=gpu.physical_bytes,
                 share_ppm=Ppm(ask.share_ppm),
+                **_memory(ask, gpu),
             )
             for gpu in fitting[:count]
         )
     )
+
+
+def _memory(ask: GrantAsk, gpu: GpuCapacity) -> dict[str, Bytes]:
+    """Who may borrow begins with what is guaranteed."""
+    most = memory_on(ask.memory, gpu.largest_bytes)
+    if ask.request is None:
+        return {"memory_bytes": most}
+    request = min(most, memory_on(ask.request, gpu.largest_bytes))
+    return {"memory_bytes": request, "request_bytes": request, "limit_bytes": most}

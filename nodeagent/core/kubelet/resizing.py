@@ -22,6 +22,8 @@ from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
 
 PREFIX: Final = "resize.sluice.dev/"
+REQUEST: Final = "request.sluice.dev/"
+"""Of a pod that is made: what of its memory is guaranteed, in the same words."""
 LONGEST: Final = 256
 """Characters of one annotation: four words."""
 MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
@@ -45,9 +47,22 @@ def wishes(annotations: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def read_wish(container: str, text: str, names: ResourceNames) -> Wish:
+def guaranteed(
+    annotations: Mapping[str, str], container: str, names: ResourceNames
+) -> MemoryAsk | None:
+    """None: all that it asks for. Raises Never."""
+    text = annotations.get(f"{REQUEST}{container}")
+    if text is None:
+        return None
+    wish = read_wish(container, text, names, REQUEST)
+    if wish.memory is None or wish.share_ppm is not None:
+        raise Never(f"annotation {REQUEST}{container}: {MEMORY} or {PERCENT}, and nothing else")
+    return wish.memory
+
+
+def read_wish(container: str, text: str, names: ResourceNames, prefix: str = PREFIX) -> Wish:
     """Raises Never."""
-    where = f"annotation {PREFIX}{container}"
+    where = f"annotation {prefix}{container}"
     if len(text) > LONGEST:
         raise Never(f"{where} is longer than {LONGEST} characters")
     said: dict[str, int] = {}
@@ -95,7 +110,7 @@ def to_ask(record: GrantRecord, made: GrantAsk, wish: Wish, more: bool) -> Resiz
     if not more:
         _not_above(record, made, memory, share)
     same = all(
-        memory_on(memory, device.physical_bytes) == device.memory_bytes
+        memory_on(memory, device.physical_bytes) == device.most_bytes
         and (device.share_ppm == share or made.policy is SharePolicy.EXCLUSIVE)
         for device in record.devices
     )

@@ -41,7 +41,23 @@ def check_ask(ask: GrantAsk, max_wait_s: float) -> None:
     if problems:
         raise Refused(RefusalKind.INVALID, "; ".join(problems))
     check_memory(ask.memory)
+    if ask.request is not None:
+        check_memory(ask.request)
+        _check_request(ask.request, ask.memory)
+        if ask.queue is not None:
+            raise Refused(
+                RefusalKind.INVALID, "the queue gives whole limits: leave --gpumem-request out"
+            )
     check_share(ask.share_ppm)
+
+
+def _check_request(request: MemoryAsk, limit: MemoryAsk) -> None:
+    """Raises Refused where it can be told without a GPU; placement caps the rest."""
+    amounts = (request.amount_bytes, limit.amount_bytes)
+    parts = (request.part_ppm, limit.part_ppm)
+    for one, other in (amounts, parts):
+        if one is not None and other is not None and one > other:
+            raise Refused(RefusalKind.INVALID, "--gpumem-request is more than --gpumem, its limit")
 
 
 def check_memory(memory: MemoryAsk) -> None:

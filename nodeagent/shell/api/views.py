@@ -230,6 +230,8 @@ class Views:
                     denied_total=total.denied if total else 0,
                     turn=turn.mode.name.lower() if turn else "off",
                     wall_bytes=walls.get(device.gpu),
+                    memory_request_bytes=device.request_bytes,
+                    memory_most_bytes=device.limit_bytes,
                 )
             )
         return GrantView(

@@ -94,6 +94,8 @@ class Keeper:
         self.binding_s = Histogram(WORK_BOUNDS_S)
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
+        self.before_ask: list[Callable[[], None]] = []
+        """Called before a request is looked at: others may have to give back first."""
         self.on_changed: list[Callable[[GrantId], None]] = []
         """Called after a live grant's limits were published anew."""
         self.on_registered: list[Callable[[], None]] = []
@@ -260,6 +262,8 @@ class Keeper:
         if owner is not None:
             self._owners[asking.grant] = owner
         began_ns = self._clock.monotonic_ns()
+        for call in self.before_ask:
+            call()
         self.apply(
             ev.Asked(
                 asking.request,

@@ -13,6 +13,7 @@ from nodeagent.core.kubelet.pod_limits import (
     default_limits,
     limits_from_requests,
 )
+from nodeagent.core.kubelet.resizing import guaranteed
 from nodeagent.core.queue import pod_work
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import (
@@ -157,7 +158,9 @@ class PodLimits:
     ) -> ContainerLimits | None:
         if isinstance(requests, Unread):
             return None
-        return limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
+        found = limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
+        request = guaranteed(dict(requests.annotations), container, self._names)
+        return found if request is None else replace(found, ask=replace(found.ask, request=request))
 
 
 class NodeDefaults:

@@ -16,7 +16,7 @@ from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.states import Held, Rules
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
-from nodeagent.core.kubelet.resizing import Wish, read_wish, wishes
+from nodeagent.core.kubelet.resizing import Wish, guaranteed, read_wish, wishes
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import Never, PodUid
 from nodeagent.ports.ledger import ContainerRef
@@ -66,6 +66,17 @@ def test_what_cannot_be_meant_is_refused_with_the_annotations_name(text: str, wh
     with pytest.raises(Never, match=r"annotation resize\.sluice\.dev/main") as told:
         read_wish("main", text, NAMES)
     assert why in str(told.value)
+
+
+def test_a_pod_that_is_made_may_say_what_of_its_memory_is_guaranteed() -> None:
+    name = "request.sluice.dev/main"
+    assert guaranteed({name: "gpumem=4096"}, "main", NAMES) == MemoryAsk(
+        amount_bytes=Bytes(4 * GIB)
+    )
+    assert guaranteed({name: "gpumem=4096"}, "other", NAMES) is None
+    for text in ("gpucores=5", "gpumem=1 gpucores=5", ""):
+        with pytest.raises(Never, match=r"annotation request\.sluice\.dev/main"):
+            guaranteed({name: text}, "main", NAMES)
 
 
 def test_only_our_own_annotations_are_wishes() -> None:

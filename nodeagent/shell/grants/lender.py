@@ -1,0 +1,113 @@
+"""Lends memory that nobody was guaranteed, and takes back what borrowers do not hold as soon as
+somebody asks for a grant; see `core/grants/lending.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.lending import Borrower, lend, taken_back
+from nodeagent.core.grants.placement import GpuCapacity, Load
+from nodeagent.ports.ledger import GrantState
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.units import Bytes, GpuUuid, GrantId
+
+EVERY_S: Final = 1.0
+"""A borrower that was just made has what is free a second later at most."""
+
+
+class Lender:
+    """An Endpoint of the daemon."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        capacities: Callable[[], Sequence[GpuCapacity]],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._keeper = keeper
+        self._capacities = capacities
+        self._fatal = fatal
+        self._loop: asyncio.Task[None] | None = None
+        keeper.before_ask.append(self.take_back)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+        self._loop.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        if self._loop is not None:
+            self._loop.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Once: takes back while somebody waits, lends else."""
+        if self._keeper.waiting():
+            self.take_back()
+        else:
+            self._lend()
+
+    def take_back(self) -> None:
+        """What is not held. A tenant may have allocated in between: then it keeps that."""
+        for _ in range(2):
+            shall: dict[GrantId, dict[GpuUuid, Bytes]] = {}
+            for one in self._borrowers():
+                shall.setdefault(one.grant, {})[one.gpu] = taken_back(one)
+            self._apply(shall)
+
+    def _lend(self) -> None:
+        borrowers = self._borrowers()
+        if not borrowers:
+            return
+        loads = self._keeper.loads()
+        shall: dict[GrantId, dict[GpuUuid, Bytes]] = {}
+        for gpu in self._capacities():
+            here = [one for one in borrowers if one.gpu == gpu.uuid]
+            free = gpu.memory_bytes - loads.get(gpu.uuid, Load()).memory_bytes
+            for grant, bytes_ in lend(max(0, free), here).items():
+                shall.setdefault(grant, {})[gpu.uuid] = bytes_
+        self._apply(shall)
+
+    def _apply(self, shall: dict[GrantId, dict[GpuUuid, Bytes]]) -> None:
+        for grant, by_gpu in shall.items():
+            held = self._keeper.grant(grant)
+            if held is not None:
+                devices = held.record.devices
+                wanted = tuple(by_gpu.get(one.gpu, one.memory_bytes) for one in devices)
+                self._keeper.apply(ev.Lent(grant, wanted))
+
+    def _borrowers(self) -> list[Borrower]:
+        found = []
+        for grant, held in list(self._keeper.live().items()):
+            record, opened = held.record, self._keeper.opened(grant)
+            if opened is None or record.state is not GrantState.ACTIVE:
+                continue
+            borrows = [one.limit_bytes is not None for one in record.devices]
+            if any(borrows):
+                self._keeper.look(grant, opened)
+            for index, device in enumerate(record.devices):
+                if borrows[index]:
+                    found.append(
+                        Borrower(
+                            grant,
+                            device.gpu,
+                            record.priority,
+                            record.created_unix_s,
+                            device.guaranteed_bytes,
+                            device.most_bytes,
+                            device.memory_bytes,
+                            opened.account.total(index).charged_bytes,
+                        )
+                    )
+        return found
