@@ -177,6 +177,35 @@ LOOP_LAST_OK: Final = Metric(
     "sluice_queue_loop_last_ok_timestamp_seconds", _G, ("loop",), "When a loop last came round."
 )
 
+# HAMi's scheduler's names, for its dashboards: of namespaces, and of other vendors' devices.
+_DEVICE: Final = ("node", "device_uuid", "device_index", "device_type")
+HAMI_INFO: Final = Metric("hami_build_info", _G, ("version",), "Our version, always 1.")
+QUOTA_USED: Final = Metric(
+    "hami_resource_quota_used",
+    _G,
+    ("namespace", "quota_name"),
+    "What the pods of a namespace take of a resource, each card counted, where any does.",
+)
+QUOTA_LIMIT: Final = Metric(
+    "hami_resource_quota_limit",
+    _G,
+    ("namespace", "quota_name"),
+    "What ResourceQuotas allow of it.",
+)
+DEVICE_MEMORY: Final = Metric(
+    "hami_gpu_memory_limit_bytes", _G, _DEVICE, "Memory of another vendor's device."
+)
+DEVICE_MEMORY_GIVEN: Final = Metric(
+    "hami_gpu_memory_allocated_bytes", _G, _DEVICE, "Of it, what pods were given."
+)
+DEVICE_CORES: Final = Metric(
+    "hami_gpu_core_limit_ratio", _G, _DEVICE, "Cores of the device, in its vendor's unit."
+)
+DEVICE_CORES_GIVEN: Final = Metric(
+    "hami_gpu_core_allocated_ratio", _G, _DEVICE, "Of them, what pods were promised."
+)
+DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that have a part of it.")
+
 CATALOGUE: Final = (
     BUILD_INFO,
     ATTEMPTS,
@@ -219,4 +248,12 @@ CATALOGUE: Final = (
     FRAGMENTATION,
     GPU_FITS,
     LOOP_LAST_OK,
+    HAMI_INFO,
+    QUOTA_USED,
+    QUOTA_LIMIT,
+    DEVICE_MEMORY,
+    DEVICE_MEMORY_GIVEN,
+    DEVICE_CORES,
+    DEVICE_CORES_GIVEN,
+    DEVICE_SHARED,
 )

@@ -363,7 +363,8 @@ async def _run(controller: Controller, stopped: asyncio.Event) -> int:
 def _metrics(controller: Controller) -> bytes:
     """A replica that does not lead has no figures."""
     shell = controller.shell
-    return render(shell, version()) if shell is not None else b""
+    sharing = controller.sharing
+    return render(shell, version(), sharing) if shell is not None else b""
 
 
 __all__ = ["access_of", "serve_kubernetes"]

@@ -127,6 +127,10 @@ class Controller:
         return self._elector.holder
 
     @property
+    def sharing(self) -> SharesDesk | None:
+        return self._plan.sharing
+
+    @property
     def world(self) -> World:
         return self._world
 

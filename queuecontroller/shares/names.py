@@ -66,7 +66,11 @@ _OURS_TO_CHOOSE: Final = (
     VGPU_MODE,
     WEIGHTS,
 )
-_KNOWN_ELSEWHERE: Final = ("sluice.dev/before-start", "sluice.dev/on-preemption")
+_KNOWN_ELSEWHERE: Final = (
+    "sluice.dev/before-start",
+    "sluice.dev/on-preemption",
+    "sluice.dev/resize",
+)
 """Of ours, on pods and jobs, for others here to read."""
 LONGEST: Final = 317
 """Characters of an annotation's name: a domain, a slash and 63."""

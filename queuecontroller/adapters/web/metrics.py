@@ -24,6 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 
 from queuecontroller import metrics as m
+from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.engine.model.workload_info import ADMITTED
 from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
 from queuecontroller.engine.quota.shares import dominant_share
@@ -34,6 +35,8 @@ from queuecontroller.service.shell import Shell
 MOST_QUEUES: Final = 2000
 MOST_NODES: Final = 1000
 """Shown one by one, those that are ready first; the sums by state count all."""
+MOST_DEVICES: Final = 8000
+"""Of other vendors."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@% -]")
 _FAMILIES: Final[dict[m.Kind, Any]] = {
     m.Kind.GAUGE: GaugeMetricFamily,
@@ -68,9 +71,10 @@ def _safe(labels: Sequence[str]) -> list[str]:
 
 
 class QueueCollector:
-    def __init__(self, shell: Shell, version: str) -> None:
+    def __init__(self, shell: Shell, version: str, sharing: SharesDesk | None = None) -> None:
         self._shell = shell
         self._version = version
+        self._sharing = sharing
 
     def collect(self) -> Iterable[Family]:
         samples = _Samples()
@@ -80,6 +84,7 @@ class QueueCollector:
             self._queue(samples, state)
         self._usage(samples)
         self._service(samples)
+        self._sharing_of(samples)
         return samples.families()
 
     def _counters(self, samples: _Samples) -> None:
@@ -199,10 +204,27 @@ class QueueCollector:
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
 
+    def _sharing_of(self, samples: _Samples) -> None:
+        samples.add(m.HAMI_INFO, (self._version,), 1)
+        if self._sharing is None:
+            return
+        quotas = self._sharing.quotas
+        for metric, amounts in ((m.QUOTA_USED, quotas.used()), (m.QUOTA_LIMIT, quotas.limits())):
+            for key, amount in islice(amounts.items(), MOST_QUEUES):
+                samples.add(metric, key, amount)
+        for node, _, card in islice(self._sharing.foreign.figures(), MOST_DEVICES):
+            device = card.device
+            labels = (node, device.id, str(device.index), device.type)
+            samples.add(m.DEVICE_MEMORY, labels, device.memory_mib << 20)
+            samples.add(m.DEVICE_MEMORY_GIVEN, labels, card.memory_mib << 20)
+            samples.add(m.DEVICE_CORES, labels, device.cores)
+            samples.add(m.DEVICE_CORES_GIVEN, labels, card.cores)
+            samples.add(m.DEVICE_SHARED, labels, len(card.holders))
 
-def render(shell: Shell, version: str) -> bytes:
-    """The whole text."""
+
+def render(shell: Shell, version: str, sharing: SharesDesk | None = None) -> bytes:
+    """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(QueueCollector(shell, version))
+    registry.register(QueueCollector(shell, version, sharing))
     text: bytes = generate_latest(registry)
     return text

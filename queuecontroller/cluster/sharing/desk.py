@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queuecontroller.cluster.joining.registering import own_account
 from queuecontroller.shares import (
     Answer,
     PodUse,
@@ -25,16 +26,13 @@ from queuecontroller.vendors.asks import annotations_of
 from queuecontroller.vendors.book import ForeignBook
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
-from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.kubernetes.following import Follower
 from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
 from sluicecommon.kubernetes.resources import NODES, PODS, Resource
 
 log = logging.getLogger(__name__)
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
-WHO_AM_I: Final = Resource(
-    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
-)
 AGAIN_S: Final = 30.0
 _HEAD: Final = ("name", "namespace", "uid", "annotations")
 _SPEC: Final = ("nodeName",)
@@ -89,14 +87,14 @@ class SharesDesk:
         """Whoever we are to the API server may write what a pod was given."""
         while True:
             try:
-                found = await client.create(
-                    WHO_AM_I, {"apiVersion": WHO_AM_I.api_version, "kind": WHO_AM_I.kind}
-                )
-                name = str(found["status"]["userInfo"]["username"])
-            except (ApiAway, ApiRefused, KeyError, TypeError) as error:
-                log.warning("who we are is not known, and allocations are not guarded: %s", error)
+                name = await own_account(client)
+            except ApiAway as error:
+                log.warning("who we are is not known yet: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
+            if not name:
+                log.warning("this is no service account: what pods were given is not guarded")
+                return
             self.rules = replace(self.rules, writers=self.rules.writers | {name})
             return
 

@@ -1,0 +1,147 @@
+"""What a replica hears of quotas, pods and nodes, and what it knows and shows then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuecontroller.adapters.web.metrics import render
+from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.service.shell import Shell
+from queuecontroller.shares import Question, Rules
+from queuecontroller.vendors import Card
+from sluicecommon.kubernetes.decoding import Item
+from sluicecommon.kubernetes.reflector import Changed, Removed
+from tests.queue.service.world import World
+from tests.queue.shares.pods import pod
+from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
+
+MEM = "nvidia.com/gpumem"
+QUOTA = {
+    "metadata": {"name": "q", "namespace": "team"},
+    "spec": {"hard": {f"limits.{MEM}": 10000}},
+}
+
+
+def heard(desk: SharesDesk, document: dict[str, Any], uid: str, **changes: Any) -> None:
+    head = {**document["metadata"], "uid": uid, "namespace": "team", "name": uid}
+    whole = {**document, "metadata": head, **changes}
+    desk.pod_changed(Changed(Item(f"team/{uid}", "1", desk.seen(whole))))
+
+
+def refusal(desk: SharesDesk, memory: int) -> str:
+    asked = pod({"nvidia.com/gpu": 1, MEM: memory})
+    answer = desk.answer(Question(asked, None, "team", "user", f"t{memory}", dry=True))
+    return "; ".join(map(str, answer.problems))
+
+
+@pytest.fixture
+def desk() -> SharesDesk:
+    made = SharesDesk(Rules(), lambda: 0)
+    made.quota_changed(Changed(Item("team/q", "1", QUOTA)))
+    return made
+
+
+def test_pods_count_while_they_are_there(desk: SharesDesk) -> None:
+    asked = pod({"nvidia.com/gpu": 1, MEM: 6000})
+    heard(desk, asked, "a")
+    assert "6000 of 10000 are used" in refusal(desk, 5000)
+    heard(desk, asked, "a", status={"phase": "Succeeded"})
+    assert not refusal(desk, 10000)
+    heard(desk, asked, "b")
+    desk.pod_changed(Removed("team/b"))
+    assert not refusal(desk, 10000)
+
+
+def test_another_pod_by_the_same_name_counts_in_its_place(desk: SharesDesk) -> None:
+    for uid in ("one", "two"):
+        document = pod({"nvidia.com/gpu": 1, MEM: 6000})
+        document["metadata"] |= {"uid": uid}
+        desk.pod_changed(Changed(Item("team/same", "1", desk.seen(document))))
+    assert desk.quotas.used() == {("team", MEM): 6000}
+    desk.pod_changed(Removed("team/same"))
+    assert desk.quotas.used() == {}
+
+
+def test_a_quota_that_is_gone_refuses_nobody(desk: SharesDesk) -> None:
+    assert refusal(desk, 20000)
+    desk.quota_changed(Removed("team/q"))
+    assert not refusal(desk, 20000)
+
+
+def node(desk: SharesDesk, plugin: Simulated) -> None:
+    read = desk.foreign.pruned_node(plugin.node())
+    desk.node_changed(Changed(Item(NODE, "1", read)))
+
+
+def cards(desk: SharesDesk, plugin: Simulated) -> list[Card]:
+    return list(desk.foreign.cards(NODE)[plugin.word])
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
+def test_a_vendors_devices_are_given_and_come_back(desk: SharesDesk, plugin: Simulated) -> None:
+    node(desk, plugin)
+    foreign = desk.foreign
+    for i in range(plugin.fills):
+        document = plugin.pod(f"pod-{i}")
+        given = foreign.choose(document, NODE, 10**18)
+        assert not isinstance(given, str), f"pod {i}: {given}"
+        foreign.assume(f"pod-{i}", NODE, document, given)
+        if i % 2:  # and the API server tells of it later, or at once
+            document["metadata"]["annotations"] = given
+            heard(desk, document, f"pod-{i}", spec={**document["spec"], "nodeName": NODE})
+    assert foreign.why_not(foreign.asks(plugin.pod()), NODE), "it is full"
+    # One that was not written, and one that has ended.
+    foreign.forget("pod-0")
+    assert not foreign.why_not(foreign.asks(plugin.pod()), NODE)
+    desk.pod_changed(Removed("team/pod-1"))
+    for i in range(2, plugin.fills):
+        foreign.forget(f"pod-{i}")
+        desk.pod_changed(Removed(f"team/pod-{i}"))
+    assert all(card.slots == 0 for card in cards(desk, plugin))
+
+
+def test_pods_that_are_heard_of_before_their_node_count(desk: SharesDesk) -> None:
+    plugin = next(one for one in PLUGINS if one.word == "DCU")
+    node(desk, plugin)
+    document = plugin.pod()
+    given = desk.foreign.choose(document, NODE, 10**18)
+    assert not isinstance(given, str)
+    desk.node_changed(Removed(NODE))
+    document["metadata"]["annotations"] = given
+    heard(desk, document, "early", spec={**document["spec"], "nodeName": NODE})
+    assert desk.foreign.why_not(desk.foreign.asks(plugin.pod()), NODE).startswith("no device")
+    node(desk, plugin)
+    assert sum(card.slots for card in cards(desk, plugin)) == 1
+
+
+def test_a_node_without_such_devices_is_not_kept(desk: SharesDesk) -> None:
+    plain = {
+        "metadata": {"name": "n", "annotations": {"x": "y"}},
+        "status": {"capacity": {"cpu": "1"}},
+    }
+    assert desk.foreign.pruned_node(plain) is None
+
+
+def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:
+    plugin = next(one for one in PLUGINS if one.word == "DCU")
+    node(desk, plugin)
+    document = plugin.pod()
+    given = desk.foreign.choose(document, NODE, 10**18)
+    assert not isinstance(given, str)
+    desk.foreign.assume("p", NODE, document, given)
+    heard(desk, pod({"nvidia.com/gpu": 2, MEM: 300}), "a")
+    world = World()
+    text = render(Shell(world.book, world.store, _Clock()), "1.2.3", desk).decode()
+    assert f'hami_resource_quota_used{{namespace="team",quota_name="{MEM}"}} 600.0' in text
+    assert f'hami_resource_quota_limit{{namespace="team",quota_name="{MEM}"}} 10000.0' in text
+    labels = f'device_index="0",device_type="DCU-Z100",device_uuid="DCU-0",node="{NODE}"'
+    assert f"hami_gpu_memory_allocated_bytes{{{labels}}} {16000 << 20:.11e}".split("} ")[0] in text
+    assert f"hami_gpu_core_allocated_ratio{{{labels}}} 30.0" in text
+    assert f"hami_gpu_shared_count{{{labels}}} 1.0" in text
+
+
+class _Clock:
+    def now_ns(self) -> int:
+        return 0
