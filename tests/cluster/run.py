@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> int:
         else:
             print(f"test-cluster: {what}: {time.monotonic() - begin_s:.0f} s", flush=True)
     files = sorted(HERE.rglob("test_*.py"))
-    beside = [str(one) for one in files if one.parent == WITHOUT_A_NODE]
-    here = [str(one) for one in files if one.parent != WITHOUT_A_NODE]
+    beside = [str(one) for one in files if WITHOUT_A_NODE in one.parents]
+    here = [str(one) for one in files if WITHOUT_A_NODE not in one.parents]
     lane = Beside([*beside, "-m", "cluster", *arguments])
     try:
         status = pytest.main([*here, "-m", "cluster", *arguments], [lane])

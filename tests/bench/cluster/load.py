@@ -246,23 +246,20 @@ async def fill(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]
 
 
 def pod(name: str) -> dict[str, Any]:
-    """Of about 5.7 KB, as those of training jobs are, and looked after by the queue."""
-    environment = [{"name": f"VARIABLE_{i}", "value": "x" * 60} for i in range(40)]
+    """Of about 5.7 KB, as those of training jobs are; it was let run, and is nobody's work any more but to be watched."""
+    environment = [{"name": f"VARIABLE_{i}", "value": f"{name}-{i}" + "x" * 40} for i in range(20)]
     container = {
         "name": "main",
         "image": "registry.example.org/team/training:1.0",
         "env": environment,
         "resources": {"requests": {"cpu": "1"}},
     }
-    labels = {"kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/queue-name": "waits"}
+    labels = {"kueue.x-k8s.io/managed": "true", "job-name": name}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
-        "spec": {
-            "containers": [container],
-            "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
-        },
+        "spec": {"containers": [container], "nodeName": f"node-{len(name)}"},
     }
 
 

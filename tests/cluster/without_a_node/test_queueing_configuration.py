@@ -30,7 +30,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.queue.jobs.crds import crd_for_tests
+from tests.queue.jobs.crds import cluster_crd_for_tests, crd_for_tests
 from tests.queue.jobs.samples import RUNTIME, sample
 from tests.queue.manifests.collected import FOLDER, needs_manifests
 
@@ -171,20 +171,9 @@ def test_a_file_with_a_mistake_stops_the_start_by_its_name(
 def test_a_train_job_has_its_pods_from_its_runtime(plane: ControlPlane, tmp_path: Path) -> None:
     framework = framework_named("trainer.kubeflow.org/trainjob")
     assert framework is not None
-    runtimes = crd_for_tests(framework)
-    names = {"kind": "ClusterTrainingRuntime", "plural": "clustertrainingruntimes"}
-    runtimes["metadata"]["name"] = f"{names['plural']}.{TRAINER}"
-    runtimes["spec"]["scope"] = "Cluster"
-    runtimes["spec"]["names"] = {
-        **names,
-        "singular": names["kind"].lower(),
-        "listKind": f"{names['kind']}List",
-    }
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    for version in runtimes["spec"]["versions"]:
-        version["schema"] = {"openAPIV3Schema": schema}
-    apply(plane, crd_for_tests(framework), runtimes)
-    for name in (names["plural"], "trainjobs"):
+    plural = "clustertrainingruntimes"
+    apply(plane, crd_for_tests(framework), cluster_crd_for_tests(RUNTIME, plural))
+    for name in (plural, "trainjobs"):
         plane.kubectl("wait", "--for=condition=Established", f"crd/{name}.{TRAINER}")
     with asked(plane, tmp_path):
         apply(
@@ -201,9 +190,7 @@ def test_a_train_job_has_its_pods_from_its_runtime(plane: ControlPlane, tmp_path
         }
         apply(plane, made)
         until("it is told why it waits", lambda: "is not there" in said(plane), 30)
-        runtime = {**RUNTIME, "metadata": {"name": "torch"}}
-        runtime["kind"], runtime["apiVersion"] = names["kind"], f"{TRAINER}/v1alpha1"
-        apply(plane, runtime)
+        apply(plane, RUNTIME)
 
         def runs() -> bool:
             return plane.api.get(f"{TRAINJOBS}/tune")["spec"]["suspend"] is False

@@ -6,6 +6,7 @@ webhooks would refuse is not refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from queuecontroller.jobs import Framework, Holding, frameworks
@@ -59,6 +60,36 @@ def crds_for_tests() -> list[Schema]:
         for one in frameworks()
         if one.holding is Holding.SUSPEND and one.group not in BUILT_IN
     ]
+
+
+def cluster_crd_for_tests(like: Mapping[str, Any], plural: str) -> Schema:
+    """Of an object of no namespace, all of it stored as it comes."""
+    group, _, version = like["apiVersion"].rpartition("/")
+    kind = like["kind"]
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+            },
+            "scope": "Cluster",
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
 
 
 def _open() -> Schema:

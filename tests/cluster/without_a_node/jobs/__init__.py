@@ -1,0 +1,1 @@
+"""Jobs of every framework and under every policy, decided upon in a real API server."""
