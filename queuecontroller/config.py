@@ -16,6 +16,7 @@ from sluicecommon.page.settings import PageSettings, check_page
 from sluicecommon.settings import ConfigError, check_table, nearest
 from sluicecommon.settings import absolute_path as _path
 from sluicecommon.settings import choice as _choice
+from sluicecommon.settings import choices as _choices
 from sluicecommon.settings import number as _number
 
 __all__ = ["ConfigError", "Settings", "parse", "split_address"]
@@ -151,6 +152,35 @@ class SharesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtenderSettings:
+    """[extender]: what kube-scheduler asks about pods that want GPUs, in mode kubernetes."""
+
+    callers: str = ""
+    """Names in client certificates of kubernetes.webhooks_ca that may ask, and bind pods by it,
+    separated by commas; a `*` at the end stands for any rest. Empty: nobody is answered."""
+    own_address: str = ""
+    """ADDRESS:PORT at which the other replicas find this one's webhooks: whoever does not lead asks
+    the leader there. Empty: who does not lead answers with an error."""
+    node_policy: str = _choice("binpack", "binpack", "spread", "topology")
+    """Which node suits a pod best that does not say. binpack: the fullest; spread: the emptiest;
+    topology: one on which its GPUs are linked, or of one NUMA node."""
+    gpu_policy: tuple[str, ...] = _choices(
+        ("binpack",), "binpack", "spread", "topology-aware", "mutex", "numa"
+    )
+    """Which GPUs of a node, where the pod does not say, in HAMi's words. binpack: the fullest that
+    will do; spread: the emptiest, HAMi's own default; topology-aware: the best linked, and a single
+    one from among the worst linked; mutex: such as nobody uses; numa: of one NUMA node first."""
+    resource_count: str = "nvidia.com/gpu"
+    """What the resources are called at pods, as in the agents' [kubelet]: how many GPUs."""
+    resource_memory: str = "nvidia.com/gpumem"
+    """MiB on each."""
+    resource_memory_percentage: str = "nvidia.com/gpumem-percentage"
+    """Percent of each one's memory."""
+    resource_cores: str = "nvidia.com/gpucores"
+    """Percent of each one's time."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """[nodes]: how long a node may be silent."""
 
@@ -227,6 +257,7 @@ class Settings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     shares: SharesSettings = field(default_factory=SharesSettings)
+    extender: ExtenderSettings = field(default_factory=ExtenderSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     engine: EngineOptions = field(default_factory=EngineOptions)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
@@ -239,6 +270,7 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "tls": TlsSettings,
     "kubernetes": KubernetesSettings,
     "shares": SharesSettings,
+    "extender": ExtenderSettings,
     "nodes": NodeSettings,
     "engine": EngineOptions,
     "placement": PlacementSettings,
@@ -320,6 +352,7 @@ def _check_together(settings: Settings) -> list[str]:
         problems.append("kubernetes.audience: needs tls.certificate: a token must not be overheard")
     problems += _check_mode(settings)
     problems += check_page(settings.page, split_address)
+    problems += _check_extender(settings)
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
             f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"
@@ -347,6 +380,21 @@ def _check_mode(settings: Settings) -> list[str]:
             problems.append(f"kubernetes.{listener}: {error}")
     if given.webhooks_url and not given.webhooks_url.startswith("https://"):
         problems.append(f"kubernetes.webhooks_url: {given.webhooks_url!r} is not https://HOST:PORT")
+    return problems
+
+
+def _check_extender(settings: Settings) -> list[str]:
+    given, problems = settings.extender, []
+    if given.callers and not settings.kubernetes.webhooks_listen:
+        problems.append(
+            "extender.callers: needs kubernetes.webhooks_listen, where schedulers ask, and"
+            " kubernetes.mode = kubernetes"
+        )
+    try:
+        if given.own_address:
+            split_address(given.own_address)
+    except ValueError as error:
+        problems.append(f"extender.own_address: {error}")
     return problems
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from queuecontroller.access.lists import Names
 from queuecontroller.adapters.api.calls import Calls
 from queuecontroller.adapters.api.loop import GrpcLoop
 from queuecontroller.adapters.api.nodes import NodesApi
@@ -38,6 +39,7 @@ from queuecontroller.adapters.hami_file import rules_of
 from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.adapters.web.reviews import patched, reviewed
+from queuecontroller.adapters.web.scheduling import SchedulerDoor
 from queuecontroller.adapters.web.visibility import VisibilityServer
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.acting import Acting
@@ -55,10 +57,20 @@ from queuecontroller.cluster.joining.delegating import read_front_proxy
 from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
+from queuecontroller.cluster.placing.extender_desk import VERBS, refusal
 from queuecontroller.cluster.saying.visibility import Question, answer
 from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.config import ConfigError, KubernetesSettings, Settings, split_address
+from queuecontroller.config import (
+    ConfigError,
+    ExtenderSettings,
+    KubernetesSettings,
+    Settings,
+    split_address,
+)
+from queuecontroller.extender.answers import Defaults, with_policies
+from queuecontroller.extender.pods import ResourceNames
 from queuecontroller.kueue_api.crds import Webhook
+from queuecontroller.placement.request import gpu_policies
 from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.serving import (
@@ -205,6 +217,8 @@ async def _serve(
         policy=configured.policy,
         document=configured.document,
         sharing=sharing,
+        extender=_defaults(settings.extender) if settings.extender.callers else None,
+        own_url=_own_url(settings.extender.own_address),
     )
     controller = Controller(watching, writing, plan)
     web = [
@@ -217,7 +231,10 @@ async def _serve(
     ]
     servers = [
         one
-        for one in (_webhooks(given, controller, sharing), _visibility(given, controller, writing))
+        for one in (
+            _webhooks(settings, controller, sharing),
+            _visibility(given, controller, writing),
+        )
         if one
     ]
     nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
@@ -284,11 +301,41 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
     )
 
 
+def _defaults(given: ExtenderSettings) -> Defaults:
+    policies = gpu_policies("extender.gpu_policy", given.gpu_policy)
+    names = ResourceNames(
+        given.resource_count,
+        given.resource_memory,
+        given.resource_memory_percentage,
+        given.resource_cores,
+    )
+    return replace(with_policies(policies), node_policy=given.node_policy, names=names)
+
+
+def _own_url(address: str) -> str:
+    if not address:
+        return ""
+    host, port = split_address(address)
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
 def _webhooks(
-    given: KubernetesSettings, controller: Controller, sharing: SharesDesk | None
+    settings: Settings, controller: Controller, sharing: SharesDesk | None
 ) -> WebhookServer | None:
+    given = settings.kubernetes
     if not given.webhooks_listen or sharing is None:
         return None
+    files = (given.webhooks_certificate, given.webhooks_key, given.webhooks_ca)
+    door = None
+    if settings.extender.callers:
+        door = SchedulerDoor(
+            controller.answer_scheduler,
+            refusal,
+            VERBS,
+            Names.parse(settings.extender.callers),
+            lambda: controller.leader_url,
+            (Path(files[0]), Path(files[1]), Path(files[2])),
+        )
 
     def patch(document: dict[str, Any], namespace: str) -> bytes:
         return json_patch(document, patch_of(controller.world, document, namespace))
@@ -303,6 +350,7 @@ def _webhooks(
             ),
             SHARES_PATH: partial(reviewed, judge=sharing.answer),
         },
+        door,
     )
 
 

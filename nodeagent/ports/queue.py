@@ -161,12 +161,25 @@ class ReportedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class PodGpus:
+    """What a pod has that the kubelet started, and no decision of the queue's; it counts as in use
+    outside, too."""
+
+    uid: str
+    namespace: str
+    pod: str
+    shares: tuple[tuple[GpuUuid, int, int, bool], ...]
+    """GPU, memory in bytes, promised time in ppm, and whether it is alone there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     gpus: tuple[ReportedGpu, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[tuple[str, str, str], ...] = ()
     """Key, value, effect."""
     unschedulable: bool = False
+    pods: tuple[PodGpus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

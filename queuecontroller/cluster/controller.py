@@ -21,6 +21,7 @@ from queuecontroller.cluster.checking.provisioner import CONFIGS
 from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.known.kinds import (
+    BUDGETS,
     ELASTIC_PODS,
     LEASES,
     MANAGED_PODS,
@@ -31,8 +32,11 @@ from queuecontroller.cluster.known.kinds import (
 from queuecontroller.cluster.known.policy import Policy
 from queuecontroller.cluster.known.world import Document, World, key_of, pruned, version_of
 from queuecontroller.cluster.lease import Elector, Write
+from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
+from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.session import Session
 from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.extender.answers import Defaults
 from queuecontroller.jobs.table import OfRuntime
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.shell import Clock, Shell
@@ -52,6 +56,8 @@ from sluicecommon.kubernetes.resources import PODS, Resource
 
 log = logging.getLogger(__name__)
 LEASE: Final = "sluice-queue"
+LEADER_URL: Final = "sluice.dev/leader-url"
+"""Annotation of the Lease: where the other replicas find who leads."""
 SERVED_S: Final = 30.0
 """How often it is asked whether the kinds of more frameworks are served by now."""
 SYNC_S: Final = 0.05
@@ -77,6 +83,10 @@ class Plan:
     """Kueue's Configuration, as far as the book reads it."""
     sharing: SharesDesk | None = None
     """None: nobody asks about pods as they are made."""
+    extender: Defaults | None = None
+    """None: no scheduler asks, and pods that are not the queue's are not followed."""
+    own_url: str = ""
+    """Where other replicas find this one."""
 
 
 class Controller:
@@ -93,6 +103,11 @@ class Controller:
         self._session: Session | None = None
         self._deciding: asyncio.Task[None] | None = None
         self._lease_uid = ""
+        self._leader_url = ""
+        self._gpu_pods = GpuPods()
+        self._budgets = Budgets()
+        self._around: list[Follower[Any]] = []
+        """Of what is followed for the extender."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
         self._found = False
@@ -107,6 +122,8 @@ class Controller:
         unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
         if self._plan.sharing is not None and not self._plan.sharing.is_synced:
             unheard.append("ResourceQuota, Node, Pod")
+        if any(not each.reflector.synced for each in self._around):
+            unheard.append("Pod, PodDisruptionBudget")
         if unheard:
             return f"not heard of yet: {', '.join(unheard)}"
         return self._trouble
@@ -129,6 +146,16 @@ class Controller:
     @property
     def sharing(self) -> SharesDesk | None:
         return self._plan.sharing
+
+    @property
+    def leader_url(self) -> str:
+        """Where who leads is found; empty: not known."""
+        return self._leader_url
+
+    async def answer_scheduler(self, verb: str, body: bytes) -> bytes | None:
+        """None: somebody else leads."""
+        desk = self._session.extender if self._session is not None else None
+        return await desk.answer(verb, body) if desk is not None else None
 
     @property
     def world(self) -> World:
@@ -155,6 +182,8 @@ class Controller:
                     self._follow(PODS, selectors)
                 if self._plan.sharing is not None:
                     self._plan.sharing.follow(group, self._watching)
+                if self._plan.extender is not None:
+                    self._follow_for_extender(group)
                 group.create_task(self._find_frameworks())
                 group.create_task(self._elect())
         finally:
@@ -169,6 +198,18 @@ class Controller:
         follower = Follower(self._watching, kind, reflector, partial(self._changed, kind))
         self._followers[kind, selectors] = follower
         self._group.create_task(follower.run())
+
+    def _follow_for_extender(self, group: asyncio.TaskGroup) -> None:
+        def follow(kind: Resource, read: Callable[[Any], Any], told: Callable[[Any], None]) -> None:
+            reflector: Reflector[Any] = Reflector(
+                Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
+            )
+            self._around.append(Follower(self._watching, kind, reflector, told))
+            group.create_task(self._around[-1].run())
+
+        assert self._plan.extender is not None
+        follow(PODS, partial(seen, names=self._plan.extender.names), self._gpu_pods.changed)
+        follow(BUDGETS, read_budget, self._budgets.changed)
 
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
         session = self._session
@@ -233,7 +274,8 @@ class Controller:
         return follower is not None and follower.reflector.synced
 
     def _is_synced(self) -> bool:
-        return self._found and all(one.reflector.synced for one in self._followers.values())
+        every = (*self._followers.values(), *self._around)
+        return self._found and all(one.reflector.synced for one in every)
 
     async def _elect(self) -> None:
         elector = self._elector
@@ -269,6 +311,7 @@ class Controller:
             if not refused.not_found:
                 raise
             lease = None
+        self._leader_url = _annotated_url(lease)
         stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         asked_s = monotonic()
         write = self._elector.look(lease, asked_s, stamp)
@@ -280,16 +323,21 @@ class Controller:
     async def _put(self, write: Write, is_new: bool) -> dict[str, Any]:
         namespace = self._plan.namespace
         if is_new:
-            head = {"name": LEASE, "namespace": namespace}
+            head = {"name": LEASE, "namespace": namespace, **self._address()}
             made = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": head}
             return await self._writing.create(LEASES, {**made, "spec": dict(write.spec)}, namespace)
         return await self._writing.merge_patch(
             LEASES,
             LEASE,
-            {"spec": dict(write.spec)},
+            {"spec": dict(write.spec), "metadata": self._address()},
             namespace,
             resource_version=write.resource_version,
         )
+
+    def _address(self) -> dict[str, Any]:
+        """Into the Lease, for those who do not lead."""
+        url = self._plan.own_url
+        return {"annotations": {LEADER_URL: url}} if url else {}
 
     def _end_with_it(self) -> None:
         """A defect of a session is one of ours."""
@@ -312,6 +360,15 @@ class Controller:
             plan.document,
             self._is_followed,
         )
+        if plan.extender is not None:
+            self._session.extender = ExtenderDesk(
+                self._session.shell,
+                self._writing,
+                self._gpu_pods,
+                self._budgets,
+                lambda: elector.leads(monotonic()),
+                plan.extender,
+            )
         self._deciding = asyncio.create_task(self._session.run())
 
     async def _step_down(self, why: str) -> None:
@@ -337,3 +394,8 @@ class Controller:
                     version = str(lease["metadata"]["resourceVersion"])
                     await self._put(Write(self._elector.released(), version), is_new=False)
         self._elector.lost()
+
+
+def _annotated_url(lease: Document | None) -> str:
+    found = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+    return str(found.get(LEADER_URL) or "")

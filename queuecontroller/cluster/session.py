@@ -16,6 +16,7 @@ from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
+from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.saying.telling import of_workload
 from queuecontroller.cluster.tending.tending import Tending
 from queuecontroller.cluster.writing.queue_writer import QueueWriter
@@ -101,6 +102,8 @@ class Session:
             is_followed,
             self._workload_stored,
         )
+        self.extender: ExtenderDesk | None = None
+        """Where schedulers ask."""
         self._began = False
 
     async def run(self) -> None:
@@ -124,6 +127,8 @@ class Session:
             group.create_task(self.workloads.errands.run())
             for one in (self.queues, self.tending, self.provisioner):
                 group.create_task(one.errands.run())
+            if self.extender is not None:
+                group.create_task(self.extender.run())
             group.create_task(self.teller.run())
 
     @property

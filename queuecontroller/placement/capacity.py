@@ -66,6 +66,26 @@ class GpuCapacity:
 
 
 @dataclass(frozen=True, slots=True)
+class PodShare:
+    uuid: str
+    memory_bytes: int
+    share_ppm: int
+    """Promised; 0: a weight."""
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodGpus:
+    """What the containers of one pod have, that the kubelet started and no decision of the queue's;
+    it is also in what the GPUs have in use outside."""
+
+    uid: str
+    namespace: str
+    name: str
+    shares: tuple[PodShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCapacity:
     gpus: tuple[GpuCapacity, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +93,7 @@ class NodeCapacity:
     unschedulable: bool = False
     other: Mapping[str, int] = field(default_factory=dict)
     """CPU in milli, memory in bytes, others in base units."""
+    pods: tuple[PodGpus, ...] = ()
 
 
 NOTHING: Final = NodeCapacity()

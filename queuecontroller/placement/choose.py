@@ -191,7 +191,11 @@ def rooms_for(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
         return stock.with_instances(Counter(request.mig), emptiest_first)
     share = request.share_ppm if request.hard else 0
     return stock.with_room(
-        request.count, request.least_bytes, share, request.exclusive, emptiest_first
+        request.count,
+        request.least_bytes,
+        share,
+        request.exclusive or request.idle_only,
+        emptiest_first,
     )
 
 

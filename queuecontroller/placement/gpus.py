@@ -52,6 +52,8 @@ def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
         return "is held by a pod that wants no company"
     if request.exclusive and gpu.holders:
         return "has company, and this pod wants none"
+    if request.idle_only and gpu.holders:
+        return "is in use, and this pod's policy is mutex"
     need = request.memory_on(gpu.gpu)
     if need > gpu.memory_bytes:
         return f"has {max(0, gpu.memory_bytes) >> 20} of {need >> 20} MiB free"
@@ -70,14 +72,23 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
 
     ordered = sorted(fitting, key=fullness)
     count = request.count
+    if (
+        count == 1 and request.by_links
+    ):  # the well linked ones stay together for those who need them
+        return [min(ordered, key=lambda gpu: sum(gpu.gpu.nvlinks.values()))]
     if count == 1:
         return ordered[:1]
     groups = [*_linked(ordered), *_numa_groups(ordered)]
+    if request.by_links or request.by_numa:
+        wished = _linked(ordered) if request.by_links else _numa_groups(ordered)
+        groups = [group for group in wished if len(group) >= count] or groups
     if request.one_numa_node:
         groups = [
             group for group in groups if len({gpu.gpu.numa_node for gpu in group[:count]}) == 1
         ]
     enough = [group for group in groups if len(group) >= count]
+    if enough and request.by_links:
+        return max((group[:count] for group in enough), key=_links)
     if enough:
         # The smallest group that does: larger ones stay whole for those who need them.
         return min(enough, key=len)[:count]
@@ -96,6 +107,12 @@ def _linked(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
         if len(group) > 1:
             groups.append(group)
     return groups
+
+
+def _links(gpus: Sequence[GpuRoom]) -> int:
+    """Among them."""
+    uuids = [gpu.gpu.uuid for gpu in gpus]
+    return sum(gpu.gpu.nvlinks.get(uuid, 0) for gpu in gpus for uuid in uuids)
 
 
 def _numa_groups(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:

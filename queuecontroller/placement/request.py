@@ -30,6 +30,13 @@ class Policy(StrEnum):
     """The emptiest."""
 
 
+TOPOLOGY: Final = "topology-aware"
+MUTEX: Final = "mutex"
+NUMA: Final = "numa"
+GPU_POLICIES: Final = (*Policy, TOPOLOGY, MUTEX, NUMA)
+"""HAMi's; several may be given, separated by commas."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
     """One pod. Of memory one of the two is given."""
@@ -56,6 +63,12 @@ class GpuRequest:
     one_numa_node: bool = False
     node_policy: Policy = Policy.BINPACK
     gpu_policy: Policy = Policy.BINPACK
+    by_links: bool = False
+    """topology-aware: the best linked GPUs, and a single one from among the worst linked."""
+    idle_only: bool = False
+    """mutex: GPUs that hold nothing when they are chosen; others may join later."""
+    by_numa: bool = False
+    """numa: GPUs of one NUMA node before linked ones."""
 
     @property
     def count(self) -> int:
@@ -144,13 +157,23 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
     if bind not in ("true", "false"):
         raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
     fields["one_numa_node"] = bind == "true"
-    for name, field in ((NODE_POLICY, "node_policy"), (GPU_POLICY, "gpu_policy")):
-        text = annotations.get(name, "").strip()
-        if not text:
-            continue
+    if text := annotations.get(NODE_POLICY, "").strip():
         try:
-            fields[field] = Policy(text)
+            fields["node_policy"] = Policy(text)
         except ValueError:
             allowed = " or ".join(Policy)
-            raise AnnotationError(f"{name}: {text!r} is not {allowed}") from None
+            raise AnnotationError(f"{NODE_POLICY}: {text!r} is not {allowed}") from None
+    return fields | gpu_policies(GPU_POLICY, listed(GPU_POLICY))
+
+
+def gpu_policies(what: str, names: Iterable[str]) -> dict[str, object]:
+    """Fields of GpuRequest for HAMi's policies. Raises AnnotationError, which says of `what`."""
+    fields: dict[str, object] = {}
+    for name in names:
+        if name in tuple(Policy):
+            fields["gpu_policy"] = Policy(name)
+        elif name in GPU_POLICIES:
+            fields[{TOPOLOGY: "by_links", MUTEX: "idle_only", NUMA: "by_numa"}[name]] = True
+        else:
+            raise AnnotationError(f"{what}: {name!r} is none of {', '.join(GPU_POLICIES)}")
     return fields

@@ -82,7 +82,9 @@ class Book:
         self.journal = Journal()
         self.catalogue = Catalogue()
         self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
-        self.room = NodesRoom(self.catalogue, self.nodes, self._record) if places else None
+        self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
+        """What nodes have free, whether or not workloads are placed there."""
+        self.room = self.nodes_room if places else None
         self.engine = Scheduler(settings.engine, self.room)
         self.workloads = Workloads(
             self.journal,

@@ -75,6 +75,17 @@ class ApiClient:
     ) -> dict[str, Any]:
         return await self._ask("POST", resource.path(namespace), document)
 
+    async def create_part(
+        self,
+        resource: Resource,
+        name: str,
+        part: str,
+        document: Mapping[str, Any],
+        namespace: str = "",
+    ) -> dict[str, Any]:
+        """`part`: binding, eviction."""
+        return await self._ask("POST", resource.path(namespace, name, part), document)
+
     async def merge_patch(
         self,
         resource: Resource,

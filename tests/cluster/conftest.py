@@ -31,6 +31,8 @@ ORDER = (
     "test_queueing_webhooks",
     "test_queueing_killed",
     "test_nodes_report",
+    "test_scheduling",
+    "test_scheduling_many",
     "test_tokens",
     "test_install",
     "test_pods",

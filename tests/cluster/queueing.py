@@ -103,6 +103,8 @@ class Replica:
             kubeconfig = log.with_suffix(".kubeconfig")
             kubeconfig.write_text(text)
         (self.port,) = free_ports(1)
+        self.asked_port = 0
+        """Of its webhooks, where a test gave it some."""
         every = (
             "kubernetes.mode=kubernetes",
             f"kubernetes.kubeconfig={kubeconfig}",

@@ -320,6 +320,45 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     assert role == rules["cluster"]
 
 
+@needs_helm
+def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
+    values = ("queue.mode=kubernetes", "agent.resourceNames.memory=example.com/mem")
+    objects = rendered(*SECRETS, *values, "scheduler.callers={default-scheduler}")
+    text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+    queue = queue_config.parse(tomllib.loads(text))
+    assert queue.extender.callers == "s-queue,default-scheduler"
+    config = yaml.safe_load(of(objects, "ConfigMap", "scheduler")["data"]["config.yaml"])
+    (extender,) = config["extenders"]
+    managed = {one["name"] for one in extender["managedResources"]}
+    names = queue.extender
+    assert managed == {
+        names.resource_count,
+        "example.com/mem",
+        names.resource_memory_percentage,
+        names.resource_cores,
+        "nvidia.com/priority",
+    }
+    assert names.resource_memory == "example.com/mem"
+    service = of(objects, "Service", "sluice-queue-webhooks")["metadata"]
+    address = f"https://{service['name']}.{service['namespace']}.svc/scheduler"
+    assert extender["urlPrefix"] == address
+    assert [one["schedulerName"] for one in config["profiles"]] == [
+        "sluice-scheduler",
+        "hami-scheduler",
+    ]
+    deployment = of(objects, "Deployment", "scheduler")["spec"]["template"]["spec"]
+    mounted = {one["name"]: one for one in deployment["volumes"]}
+    assert mounted["tls"]["secret"]["secretName"] == "q"
+    assert deployment["containers"][0]["image"].endswith("kube-scheduler:v1.31.0")
+    (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert container["command"][-1] == f"extender.own_address=$(POD_IP):{ports['webhooks']}"
+    without = rendered(*SECRETS, "queue.mode=kubernetes", "scheduler.enabled=false")
+    text = of(without, "ConfigMap", "queue")["data"]["queue.toml"]
+    assert queue_config.parse(tomllib.loads(text)).extender.callers == ""
+    assert not [one for one in without if one["metadata"]["name"].endswith("-scheduler")]
+
+
 def _queue_tokens(daemon_set: dict[str, Any]) -> list[dict[str, Any]]:
     volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
     sources = [one for volume in volumes for one in volume.get("projected", {}).get("sources", ())]

@@ -128,6 +128,20 @@ def write_capacity(wire: Wire, capacity: Capacity) -> Any:
             for key, value, effect in capacity.taints
         ],
         unschedulable=capacity.unschedulable,
+        pods=[
+            wire.message("PodGpus")(
+                uid=one.uid,
+                namespace=one.namespace,
+                pod=one.pod,
+                shares=[
+                    wire.message("PodShare")(
+                        uuid=gpu, memory_bytes=memory, share_ppm=share, alone=alone
+                    )
+                    for gpu, memory, share, alone in one.shares
+                ],
+            )
+            for one in capacity.pods
+        ],
     )
 
 

@@ -7,11 +7,36 @@ from collections.abc import Callable, Iterable
 
 from nodeagent.core.gpus.health import Health
 from nodeagent.core.grants.placement import load_of
-from nodeagent.ports.queue import Capacity, ReportedGpu, Usage, Work
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu, Usage, Work
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants
-from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId
+from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId, SharePolicy
+
+
+def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
+    """Of grants that containers have, in the order of their pods' UIDs."""
+    found: dict[str, PodGpus] = {}
+    for record in records:
+        ref = record.container
+        if ref is None:
+            continue
+        hard = record.policy is SharePolicy.HARD and not record.lent
+        shares = tuple(
+            (
+                one.gpu,
+                int(one.memory_bytes),
+                int(one.share_ppm) if hard else 0,
+                record.policy is SharePolicy.EXCLUSIVE,
+            )
+            for one in record.devices
+        )
+        before = found.get(ref.pod_uid)
+        found[ref.pod_uid] = PodGpus(
+            ref.pod_uid, ref.namespace, ref.pod, (before.shares if before else ()) + shares
+        )
+    return tuple(found[uid] for uid in sorted(found))
 
 
 def _for_queue(health: Health) -> str:
@@ -79,7 +104,13 @@ class CapacityReader:
             )
         settings = self.settings
         labels = {"kubernetes.io/hostname": self._node, **settings.label_map()}
-        return Capacity(tuple(reported), labels, settings.taint_list(), settings.unschedulable)
+        return Capacity(
+            tuple(reported),
+            labels,
+            settings.taint_list(),
+            settings.unschedulable,
+            pods_of(records),
+        )
 
     def _foreign_bytes(self) -> dict[GpuUuid, int]:
         """Memory of processes that are in no grant at all, by NVML."""

@@ -13,7 +13,13 @@ from queuecontroller.adapters.api.wire import Wire
 from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.engine.model.selectors import Taint
 from queuecontroller.names import LONGEST, NODE, shown
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.placement.capacity import (
+    GpuCapacity,
+    MigProfile,
+    NodeCapacity,
+    PodGpus,
+    PodShare,
+)
 from queuecontroller.placement.mig import Span
 from queuecontroller.records import (
     Assignment,
@@ -36,6 +42,8 @@ LONGEST_TEXT: Final = 1024
 LONGEST_RECORD: Final = 1 << 18
 MOST_ITEMS: Final = 20_000
 MOST_PROFILES: Final = 64
+MOST_PODS: Final = 4096
+"""Of one node; the kubelet lets in 110."""
 MOST_LABELS: Final = 256
 LONGEST_KEY: Final = 4096
 MOST_NUMBER: Final = 1 << 60
@@ -158,6 +166,24 @@ def read_capacity(message: Any) -> NodeCapacity:
             _word(name, "other_resources"): _within(amount, 0, MOST_NUMBER, "other_resources")
             for name, amount in few(message.other_resources, "other_resources", MOST_LABELS).items()
         },
+        pods=tuple(_read_pod(one) for one in few(message.pods, "pods", MOST_PODS)),
+    )
+
+
+def _read_pod(message: Any) -> PodGpus:
+    return PodGpus(
+        _word(message.uid, "pods.uid"),
+        _word(message.namespace, "pods.namespace", True),
+        _word(message.pod, "pods.pod", True),
+        tuple(
+            PodShare(
+                _word(one.uuid, "pods.shares.uuid"),
+                _within(one.memory_bytes, 0, MOST_BYTES, "pods.shares.memory_bytes"),
+                _within(one.share_ppm, 0, WHOLE_PPM, "pods.shares.share_ppm"),
+                one.alone,
+            )
+            for one in few(message.shares, "pods.shares", 1024)
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 from aiohttp import web
 
 from queuecontroller.adapters.web.reviews import BadReview, converted, judged
+from queuecontroller.adapters.web.scheduling import SchedulerDoor
 from queuecontroller.kueue_api.crds import CONVERT_PATH, VALIDATE_PATH
 
 LARGEST_BYTES: Final = {CONVERT_PATH: 64 << 20, VALIDATE_PATH: 8 << 20}
@@ -41,9 +43,12 @@ class WebhookServer:
         certificate: Path,
         key: Path,
         more: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
+        scheduling: SchedulerDoor | None = None,
     ) -> None:
-        """`more`: further questions, by path."""
+        """`more`: further questions, by path; `scheduling`: those of schedulers, who show
+        certificates."""
         self._more = more
+        self._scheduling = scheduling
         self._address = address
         self._files = (certificate, key)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -61,6 +66,9 @@ class WebhookServer:
         app.router.add_post(VALIDATE_PATH, self._handler(VALIDATE_PATH, judged))
         for path, answer in self._more.items():
             app.router.add_post(path, self._handler(path, answer))
+        if (door := self._scheduling) is not None:
+            for verb in door.verbs:
+                app.router.add_post(door.path(verb), partial(door.handle, verb))
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         host, port = self._address
@@ -80,12 +88,20 @@ class WebhookServer:
                 await self._renewing
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._scheduling is not None:
+            await self._scheduling.close()
 
     def renew(self) -> None:
         """Takes the files if they have changed; connections that are there keep the old ones."""
-        seen = tuple(one.stat().st_mtime_ns for one in self._files)
+        door = self._scheduling
+        files = (*self._files, door.authority) if door is not None else self._files
+        seen = tuple(one.stat().st_mtime_ns for one in files)
         if seen != self._loaded:
             self._context.load_cert_chain(*self._files)
+            if door is not None:
+                # The API server shows none; who shows one that is not ours is refused.
+                self._context.load_verify_locations(door.authority)
+                self._context.verify_mode = ssl.CERT_OPTIONAL
             self._loaded = seen
 
     async def _keep_renewed(self) -> None:

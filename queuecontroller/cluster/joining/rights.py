@@ -11,6 +11,7 @@ from queuecontroller.cluster.joining.registering import API_SERVICES, SERVICES, 
 from queuecontroller.cluster.known.around import KINDS as JOBS
 from queuecontroller.cluster.known.around import SETS
 from queuecontroller.cluster.known.kinds import (
+    BUDGETS,
     CHECKS,
     CLUSTER_QUEUES,
     COHORTS,
@@ -65,6 +66,8 @@ def cluster_rules() -> list[Rule]:
         _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
+        _rule("", [f"{PODS.plural}/binding"], "create"),
+        _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
         _rule("", ["events"], "create"),
         # Quota on shares, and other vendors' devices.
         _rule("", ["nodes", "resourcequotas"], "list", "watch"),

@@ -54,6 +54,7 @@ RUNTIMES: Final = (
     ),
 )
 """What TrainJobs refer to: their pods are there."""
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 MANAGED_PODS: Final = (("labelSelector", "kueue.x-k8s.io/managed=true"),)
 ELASTIC_PODS: Final = "sluice.dev/elastic"
 """Label of pods of an elastic Job, which are held one by one."""

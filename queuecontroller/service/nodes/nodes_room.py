@@ -4,10 +4,12 @@ with what they were told, as the engine and the rest of the service see it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from queuecontroller.engine.model.objects import Workload, WorkloadKey
-from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.extender.ledger import PodLedger, Running
+from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity, PodGpus
 from queuecontroller.placement.choose import Chosen
 from queuecontroller.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.placement.mig import Span
@@ -48,9 +50,13 @@ class NodesRoom(StockRoom):
         self._avoid: dict[WorkloadKey, dict[str, int]] = {}
         """Until when a node is not asked for a workload."""
         self._capacities: dict[str, NodeCapacity] = {}
+        self._reporting: set[str] = set()
+        """Nodes that have reported, and are not given up since."""
         self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
         self._resting: dict[WorkloadKey, int] = {}
         """Priorities of those that are paused."""
+        self.pods = PodLedger(self.stock)
+        """Of what Kubernetes' pods hold that are not the queue's."""
         self._looked = -1
         self._expires_ns = 0
         """When the first lease ends of the nodes that count, if none of them reports."""
@@ -78,7 +84,14 @@ class NodesRoom(StockRoom):
             self.stock.forget(name)
         for name, capacity in reported.items():
             if self._capacities.get(name) is not capacity:
-                self.stock.report(name, capacity)
+                self.pods.report(name, {one.uid: _running(one) for one in capacity.pods})
+                self.stock.report(name, without_pods(capacity))
+        for name in self._reporting - reported.keys():
+            node = self._nodes.nodes.get(name)
+            if node is None or node.record.lost:  # one that is away keeps what it runs
+                self.pods.forget_node(name)
+                self._reporting.discard(name)
+        self._reporting |= reported.keys()
         self._capacities = reported
 
     def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
@@ -219,6 +232,35 @@ class NodesRoom(StockRoom):
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
                 self._nodes.tell(one, Desired.STOP, reason, now_ns)
+
+
+def _running(pod: PodGpus) -> Running:
+    shares = tuple(Share(s.uuid, s.memory_bytes, s.share_ppm, s.alone) for s in pod.shares)
+    return Running(pod.uid, pod.namespace, pod.name, shares)
+
+
+def without_pods(capacity: NodeCapacity) -> NodeCapacity:
+    """What its pods hold is held in their names, and counts no more as in use outside."""
+    of: dict[str, list[int]] = {}
+    for pod in capacity.pods:
+        for share in pod.shares:
+            totals = of.setdefault(share.uuid, [0, 0, 0])
+            totals[0] += share.memory_bytes
+            totals[1] += share.share_ppm
+            totals[2] += 1
+    if not of:
+        return capacity
+
+    def own(gpu: GpuCapacity) -> GpuCapacity:
+        memory, time, slots = of.get(gpu.uuid, (0, 0, 0))
+        return replace(
+            gpu,
+            outside_memory_bytes=max(0, gpu.outside_memory_bytes - memory),
+            outside_share_ppm=max(0, gpu.outside_share_ppm - time),
+            outside_slots=max(0, gpu.outside_slots - slots),
+        )
+
+    return replace(capacity, gpus=tuple(map(own, capacity.gpus)), pods=())
 
 
 def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]:

@@ -172,7 +172,7 @@ def test_policies_and_places_survive_the_wire(wire: Wire) -> None:
 
 def test_an_error_of_an_annotation_is_an_error_of_the_ask() -> None:
     broken: dict[str, Any] = {"annotations": {"hami.io/gpu-scheduler-policy": "best"}}
-    with pytest.raises(AskError, match="binpack or spread"):
+    with pytest.raises(AskError, match="none of binpack, spread, topology-aware, mutex, numa"):
         ask_of(PodSet("main", 1, {}, containers=({"nvidia.com/gpu": 1},), **broken))
 
 

@@ -195,3 +195,36 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if $told }}{{ fail (printf "\n%s" (join "\n" $told)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* What the scheduler is told: its profiles, and whom it asks about GPUs. */}}
+{{- define "sluice.schedulerConfig" -}}
+{{- $names := .Values.agent.resourceNames -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceName: {{ include "sluice.name" . }}-scheduler
+  resourceNamespace: {{ .Release.Namespace }}
+# Of a large cluster a part would do otherwise, and the GPUs that are free may be in the rest.
+percentageOfNodesToScore: 100
+profiles:
+  {{- range .Values.scheduler.profiles }}
+  - {schedulerName: {{ . }}}
+  {{- end }}
+extenders:
+  - urlPrefix: https://sluice-queue-webhooks.{{ .Release.Namespace }}.svc/scheduler
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    preemptVerb: preempt
+    bindVerb: bind
+    weight: {{ .Values.scheduler.weight }}
+    nodeCacheCapable: true
+    enableHTTPS: true
+    httpTimeout: 30s
+    tlsConfig: {caFile: /etc/sluice/tls/ca.crt, certFile: /etc/sluice/tls/tls.crt, keyFile: /etc/sluice/tls/tls.key}
+    # What nodes have of these is the extender's to know: a node's sums say nothing of its cards.
+    managedResources:
+      {{- range list $names.count $names.memory $names.memoryPercentage $names.cores "nvidia.com/priority" }}
+      - {name: {{ . }}, ignoredByScheduler: true}
+      {{- end }}
+{{- end -}}

@@ -1,0 +1,251 @@
+"""The extender of a leader: questions in, answers out, and the bindings it makes.
+
+A binding is one write: the API server takes the node and the placement together, or neither, and
+only for that very pod while it has no node. The GPUs are taken in memory before; a write that was
+refused gives them back, one whose fate is unknown keeps them until the API server has told it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Final
+
+from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.extender import wire
+from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
+from queuecontroller.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.service.book import Book
+from queuecontroller.service.shell import Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import PODS
+
+log = logging.getLogger(__name__)
+PAGE: Final = 500
+AGAIN_S: Final = 0.5
+CARRIED_OUT_S: Final = 65.0
+"""The API server gives up what it was asked a minute ago (--request-timeout)."""
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+
+
+class ExtenderDesk:
+    def __init__(
+        self,
+        shell: Shell,
+        client: ApiClient,
+        pods: GpuPods,
+        budgets: Budgets,
+        may_write: Callable[[], bool],
+        defaults: Defaults,
+    ) -> None:
+        self._shell = shell
+        self._client = client
+        self._pods = pods
+        self._budgets = budgets
+        self._may_write = may_write
+        room = shell.book.nodes_room
+        self.ledger = room.pods
+        self.extender = Extender(room.stock, self.ledger, defaults, why_away=self._why_away)
+        self._names = defaults.names
+        self._knows = False
+        """Of all that was bound before it came to lead."""
+        self._unknown: dict[str, PodPlace] = {}
+        """Bindings without an answer, by the pod's UID."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.answers_total = dict.fromkeys(VERBS, 0)
+        self.refused_total = dict.fromkeys(VERBS, 0)
+
+    @property
+    def book(self) -> Book:
+        return self._shell.book
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled: takes over what is there, and hears of what changes."""
+        self._pods.told = self._told
+        for uid, document in self._pods.all():
+            self._told(uid, document)
+        try:
+            await self._catch_up()
+            self._knows = True
+            log.info("placing pods: %d hold GPUs", len(self.ledger))
+            await asyncio.Event().wait()
+        finally:
+            self._knows = False
+            self._pods.told = lambda uid, document: None
+            for task in self._tasks:
+                task.cancel()
+
+    def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self.ledger.drop(uid)
+        else:
+            self.ledger.take(document)
+
+    async def _catch_up(self) -> None:
+        """Pods as they are stored now: the watch may be a moment behind what the leader before us
+        bound last."""
+        token = ""
+        while True:
+            parameters = [("limit", str(PAGE)), *([("continue", token)] if token else [])]
+            try:
+                page = json.loads(await self._client.list_page(PODS, parameters))
+            except (ApiAway, ApiRefused, ValueError) as error:
+                log.warning("pods cannot be listed: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                token = ""
+                continue
+            for one in page.get("items") or ():
+                self._take(one)
+            token = str((page.get("metadata") or {}).get("continue") or "")
+            if not token:
+                return
+
+    def _take(self, document: Mapping[str, Any]) -> SeenPod:
+        head = document["metadata"]
+        found = seen(document, self._names)
+        self._pods.take(f"{head.get('namespace')}/{head['name']}", found)
+        return found
+
+    def _why_away(self, node: str) -> str:
+        known = self.book.nodes.nodes.get(node)
+        if known is None:
+            return NO_GPUS
+        if not known.connected:
+            return "its agent has not reported to this leader yet"
+        return "its agent has not reported in time"
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    async def answer(self, verb: str, body: bytes) -> bytes:
+        """Of kube-scheduler's JSON; what is wrong is in the answer."""
+        self.answers_total[verb] += 1
+        try:
+            if not self._knows:
+                raise wire.BadQuestion("this leader does not know all pods yet: ask again")
+            self.book.nodes_room.follow(self._shell.now_ns())
+            if verb == "bind":
+                return wire.write_bind(await self._bind(wire.read_bind(body)))
+            return self._from_memory(verb, body)
+        except wire.BadQuestion as error:
+            self.refused_total[verb] += 1
+            return refusal(verb, str(error))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            self.refused_total[verb] += 1
+            log.debug("a question that cannot be read", exc_info=error)
+            return refusal(verb, f"the pod cannot be read: {type(error).__name__}: {error}"[:300])
+
+    def _from_memory(self, verb: str, body: bytes) -> bytes:
+        if verb == "preempt":
+            pod, proposed = wire.read_preemption(body)
+            found = self.extender.preempt(pod, proposed, self._budgets.all())
+            return wire.write_preemption(found)
+        question = wire.read_question(body)
+        if verb == "prioritize":
+            return wire.write_points(self.extender.prioritize(question.pod, question.names))
+        return wire.write_filter(question, self.extender.filter(question.pod, question.names))
+
+    # -- binding ----------------------------------------------------------------------------------
+
+    async def _bind(self, asked: wire.BindQuestion) -> str:
+        """Empty: done."""
+        document = self._pods.get(asked.uid)
+        if document is None:  # the watch may be a moment behind the scheduler's
+            try:
+                document = self._take(
+                    await self._client.get(PODS, asked.name, asked.namespace)
+                ).document or {"metadata": {"uid": asked.uid}, "spec": {}}
+            except (ApiAway, ApiRefused) as error:
+                return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
+        if document["metadata"].get("uid") != asked.uid:
+            return f"pod {asked.namespace}/{asked.name} is another one by now"
+        again = self._unknown.get(asked.uid)
+        if again is None and self.ledger.place(asked.uid) is not None:
+            return f"pod {asked.namespace}/{asked.name} is being bound, or is bound already"
+        if again is not None and again.node != asked.node:
+            return f"whether the pod was bound to node {again.node} is not known yet"
+        place = again or self.extender.place(document, asked.node)
+        if isinstance(place, str):
+            return place
+        if not self._may_write():
+            return "this replica does not lead any more: ask again"
+        if again is None and place is not None and not place.workload:
+            self.ledger.assume(asked.uid, place)
+        try:
+            await self._client.create_part(
+                PODS, asked.name, "binding", binding(asked, place), asked.namespace
+            )
+        except ApiRefused as refused:
+            if again is None:
+                self.ledger.forget(asked.uid)
+            return f"the API server does not bind the pod: {refused}"
+        except ApiAway as error:
+            if again is None and place is not None:
+                self._unknown[asked.uid] = place
+                task = asyncio.get_running_loop().create_task(self._find_out(asked))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            return f"whether the pod was bound is not known: {error}"
+        return ""
+
+    async def _find_out(self, asked: wire.BindQuestion) -> None:
+        """What became of a binding without an answer: its GPUs are kept until that is known, which
+        is when the pod is bound or gone, or the API server cannot carry it out any more. Meanwhile
+        the pod may be bound there again, and nowhere else."""
+        try:
+            await self._until_known(asked)
+        finally:
+            self._unknown.pop(asked.uid, None)
+
+    async def _until_known(self, asked: wire.BindQuestion) -> None:
+        began_s = monotonic()
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                document = await self._client.get(PODS, asked.name, asked.namespace)
+            except ApiRefused as refused:
+                if not refused.not_found:
+                    continue
+                self.ledger.forget(asked.uid)
+                return
+            except ApiAway:
+                continue
+            self._take(document)
+            if document["metadata"].get("uid") != asked.uid:
+                self.ledger.forget(asked.uid)
+                return
+            if document["spec"].get("nodeName"):
+                return
+            if monotonic() - began_s > CARRIED_OUT_S:
+                self.ledger.forget(asked.uid)
+                return
+
+
+def binding(asked: wire.BindQuestion, place: PodPlace | None) -> dict[str, Any]:
+    """Annotations of a Binding become the pod's, in the same write."""
+    head: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace, "uid": asked.uid}
+    if place is not None:
+        head["annotations"] = {PLACEMENT: place.text()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": head,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
+    }
+
+
+def refusal(verb: str, why: str) -> bytes:
+    """In the form of the verb's answer, where that has a place for it."""
+    if verb == "prioritize":
+        return wire.write_points([])
+    if verb == "preempt":
+        return wire.write_preemption({})
+    return wire.write_bind(why)
+
+
+__all__ = ["VERBS", "ExtenderDesk", "refusal"]

@@ -1,0 +1,194 @@
+"""Who holds what of the nodes' GPUs besides the queue: pods that the API server has with a
+placement, pods whose binding is under way, and what nodes say that runs there.
+
+What the API server forgets may run on for a while, where a pod was deleted by force: its GPUs are
+its own until its node says, too, that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from queuecontroller.extender.pods import PodPlace, is_over, place_of
+from queuecontroller.placement.stock import Share, Stock
+
+
+class PlainPod(NamedTuple):
+    """Key of its holding in the stock, equal to no key of the queue's."""
+
+    pod: str
+    """UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPod:
+    """As much of a pod that holds GPUs as choosing whom to displace takes."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    priority: int = 0
+    labels: Mapping[str, str] | None = None
+    started: str = ""
+    """RFC 3339; the newest go first."""
+    leaving: bool = False
+    """It is being deleted: nobody has to displace it."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a node says that a container has, by the kubelet's word; all containers of a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    shares: tuple[Share, ...]
+
+
+class PodLedger:
+    def __init__(self, stock: Stock) -> None:
+        self._stock = stock
+        self._assumed: dict[str, PodPlace] = {}
+        self._bound: dict[str, PodPlace] = {}
+        """By the API server's word."""
+        self._running: dict[str, dict[str, Running]] = {}
+        """By node and UID."""
+        self._node_of: dict[str, str] = {}
+        """Where a pod runs, by its node's word."""
+        self._held: dict[str, tuple[str, tuple[Share, ...]]] = {}
+        self.pods: dict[str, HeldPod] = {}
+        """Those of the API server's that hold something here."""
+        self._on_node: dict[str, dict[str, None]] = {}
+        self._queued: set[str] = set()
+        """Pods whose GPUs the queue holds."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def place(self, uid: str) -> PodPlace | None:
+        """Where it is, or is about to be."""
+        return self._bound.get(uid) or self._assumed.get(uid)
+
+    def holding(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
+        return self._held.get(uid)
+
+    def on_node(self, node: str) -> list[tuple[str, HeldPod]]:
+        """Pods of the API server's that hold something there, by UID."""
+        return [(uid, self.pods[uid]) for uid in self._on_node.get(node, ())]
+
+    def assumed_place(self, uid: str) -> PodPlace | None:
+        """Where it is about to be bound, or may have been."""
+        return self._assumed.get(uid)
+
+    # -- what we are about to write ---------------------------------------------------------------
+
+    def assume(self, uid: str, place: PodPlace) -> None:
+        """Raises ValueError where it has a place already."""
+        if self.place(uid) is not None:
+            raise ValueError(f"pod {uid} has a place already")
+        self._assumed[uid] = place
+        self._settle(uid)
+
+    def forget(self, uid: str) -> None:
+        """It was not written, or the API server says so itself by now."""
+        if self._assumed.pop(uid, None) is not None:
+            self._settle(uid)
+
+    # -- what the API server says -----------------------------------------------------------------
+
+    def take(self, document: Mapping[str, Any]) -> None:
+        """A pod as it is now."""
+        head = document["metadata"]
+        uid = str(head.get("uid") or "")
+        node = str((document.get("spec") or {}).get("nodeName") or "")
+        place = place_of(document) if node else None
+        if place is None or place.node != node or is_over(document):
+            self._drop(uid)
+            return
+        if place.workload:
+            self._queued.add(uid)
+            self._assumed.pop(uid, None)
+            self._settle(uid)
+            return
+        self._assumed.pop(uid, None)
+        self._bound[uid] = place
+        self.pods[uid] = HeldPod(
+            uid,
+            str(head.get("namespace") or "default"),
+            str(head.get("name") or ""),
+            node,
+            int(document["spec"].get("priority") or 0),
+            head.get("labels") or {},
+            str((document.get("status") or {}).get("startTime") or head.get("creationTimestamp")),
+            bool(head.get("deletionTimestamp")),
+        )
+        self._on_node.setdefault(node, {})[uid] = None
+        self._settle(uid)
+
+    def drop(self, uid: str) -> None:
+        """The API server has it no more."""
+        self._assumed.pop(uid, None)
+        self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        self._queued.discard(uid)
+        self._bound.pop(uid, None)
+        known = self.pods.pop(uid, None)
+        if known is not None:
+            self._on_node[known.node].pop(uid, None)
+        self._settle(uid)
+
+    # -- what nodes say ---------------------------------------------------------------------------
+
+    def report(self, node: str, running: Mapping[str, Running]) -> None:
+        """All pods that have GPUs on the node; what it does not name is over there."""
+        before = self._running.get(node, {})
+        if before == running:
+            return
+        self._running[node] = dict(running)
+        for uid in before.keys() - running.keys():
+            self._node_of.pop(uid, None)
+            self._settle(uid)
+        for uid, one in running.items():
+            if before.get(uid) != one:
+                self._node_of[uid] = node
+                self._settle(uid)
+
+    def forget_node(self, node: str) -> None:
+        """It is given up."""
+        self.report(node, {})
+        self._running.pop(node, None)
+
+    # -- the stock --------------------------------------------------------------------------------
+
+    def _settle(self, uid: str) -> None:
+        wanted = self._wanted(uid)
+        before = self._held.get(uid)
+        if wanted == before:
+            return
+        key: Hashable = PlainPod(uid)
+        if before is not None:
+            self._stock.release(key)
+            del self._held[uid]
+        if wanted is not None:
+            self._stock.hold(key, *wanted)
+            self._held[uid] = wanted
+
+    def _wanted(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
+        """What it is to hold: what it was given, else what its node says it has."""
+        if uid in self._queued:
+            return None
+        place = self._bound.get(uid) or self._assumed.get(uid)
+        if place is not None:
+            return place.node, place.held
+        node = self._node_of.get(uid)
+        if node is None:
+            return None
+        return node, self._running[node][uid].shares

@@ -1,0 +1,176 @@
+"""kube-scheduler's documents to and from an extender (`k8s.io/kube-scheduler/extender/v1`).
+
+The types have no field tags, so keys are the fields' names in upper camel case; readers of Go take
+any case, and so does this. What is wrong with a question is an `Error` in an answer of status 200:
+any other status hides the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MOST_NODES: Final = 20_000
+"""Kubernetes is tested with 5,000."""
+
+
+class BadQuestion(ValueError):
+    """What is wrong with it, for the scheduler's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Of filter and prioritize."""
+
+    pod: Mapping[str, Any]
+    names: tuple[str, ...]
+    nodes: Mapping[str, Mapping[str, Any]] | None = None
+    """Whole nodes, by name: from a scheduler that has no cache of ours to go by, or from an
+    autoscaler that tries out nodes that there are not. It is a dry run then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What filter answers."""
+
+    names: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    hopeless: Mapping[str, str] = field(default_factory=dict)
+    """Nobody's going would help there."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindQuestion:
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def read_json(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadQuestion(f"is no JSON: {str(error)[:200]}") from error
+    if not isinstance(found, dict):
+        raise BadQuestion("is no object")
+    return found
+
+
+def _field(document: Mapping[str, Any], name: str) -> Any:
+    """Whatever the case of the key."""
+    if name in document:
+        return document[name]
+    low = name.lower()
+    return next((value for key, value in document.items() if key.lower() == low), None)
+
+
+def _pod(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    pod = _field(document, "Pod")
+    parts = ("metadata", "spec")
+    if not isinstance(pod, dict) or not all(isinstance(pod.get(one), dict) for one in parts):
+        raise BadQuestion("Pod: is no pod")
+    return pod
+
+
+def read_question(body: bytes) -> Question:
+    """Raises BadQuestion."""
+    document = read_json(body)
+    pod, names, nodes = _pod(document), _field(document, "NodeNames"), _field(document, "Nodes")
+    if isinstance(names, list):
+        return Question(pod, _texts(names, "NodeNames"))
+    items = _field(nodes, "items") if isinstance(nodes, dict) else None
+    if not isinstance(items, list) or len(items) > MOST_NODES:
+        raise BadQuestion(f"neither NodeNames nor Nodes is a list of at most {MOST_NODES}")
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in items:
+        head = one.get("metadata") if isinstance(one, dict) else None
+        name = head.get("name") if isinstance(head, dict) else None
+        if not isinstance(name, str):
+            raise BadQuestion("Nodes: one has no name")
+        found[name] = one
+    return Question(pod, tuple(found), found)
+
+
+def _texts(values: list[Any], what: str) -> tuple[str, ...]:
+    if len(values) > MOST_NODES:
+        raise BadQuestion(f"{what}: more than {MOST_NODES}")
+    if not all(isinstance(one, str) for one in values):
+        raise BadQuestion(f"{what}: one is no text")
+    return tuple(values)
+
+
+def write_filter(question: Question | None, answer: Passed | str) -> bytes:
+    if isinstance(answer, str):
+        return _dumps({"Error": answer})
+    made: dict[str, Any] = {
+        "FailedNodes": answer.failed,
+        "FailedAndUnresolvableNodes": answer.hopeless,
+        "Error": "",
+    }
+    if question is not None and question.nodes is not None:
+        made["Nodes"] = {"metadata": {}, "items": [question.nodes[one] for one in answer.names]}
+    else:
+        made["NodeNames"] = answer.names
+    return _dumps(made)
+
+
+def write_points(points: Iterable[tuple[str, int]]) -> bytes:
+    return _dumps([{"Host": name, "Score": score} for name, score in points])
+
+
+def read_preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, tuple[list[str], int]]]:
+    """The pod, and by node the UIDs that are to go in any case, with the budgets that breaks.
+    Raises BadQuestion."""
+    document = read_json(body)
+    table = _field(document, "NodeNameToMetaVictims") or _field(document, "NodeNameToVictims")
+    if not isinstance(table, dict) or len(table) > MOST_NODES:
+        raise BadQuestion(f"NodeNameToMetaVictims: is no table of at most {MOST_NODES} nodes")
+    found = {}
+    for node, victims in table.items():
+        if not isinstance(victims, dict):
+            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: is no table")
+        uids = [_uid(one) for one in _field(victims, "Pods") or ()]
+        broken = _field(victims, "NumPDBViolations") or 0
+        found[node] = (uids, broken if type(broken) is int else 0)
+    return _pod(document), found
+
+
+def _uid(one: Any) -> str:
+    uid = _field(one, "UID") if isinstance(one, dict) else None
+    if uid is None and isinstance(one, dict):  # a whole pod
+        head = one.get("metadata")
+        uid = head.get("uid") if isinstance(head, dict) else None
+    if not isinstance(uid, str):
+        raise BadQuestion("NodeNameToMetaVictims: a victim has no UID")
+    return uid
+
+
+def write_preemption(victims: Mapping[str, tuple[list[str], int]]) -> bytes:
+    return _dumps(
+        {
+            "NodeNameToMetaVictims": {
+                node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": broken}
+                for node, (uids, broken) in victims.items()
+            }
+        }
+    )
+
+
+def read_bind(body: bytes) -> BindQuestion:
+    """Raises BadQuestion."""
+    document = read_json(body)
+    fields = [_field(document, one) for one in ("PodNamespace", "PodName", "PodUID", "Node")]
+    if not all(isinstance(one, str) and 0 < len(one) <= 253 for one in fields):
+        raise BadQuestion("PodNamespace, PodName, PodUID and Node: one is missing")
+    return BindQuestion(*fields)
+
+
+def write_bind(error: str) -> bytes:
+    return _dumps({"Error": error})
+
+
+def _dumps(made: Any) -> bytes:
+    return json.dumps(made, separators=(",", ":")).encode()

@@ -1,0 +1,1 @@
+"""Scenarios that need an API server only."""

@@ -1,0 +1,281 @@
+"""Pods that ask for shares of GPUs, placed by a stock kube-scheduler with the queue's extender."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.fixtures import control_plane
+from tests.cluster.queueing import Replica, define
+from tests.cluster.scheduling import (
+    PODS,
+    Fleet,
+    bound,
+    clear,
+    given,
+    gpu_pod,
+    placement,
+    replicas,
+    scheduler,
+    wait_bound,
+    wait_refused,
+)
+from tests.kit.node import until
+
+__all__ = ["control_plane"]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+MIB = 1 << 20
+
+
+@dataclass
+class Lab:
+    plane: ControlPlane
+    replica: Replica
+    fleet: Fleet
+    place: Path
+
+    def create(self, name: str, **how: object) -> None:
+        self.plane.api.call("POST", PODS, gpu_pod(name, **how))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def lab(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    define(control_plane)
+    place = tmp_path_factory.mktemp("scheduling")
+    with replicas(control_plane, place) as (replica,):
+        fleet = Fleet(control_plane, {place / "0.sock": replica})
+        for n in range(3):
+            fleet.add(f"gpu-{n}", zone=f"z{n}")
+        fleet.kinds["gpu-2"] = "NVIDIA A100-SXM4-80GB"
+        until("it decides", replica.leads, 60)
+        with fleet, scheduler(control_plane, place, replica.asked_port):
+            until("all report", lambda: fleet.sessions_total >= 3, 60)
+            yield Lab(control_plane, replica, fleet, place)
+
+
+@pytest.fixture(autouse=True)
+def empty(lab: Lab) -> Iterator[None]:
+    yield
+    clear(lab.plane)
+
+
+def test_a_share_is_placed_and_written_at_the_pod(lab: Lab) -> None:
+    lab.create("one", gpumem=8000, gpucores=30)
+    pod = wait_bound(lab.plane, "one")
+    place = placement(pod)
+    (share,) = place["containers"]["main"]
+    assert place["node"] == bound(pod)
+    assert share["uuid"] in lab.fleet.uuids(bound(pod))
+    assert (share["memory_bytes"], share["share_ppm"]) == (8000 * MIB, 300_000)
+
+
+# As HAMi's own examples ask, by their field values.
+KINDS: dict[str, dict[str, object]] = {
+    "default-use": {"count": 1, "gpumem": 10240},
+    "use-exclusive-card": {"count": 1, "gpucores": 100},
+    "use-memory-fraction": {"count": 1, "gpumem_percentage": 50},
+    "specify-card-type-to-use": {
+        "count": 1,
+        "gpumem": 1000,
+        "annotations": {"nvidia.com/use-gputype": "A100"},
+    },
+    "specify-card-type-not-use": {
+        "count": 1,
+        "gpumem": 1000,
+        "annotations": {"nvidia.com/nouse-gputype": "h100, a30"},
+    },
+    "specify-uuid": {
+        "count": 1,
+        "gpumem": 1000,
+        "annotations": {"nvidia.com/use-gpuuuid": "GPU-gpu-1-2"},
+    },
+    "specify-scheduling-policy": {
+        "count": 2,
+        "gpumem": 3000,
+        "annotations": {
+            "hami.io/node-scheduler-policy": "spread",
+            "hami.io/gpu-scheduler-policy": "spread",
+        },
+    },
+    "numa-bind": {"count": 1, "gpumem": 1000, "annotations": {"nvidia.com/numa-bind": "true"}},
+    "two-cards-with-cores": {"count": 2, "gpumem": 3000, "gpucores": 30},
+}
+
+
+@pytest.mark.parametrize("profile", ["sluice-scheduler", "hami-scheduler"])
+def test_pods_of_hamis_examples_are_placed_as_they_ask(lab: Lab, profile: str) -> None:
+    for kind, asked in KINDS.items():
+        lab.create(kind, scheduler=profile, **asked)
+    pods = {kind: wait_bound(lab.plane, kind) for kind in KINDS}
+    for kind, pod in pods.items():
+        shares = placement(pod)["containers"]["main"]
+        assert len({one["uuid"] for one in shares}) == KINDS[kind]["count"], kind
+    assert bound(pods["specify-card-type-to-use"]) == "gpu-2"
+    assert bound(pods["specify-card-type-not-use"]) == "gpu-2"
+    assert placement(pods["specify-uuid"])["containers"]["main"][0]["uuid"] == "GPU-gpu-1-2"
+    half = placement(pods["use-memory-fraction"])["containers"]["main"][0]
+    assert half["memory_bytes"] == lab.fleet.memory // 2
+    alone = placement(pods["use-exclusive-card"])["containers"]["main"][0]["uuid"]
+    assert given(list(pods.values()))[alone][2] == 1, "nobody else on that card"
+
+
+def test_why_a_pod_is_not_placed_is_said_in_amounts(lab: Lab) -> None:
+    lab.create("large", gpumem=100_000)
+    said = wait_refused(lab.plane, "large")
+    assert "0/3 nodes are available" in said
+    assert "needs 1 GPU with 100000 MiB" in said
+    assert "most free on one: 81920 of 100000 MiB" in said
+    lab.create("wrong", gpumem=1000, annotations={"hami.io/gpu-scheduler-policy": "best"})
+    assert "'best' is none of binpack, spread" in wait_refused(lab.plane, "wrong")
+    lab.create("foreign", gpumem=1000, annotations={"nvidia.com/use-gputype": "B200"})
+    assert "are not of those that it takes" in wait_refused(lab.plane, "foreign")
+
+
+def test_what_frees_room_lets_the_next_in(lab: Lab) -> None:
+    for n in range(12):  # every card
+        lab.create(f"whole-{n}", gpucores=100)
+    for n in range(12):
+        wait_bound(lab.plane, f"whole-{n}")
+    lab.create("late", gpumem=1000)
+    assert "held by pods that want no company" in wait_refused(lab.plane, "late")
+    lab.plane.api.call("DELETE", f"{PODS}/whole-3?gracePeriodSeconds=0")
+    wait_bound(lab.plane, "late", 120)
+
+
+def test_the_schedulers_own_rules_hold(lab: Lab) -> None:
+    api = lab.plane.api
+    spec = {"nodeSelector": {"zone": "z1"}}
+    lab.create("in-a-zone", gpumem=1000, spec=spec)
+    assert bound(wait_bound(lab.plane, "in-a-zone")) == "gpu-1"
+
+    lab.create("much-cpu", gpumem=1000, cpu="65")
+    assert "Insufficient cpu" in wait_refused(lab.plane, "much-cpu")
+
+    taint = {"key": "keep", "value": "out", "effect": "NoSchedule"}
+    for n in range(2):
+        api.patch(f"/api/v1/nodes/gpu-{n}", {"spec": {"taints": [taint]}})
+    try:
+        tolerated = [{"key": "keep", "operator": "Exists"}]
+        chosen = {"nodeSelector": {"zone": "z0"}, "tolerations": tolerated}
+        lab.create("untainted", gpumem=1000)
+        lab.create("tolerant", gpumem=1000, spec=chosen)
+        assert bound(wait_bound(lab.plane, "untainted")) == "gpu-2"
+        assert bound(wait_bound(lab.plane, "tolerant")) == "gpu-0"
+    finally:
+        for n in range(2):
+            api.patch(f"/api/v1/nodes/gpu-{n}", {"spec": {"taints": None}})
+
+    apart = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "zone", "labelSelector": {"matchLabels": {"apart": "yes"}}}
+            ]
+        }
+    }
+    for n in range(3):
+        pod = gpu_pod(f"apart-{n}", gpumem=1000, spec={"affinity": apart})
+        pod["metadata"]["labels"] = {"apart": "yes"}
+        api.call("POST", PODS, pod)
+    assert len({bound(wait_bound(lab.plane, f"apart-{n}")) for n in range(3)}) == 3
+
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "there-is-none"}}]
+    lab.create("no-volume", gpumem=1000, spec={"volumes": volumes})
+    assert "there-is-none" in wait_refused(lab.plane, "no-volume")
+
+
+def test_containers_that_run_together_get_their_own_and_one_before_them_takes_of_theirs(
+    lab: Lab,
+) -> None:
+    pod = gpu_pod("several", gpumem=30_000)
+    main = pod["spec"]["containers"][0]
+    pod["spec"]["containers"].append({**main, "name": "side"})
+    pod["spec"]["initContainers"] = [{**main, "name": "first"}]
+    lab.plane.api.call("POST", PODS, pod)
+    place = placement(wait_bound(lab.plane, "several"))
+    assert set(place["containers"]) == {"main", "side", "first"}
+    assert place["before"] == ["first"]
+    first = place["containers"]["first"][0]["uuid"]
+    assert first in {place["containers"][one][0]["uuid"] for one in ("main", "side")}
+    assert "beyond" not in place, "it takes no more than they do"
+
+
+def test_only_who_shows_a_listed_certificate_may_ask(lab: Lab) -> None:
+    lab.create("wanted", gpumem=1000, scheduler="nobody")
+    pod = lab.plane.api.get(f"{PODS}/wanted")
+    bind = {
+        "PodName": "wanted",
+        "PodNamespace": "default",
+        "PodUID": pod["metadata"]["uid"],
+        "Node": "gpu-0",
+    }
+    for certificate in (None, "stranger"):
+        status, text = ask(lab, "bind", bind, certificate)
+        assert status == 403, text
+        assert "extender.callers" in text
+    assert not bound(lab.plane.api.get(f"{PODS}/wanted"))
+    status, text = ask(lab, "bind", bind, "scheduler")
+    assert (status, json.loads(text)) == (200, {"Error": ""})
+    assert bound(lab.plane.api.get(f"{PODS}/wanted")) == "gpu-0"
+
+
+def ask(lab: Lab, verb: str, body: object, certificate: str | None) -> tuple[int, str]:
+    context = ssl.create_default_context(cafile=str(lab.place / "ca.crt"))
+    if certificate is not None:
+        context.load_cert_chain(lab.place / f"{certificate}.crt", lab.place / f"{certificate}.key")
+    connection = http.client.HTTPSConnection(
+        "localhost", lab.replica.asked_port, context=context, timeout=60
+    )
+    try:
+        connection.request("POST", f"/scheduler/{verb}", json.dumps(body))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_binding_that_is_refused_gives_its_gpus_back(lab: Lab) -> None:
+    lab.create("twice", gpumem=80_000, scheduler="nobody")
+    pod = lab.plane.api.get(f"{PODS}/twice")
+    target = {"apiVersion": "v1", "kind": "Node", "name": "gpu-1"}
+    head = {"name": "twice", "namespace": "default"}
+    body = {
+        "PodName": "twice",
+        "PodNamespace": "default",
+        "PodUID": pod["metadata"]["uid"],
+        "Node": "gpu-0",
+    }
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": head, "target": target}
+    lab.plane.api.call("POST", f"{PODS}/twice/binding", binding)  # another scheduler was faster
+    answer = json.loads(ask(lab, "bind", body, "scheduler")[1])
+    assert "already assigned" in answer["Error"]
+    for n in range(4):  # all four cards of the node are whole
+        lab.create(f"whole-{n}", gpucores=100, spec={"nodeSelector": {"zone": "z0"}})
+    for n in range(4):
+        wait_bound(lab.plane, f"whole-{n}")
+
+
+def test_an_autoscalers_question_with_whole_nodes_is_answered_with_them_and_changes_nothing(
+    lab: Lab,
+) -> None:
+    nodes = lab.plane.api.get("/api/v1/nodes")["items"]
+    before = lab.plane.api.get(PODS)["metadata"]["resourceVersion"]
+    question = {"pod": gpu_pod("dry", gpumem=1000), "nodes": {"items": nodes}}
+    status, text = ask(lab, "filter", question, "scheduler")
+    answer = json.loads(text)
+    assert status == 200
+    assert {one["metadata"]["name"] for one in answer["Nodes"]["items"]} == {
+        "gpu-0",
+        "gpu-1",
+        "gpu-2",
+    }
+    assert "NodeNames" not in answer
+    pods = lab.plane.api.get(PODS)
+    assert pods["items"] == []
+    assert pods["metadata"]["resourceVersion"] >= before

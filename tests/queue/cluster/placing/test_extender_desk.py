@@ -1,0 +1,280 @@
+"""Bindings: GPUs are taken before the write and given back when it is refused; an answer that was lost is found out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from queuecontroller.cluster.placing import extender_desk
+from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
+from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
+from queuecontroller.cluster.session import Nothing
+from queuecontroller.extender.answers import Defaults
+from queuecontroller.extender.pods import PLACEMENT
+from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.nodes.sessions import Hello
+from queuecontroller.service.shell import Shell
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.reflector import Changed, Removed
+from sluicecommon.kubernetes.resources import Resource
+from tests.queue.extender.rooms import contradictions, dumped, node, pod
+
+
+class Clock:
+    def now_ns(self) -> int:
+        return 1
+
+
+class Api:
+    """Pods as the API server keeps them; `fate` says what becomes of a binding."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        self.fate: Callable[[], None] = lambda: None
+        self.bindings: list[Mapping[str, Any]] = []
+
+    def create(self, document: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        self.pods[document["metadata"]["name"]] = document
+        return document
+
+    async def list_page(
+        self, resource: Resource, parameters: Any = (), namespace: str = ""
+    ) -> bytes:
+        return dumped({"metadata": {}, "items": list(self.pods.values())})
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
+        if name not in self.pods:
+            raise ApiRefused(404, "NotFound", f"no pod {name}")
+        return self.pods[name]
+
+    async def create_part(
+        self,
+        resource: Resource,
+        name: str,
+        part: str,
+        document: Mapping[str, Any],
+        namespace: str = "",
+    ) -> dict[str, Any]:
+        self.bindings.append(document)
+        await asyncio.sleep(0)
+        self.fate()
+        self.bind(name, document)
+        return {}
+
+    def bind(self, name: str, document: Mapping[str, Any]) -> None:
+        there = self.pods[name]
+        if there["spec"].get("nodeName"):
+            raise ApiRefused(409, "Conflict", f"pod {name} is already assigned")
+        there["spec"]["nodeName"] = document["target"]["name"]
+        there["metadata"]["annotations"].update(document["metadata"].get("annotations") or {})
+        self.create(there)
+
+
+class World:
+    def __init__(self, gpus: int = 1) -> None:
+        self.api = Api()
+        self.pods = GpuPods()
+        book = Book(BookSettings(), False, lambda: "uid")
+        self.shell = Shell(book, Nothing(0, "lease"), Clock())
+        self.shell.start()
+        for name in ("a", "b"):
+            book.desk.connect(Hello(name, capacity=node(name, gpus)), 1)
+        self.may_write = True
+        self.desk = ExtenderDesk(
+            self.shell,
+            self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
+            self.pods,
+            Budgets(),
+            lambda: self.may_write,
+            Defaults(),
+        )
+
+    def create(self, name: str, **asked: Any) -> dict[str, Any]:
+        document = self.api.create(pod(name, **asked))
+        self.watch(name)
+        return document
+
+    def watch(self, name: str) -> None:
+        """The watch tells of it."""
+        self.desk._take(self.api.pods[name])
+
+    async def ask(self, verb: str, **fields: Any) -> Any:
+        return json.loads(await self.desk.answer(verb, dumped(fields)))
+
+    async def bind(self, name: str, where: str) -> str:
+        fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
+        return str((await self.ask("bind", **fields))["Error"])
+
+
+def run(test: Callable[[World], Any], **world: Any) -> None:
+    async def main() -> None:
+        made = World(**world)
+        running = asyncio.create_task(made.desk.run())
+        while not made.desk._knows:
+            await asyncio.sleep(0)
+        await test(made)
+        assert contradictions(made.desk.extender.stock) == []
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None:
+    async def test(world: World) -> None:
+        world.create("p", gpumem=50_000)
+        assert await world.bind("p", "a") == ""
+        (made,) = world.api.bindings
+        assert made["metadata"]["uid"] == "u-p"
+        place = json.loads(made["metadata"]["annotations"][PLACEMENT])
+        assert place["containers"]["main"][0]["uuid"] == "GPU-a-0"
+        world.create("q", gpumem=50_000)
+        assert "lack memory" in await world.bind("q", "a"), "before the watch has told of p"
+        world.watch("p")
+        assert "lack memory" in await world.bind("q", "a"), "and after"
+        assert await world.bind("q", "b") == ""
+
+    run(test)
+
+
+def test_two_bindings_at_once_never_share_what_there_is_once() -> None:
+    async def test(world: World) -> None:
+        for n in range(6):
+            world.create(f"p{n}", gpumem=30_000)
+        answers = await asyncio.gather(*(world.bind(f"p{n}", "a") for n in range(6)))
+        assert sorted(bool(one) for one in answers) == [False, False, True, True, True, True]
+
+    run(test)
+
+
+def test_a_refused_binding_gives_its_gpus_back() -> None:
+    async def test(world: World) -> None:
+        def refuse() -> None:
+            raise ApiRefused(409, "Conflict", "somebody was faster")
+
+        world.create("p", gpumem=50_000)
+        world.api.fate = refuse
+        assert "somebody was faster" in await world.bind("p", "a")
+        assert len(world.desk.ledger) == 0
+        world.api.fate = lambda: None
+        assert await world.bind("p", "a") == ""
+
+    run(test)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
+    monkeypatch: pytest.MonkeyPatch, carried_out: bool
+) -> None:
+    monkeypatch.setattr(extender_desk, "AGAIN_S", 0.0)
+    monkeypatch.setattr(extender_desk, "CARRIED_OUT_S", 0.0)
+
+    async def test(world: World) -> None:
+        def lose() -> None:
+            if carried_out:
+                world.api.bind("p", world.api.bindings[-1])
+            raise ApiAway("the connection broke")
+
+        world.create("p", gpumem=50_000)
+        world.api.fate = lose
+        assert "is not known" in await world.bind("p", "a")
+        assert "is not known" in await world.bind("p", "b"), "not twice"
+        assert len(world.desk.ledger) == 1
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(world.desk.ledger) == (1 if carried_out else 0)
+        world.api.fate = lambda: None
+        assert bool(await world.bind("p", "b")) == carried_out
+
+    run(test)
+
+
+def test_whoever_does_not_lead_any_more_binds_nothing() -> None:
+    async def test(world: World) -> None:
+        world.create("p", gpumem=1)
+        world.may_write = False
+        assert "does not lead" in await world.bind("p", "a")
+        assert (world.api.bindings, len(world.desk.ledger)) == ([], 0)
+
+    run(test)
+
+
+def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None:
+    async def test(world: World) -> None:
+        world.create("p", gpumem=50_000)
+        await world.bind("p", "a")
+        again = World()
+        again.api = world.api
+        again.desk._client = world.api  # type: ignore[assignment]
+        answer = await again.ask("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        assert "does not know all pods yet" in answer["Error"]
+        running = asyncio.create_task(again.desk.run())
+        while not again.desk._knows:
+            await asyncio.sleep(0)
+        answer = await again.ask("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        assert answer["NodeNames"] == ["b"]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(test)
+
+
+def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
+    async def test(world: World) -> None:
+        assert json.loads(await world.desk.answer("filter", b"{")) == {
+            "Error": "is no JSON: Expecting property name enclosed in double quotes: line 1 column"
+            " 2 (char 1)"
+        }
+        assert json.loads(await world.desk.answer("prioritize", b"{")) == []
+        assert json.loads(await world.desk.answer("preempt", b"{")) == {"NodeNameToMetaVictims": {}}
+        spoilt = {"metadata": {"annotations": 1}, "spec": {"containers": 1}}
+        assert "cannot be read" in (await world.ask("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
+        assert "cannot be read" in await world.bind("nobody", "a")
+
+    run(test)
+
+
+def test_pods_are_kept_as_far_as_they_have_to_do_with_gpus() -> None:
+    pods, told = GpuPods(), []
+    pods.told = lambda uid, document: told.append((uid, document is not None))
+
+    def item(document: dict[str, Any], version: int) -> Any:
+        document["metadata"]["resourceVersion"] = str(version)
+        key = f"t/{document['metadata']['name']}"
+        return type("Item", (), {"key": key, "value": seen(document)})
+
+    pods.changed(Changed(item(pod("plain", count=0), 1)))
+    assert len(pods) == 0
+    pods.changed(Changed(item(pod("p", gpumem=1), 2)))
+    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, told late
+    other = pod("p", gpumem=1)
+    other["metadata"]["uid"] = "u-other"
+    pods.changed(Changed(item(other, 3)))
+    pods.changed(Removed("t/p"))
+    assert told == [("u-p", True), ("u-p", False), ("u-other", True), ("u-other", False)]
+    assert len(pods) == 0
+
+
+def test_a_budget_is_read_whole() -> None:
+    found = read_budget(
+        {
+            "metadata": {"name": "b", "namespace": "t"},
+            "spec": {
+                "selector": {
+                    "matchLabels": {"app": "x"},
+                    "matchExpressions": [{"key": "tier", "operator": "Exists"}],
+                }
+            },
+            "status": {"disruptionsAllowed": 2, "disruptedPods": {"gone": "now"}},
+        }
+    )
+    assert (found.namespace, found.allowed, found.disrupted) == ("t", 2, frozenset({"gone"}))
+    assert found.selector.matches({"app": "x", "tier": "1"})
+    assert not found.selector.matches({"app": "x"})
