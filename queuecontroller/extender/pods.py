@@ -30,8 +30,6 @@ MOST_GPUS: Final = 64
 MOST_MIB: Final = 1 << 30
 MOST_SHARES: Final = 1024
 LONGEST_PLACEMENT: Final = 64 << 10
-TOPOLOGY: Final = "topology"
-"""Ours, as a policy for nodes: those on which the pod's GPUs are linked, or of one NUMA node."""
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -191,9 +189,9 @@ def read_pod(
     )
     try:
         told = {str(key): str(value) for key, value in annotations.items()}
-        together = told.get(NODE_POLICY, "").strip() == TOPOLOGY
-        chosen = annotated({**told, NODE_POLICY: ""} if together else told)
-        policy = TOPOLOGY if together else str(chosen.pop("node_policy", ""))
+        chosen = annotated(told)
+        chosen.pop("node_policy", None)
+        policy = told.get(NODE_POLICY, "").strip()
         own = _POLICY_FIELDS & chosen.keys()
         base = replace(GpuRequest() if own else default, **chosen)  # type: ignore[arg-type]
         asks = []

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from queuecontroller.extender.pods import TOPOLOGY, PodAsk
+from queuecontroller.extender.pods import PodAsk
 from queuecontroller.extender.verdicts import place_on
+from queuecontroller.placement.request import BY_TOPOLOGY
 from queuecontroller.placement.stock import NodeRoom
 
 MOST_POINTS: Final = 10
 BINPACK: Final = "binpack"
 SPREAD: Final = "spread"
-NODE_POLICIES: Final = (BINPACK, SPREAD, TOPOLOGY)
+NODE_POLICIES: Final = (BINPACK, SPREAD, BY_TOPOLOGY)
 
 
 class Ranking:
@@ -25,7 +26,7 @@ class Ranking:
         """By node: which version of it was looked at, and what was found."""
 
     def points(self, rooms: Sequence[NodeRoom], ask: PodAsk, policy: str) -> dict[str, int]:
-        if policy == TOPOLOGY:
+        if policy == BY_TOPOLOGY:
             values = {room.name: _togetherness(room, ask) for room in rooms}
         else:
             sign = -1 if policy == SPREAD else 1

@@ -30,6 +30,9 @@ class Policy(StrEnum):
     """The emptiest."""
 
 
+BY_TOPOLOGY: Final = "topology"
+"""Ours, as a policy for nodes: for schedulers, those on which the pod's GPUs are linked or of one
+NUMA node. The queue takes a node as its default says."""
 TOPOLOGY: Final = "topology-aware"
 MUTEX: Final = "mutex"
 NUMA: Final = "numa"
@@ -157,7 +160,8 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
     if bind not in ("true", "false"):
         raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
     fields["one_numa_node"] = bind == "true"
-    if text := annotations.get(NODE_POLICY, "").strip():
+    text = annotations.get(NODE_POLICY, "").strip()
+    if text and text != BY_TOPOLOGY:
         try:
             fields["node_policy"] = Policy(text)
         except ValueError:

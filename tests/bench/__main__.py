@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
-from tests.bench.cluster import admissions
+from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, placement, queue, room, service, webhook
 from tests.kit.node import running
@@ -30,6 +30,7 @@ PARTS = (
     "hostile",
     "webhook",
     "cluster",
+    "extender",
 )
 
 
@@ -70,6 +71,8 @@ def main() -> int:
         entries += webhook.run(options.quick)
     if "cluster" in wanted:
         entries += admissions.run(options.quick)
+    if "extender" in wanted:
+        entries += scheduling.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, define
@@ -132,8 +133,8 @@ def test_why_a_pod_is_not_placed_is_said_in_amounts(lab: Lab) -> None:
     assert "0/3 nodes are available" in said
     assert "needs 1 GPU with 100000 MiB" in said
     assert "most free on one: 81920 of 100000 MiB" in said
-    lab.create("wrong", gpumem=1000, annotations={"hami.io/gpu-scheduler-policy": "best"})
-    assert "'best' is none of binpack, spread" in wait_refused(lab.plane, "wrong")
+    with pytest.raises(ApiError, match="'best' is none of binpack, spread"):  # as it is made
+        lab.create("wrong", gpumem=1000, annotations={"hami.io/gpu-scheduler-policy": "best"})
     lab.create("foreign", gpumem=1000, annotations={"nvidia.com/use-gputype": "B200"})
     assert "are not of those that it takes" in wait_refused(lab.plane, "foreign")
 
