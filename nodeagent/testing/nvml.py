@@ -52,5 +52,9 @@ class FakeNvml:
         self.refreshes += 1
         yield
 
+    @contextlib.asynccontextmanager
+    async def together(self) -> AsyncGenerator[None, None]:
+        yield
+
     async def close(self) -> None:
         return None
