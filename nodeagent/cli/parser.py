@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     ) -> argparse.ArgumentParser:
         sub: argparse.ArgumentParser = among.add_parser(name, help=help_, description=help_)
         sub.set_defaults(module=module)
-        if name not in ("version", "config", "uncount"):
+        if name not in ("version", "config", "uncount", "completion"):
             sub.add_argument(
                 "--socket",
                 type=read.path,
@@ -174,6 +174,18 @@ def _add_shows(command: Command) -> None:
         help="only grants with TEXT in name, id, user, state, workload, command; or gpu0",
     )
     top.add_argument("--processes", action="store_true", help="also every process on the GPUs")
+    top.add_argument(
+        "--cluster",
+        action="store_true",
+        help="all nodes and queues instead, as `sluice-queue top` shows them (its service by"
+        " $SLUICE_QUEUE_SERVER)",
+    )
+    completion = command(
+        "completion",
+        "completion",
+        "Print what a shell needs to complete commands and options.",
+    )
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="whose")
     web = command("web", "grants.show", "Open the web page: prints a URL that works once.")
     web.add_argument(
         "--open", action="store_true", help="open it in this machine's browser as well"

@@ -34,6 +34,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("explain", "Say why a workload waits and what would have to change."),
     "simulate": ("simulate", "Play manifests and a trace of arrivals in virtual time."),
     "lint": ("lint", "Find what is wrong with manifests taken together."),
+    "top": ("top", "Watch nodes, GPUs and queues in the terminal."),
+    "completion": ("completion", "Print what a shell needs to complete commands and options."),
     "web": ("web", "Open the web page: prints a URL that works once."),
     "hold": ("change", "Take no new work into a queue, or stop a workload."),
     "resume": ("change", "Undo hold."),

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 512
 MOST_STREAMS: Final = 256
-MOST_STREAMS_EACH: Final = 32
+MOST_STREAMS_EACH: Final = 64
 """Of one viewer's: as many windows."""
 LARGEST_BODY_BYTES: Final = 1 << 20
 FRAME_S: Final = 0.25

@@ -11,7 +11,7 @@ import sys
 from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
-from tests.bench.queueing import hostile, placement, queue, room, service, webhook
+from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
 from tests.kit.node import running
 from tests.kit.places import BUILD
 from tests.kit.workplace import workplace
@@ -29,6 +29,7 @@ PARTS = (
     "ebpf",
     "hostile",
     "webhook",
+    "page",
     "cluster",
     "extender",
 )
@@ -69,6 +70,8 @@ def main() -> int:
         entries += hostile.run(options.quick)
     if "webhook" in wanted:
         entries += webhook.run(options.quick)
+    if "page" in wanted:
+        entries += page.run(options.quick)
     if "cluster" in wanted:
         entries += admissions.run(options.quick)
     if "extender" in wanted:

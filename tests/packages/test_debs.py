@@ -60,6 +60,7 @@ def test_each_package_has_what_is_its_own(debs: dict[str, Path]) -> None:
         "/usr/share/man/man1/sluice.1.gz",
     } <= node.keys()
     assert {
+        "/usr/bin/kubectl-sluice",
         "/usr/bin/sluice-queue",
         "/lib/systemd/system/sluice-queue.service",
         "/etc/sluice/queue.toml",

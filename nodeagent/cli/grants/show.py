@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -15,6 +16,7 @@ from nodeagent.cli.session import Failed, complain, connect, print_json
 from nodeagent.cli.tables import History, TopView, event_line, ps_lines, top_lines
 from nodeagent.core.plain import write_plain
 
+EXIT_UNREACHABLE = 69
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
@@ -33,6 +35,8 @@ def ps(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 
 def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
+    if options.cluster:
+        return _cluster_top(options)
     live = sys.stdout.isatty() and not options.json
     rounds = 0
     shown = TopView(options.sort, options.filter, options.processes)
@@ -54,6 +58,18 @@ def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
         complain(f"top: {failed}")
         return failed.status
     return 0
+
+
+def _cluster_top(options: argparse.Namespace) -> int:
+    """Another program's: it becomes this process."""
+    words = ["top", "--interval", f"{options.interval:g}", "--rounds", str(options.rounds)]
+    beside = Path(sys.argv[0]).resolve().with_name("sluice-queue")
+    program = str(beside) if beside.exists() else shutil.which("sluice-queue")
+    if program is not None:
+        sys.stdout.flush()
+        os.execv(program, [program, *words])
+    complain("top: --cluster: sluice-queue is not installed here (package sluice-queue)")
+    return EXIT_UNREACHABLE
 
 
 def events(options: argparse.Namespace, environment: dict[str, str]) -> int:

@@ -1,0 +1,1 @@
+"""`kubectl sluice`: Kueue's verbs over kubectl itself."""

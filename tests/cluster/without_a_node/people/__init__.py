@@ -1,0 +1,1 @@
+"""What people open and type, against a real API server."""
