@@ -25,6 +25,7 @@ SlotIndex = NewType("SlotIndex", int)
 """0 to 255: the place of one process inside its grant's region."""
 
 WHOLE_PPM: Final = 1_000_000
+NO_CEILING: Final = Ppm(0)
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30

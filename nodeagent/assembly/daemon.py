@@ -168,6 +168,8 @@ def build(
         tapes["queue"] = queue.desk.tape
     if pods is not None:
         tapes["kubelet"] = pods.desk.tape
+        if pods.dra is not None:
+            tapes["dra"] = pods.dra.desk.tape
 
     def counters() -> Samples:
         return {
@@ -218,7 +220,7 @@ def build(
     endpoints: list[Endpoint] = [
         Uevents(Devices(journal, signals.reread).changed),
         *([queue.desk] if queue is not None else []),
-        *(pods.endpoints() if pods is not None else []),
+        *(pods.endpoints(signals.fatal) if pods is not None else []),
         kernel,
         mig,
         walls,

@@ -22,6 +22,7 @@ from nodeagent.adapters.kubelet.device_plugin import PluginServer
 from nodeagent.adapters.kubelet.records import KubeletFiles
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.adapters.processes.cgroups import CgroupPods
+from nodeagent.assembly.dra import DraSide, device_rules, excluded, make_dra, wants_dra
 from nodeagent.assembly.ground import Ground
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet import plugin_conflict
@@ -42,9 +43,10 @@ from nodeagent.ports.kubelet import (
 from nodeagent.ports.queue import WorkKey
 from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.kubelet import KubeletConfig
+from nodeagent.shell.dra.doors import CLAIMS
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.kubelet.desk import DeskSettings, KubeletDesk
+from nodeagent.shell.kubelet.desk import DeskSettings, Kept, KubeletDesk
 from nodeagent.shell.kubelet.farewell import Farewell
 from nodeagent.shell.kubelet.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.kubelet.node_sums import NodeSums
@@ -69,13 +71,22 @@ DEFAULTS_USED = "What this pod asks for could not be read: it has the node's def
 class PluginServers:
     """Implements Endpoint: a server for each resource, also for one that appears later."""
 
-    def __init__(self, desk: KubeletDesk, make: Callable[[Shelf], PluginServer]) -> None:
+    def __init__(
+        self,
+        desk: KubeletDesk,
+        make: Callable[[Shelf], PluginServer],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`wanted`: whether the device plugin is to be there at all."""
         self.servers: list[PluginServer] = []
         self._desk = desk
         self._make = make
+        self._wanted = wanted
         self._starting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
+        if not self._wanted():
+            return
         for shelf in self._desk.shelves.values():
             await self._add(shelf).start()
         self._desk.on_shelf.append(self._later)
@@ -108,10 +119,13 @@ class KubeletSide:
     no_access: str = ""
     """Why there is no API server."""
     on_config: tuple[Callable[[KubeletConfig], None], ...] = ()
+    dra: DraSide | None = None
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
         """In the order in which they start, and end."""
         served: list[Endpoint] = [self.desk, self.server, self.safety]
+        if self.dra is not None:
+            served = [*self.dra.before(), *served, *self.dra.after(fatal)]
         if self.cluster is None or self.sums is None:
             return served
         farewell = Farewell(self.cluster, self._registered)
@@ -128,6 +142,9 @@ class KubeletSide:
         self.desk.configure(desk_settings(config, running.settings.grants.strategy))
         for call in self.on_config:
             call(config)
+        if self.dra is not None:
+            self.dra.inventory.rules = device_rules(config)
+            self.dra.inventory.excluded = excluded(config)
 
     def counters(self) -> Samples:
         """For the metrics."""
@@ -143,6 +160,7 @@ class KubeletSide:
             m.KUBELET_READABLE: float(not figures.away),
             m.KUBELET_UNREAD: figures.unread,
             **({} if self.cluster is None else self._kubernetes(self.cluster)),
+            **({} if self.dra is None else self.dra.counters()),
             **self.safety.counters(),
         }
 
@@ -175,7 +193,8 @@ class KubeletSide:
         return found
 
     def all_findings(self) -> list[Finding]:
-        return [*self.safety.findings(), *self.findings()]
+        claims = self.dra.findings() if self.dra is not None else []
+        return [*self.safety.findings(), *self.findings(), *claims]
 
     def kubelet_tells(self) -> bool:
         """Whether the kubelet serves its Pods API."""
@@ -207,7 +226,7 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
 
 def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
     """To the API server; and why there is none."""
-    if "api" not in config.pod_sources and not config.advertise_sums:
+    if "api" not in config.pod_sources and not config.advertise_sums and config.door != CLAIMS:
         return None, "kubelet.pod_sources does not name api"
     try:
         if config.kubeconfig:
@@ -275,6 +294,22 @@ def make_kubelet(
     if cluster is not None:
         known["api"] = cluster
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
+    made: list[KubeletDesk] = []
+    dra = None
+    if wants_dra(config, ground):
+        dra = make_dra(
+            config,
+            node,
+            ground,
+            keeper,
+            gpus,
+            cluster,
+            no_access,
+            lambda: made[0],
+            cdi,
+            mounter.mounts_of,
+            fatal,
+        )
     desk = KubeletDesk(
         desk_settings(config, strategy),
         ground.boot,
@@ -292,7 +327,11 @@ def make_kubelet(
         fatal,
         decided=queue.decided_gpus if queue is not None else Counter,
         bound=bound,
+        may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
+        kept=functools.partial(kept, dra),
     )
+    desk.remember()
+    made.append(desk)
     desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
     on_config: list[Callable[[KubeletConfig], None]] = []
     sums = None
@@ -322,7 +361,10 @@ def make_kubelet(
         on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"
     servers = PluginServers(
-        desk, lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal)
+        desk,
+        lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal),
+        # While pods that came by it are here their containers may start again.
+        lambda: config.door != CLAIMS or bool(desk.book.rows),
     )
 
     def look() -> SafetyLook:
@@ -350,12 +392,20 @@ def make_kubelet(
         queue,
         no_access,
         tuple(on_config),
+        dra,
     )
+
+
+def kept(dra: DraSide | None) -> Kept:
+    """Claims' CDI files."""
+    if dra is None:
+        return Kept()
+    return Kept(dra.desk.book.nonces(), dra.desk.book.drivers())
 
 
 def counted(config: KubeletConfig, desk: KubeletDesk, gpus: Gpus) -> dict[str, int] | None:
     """What the Node shall say; None before a GPU is known."""
-    if not config.advertise_sums:
+    if not config.advertise_sums or config.door == CLAIMS:
         return {}
     shelf = desk.shelves.get(config.resource_count)
     if shelf is None or not shelf.shown:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from nodeagent.core.dra import book as dra
 from nodeagent.core.grants import book as grants
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants import states
@@ -143,6 +144,7 @@ def _kind(memory: type, of: Callable[[Any], Any], events: Any) -> _Kind:
 _KINDS: Final = {
     "grants": _kind(states.GrantMemory, grants.GrantBook.of, ev.Event),
     "queue": _kind(queue.QueueMemory, queue.QueueBook.of, queue_events.Event),
+    "dra": _kind(dra.ClaimMemory, dra.ClaimBook.of, dra.Event),
     "kubelet": _kind(kubelet.AllocationMemory, kubelet.AllocationBook.of, kubelet.Event),
 }
 

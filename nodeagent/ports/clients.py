@@ -10,6 +10,7 @@ from typing import Protocol
 from nodeagent.ports.processes import ProcessHandle
 from nodeagent.ports.views import ContainedView, GrantView, NodeEvent, NodeView, TraceView
 from nodeagent.units import (
+    NO_CEILING,
     Bytes,
     GpuUuid,
     Ppm,
@@ -67,6 +68,11 @@ class GrantAsk:
     nvml_path: str = ""
     command: str = ""
     priority: int = 0
+    amounts: tuple[Bytes | None, ...] = ()
+    """Memory on each of `gpu_uuids` instead of `memory`, where it differs; None: all that one
+    grant can have there. Empty: as `memory` says."""
+    ceiling_ppm: Ppm = NO_CEILING
+    """See GrantRecord."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,11 @@ class GpuReading:
     mig_slice_start: int | None = None
     mig_slices: int | None = None
     profile: ProfileReading | None = None
+    architecture: str | None = None
+    """As NVIDIA names it: Hopper."""
+    brand: str | None = None
+    compute_capability: str | None = None
+    """9.0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,8 @@ class NodeReading:
     nvml_version: str | None = None
     xid_events: tuple[tuple[GpuUuid, int], ...] = ()
     error: str | None = None
+    cuda_version: str | None = None
+    """The newest that the driver serves: 13.0."""
 
 
 class Nvml(Protocol):

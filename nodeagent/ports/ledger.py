@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from nodeagent.ports.processes import Process
 from nodeagent.units import (
+    NO_CEILING,
     Bytes,
     GpuUuid,
     GrantId,
@@ -50,9 +51,13 @@ class DeviceShare:
         return self.memory_bytes if self.request_bytes is None else self.request_bytes
 
 
+ANY_POD: Final = "*"
+"""In the place of a pod's UID: a claim that several pods may use."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """The container a grant was made for, by the kubelet's word."""
+    """The container a grant was made for, by the kubelet's word; or the claim."""
 
     pod_uid: str
     container: str
@@ -60,6 +65,10 @@ class ContainerRef:
     """The kubelet's, sorted: what it counts, not where the grant is."""
     namespace: str = ""
     pod: str = ""
+    claim: str = ""
+    """UID of the ResourceClaim it was made for, whichever containers use it; empty: none."""
+    nonce: str = ""
+    """Of a claim: what its CDI file is named by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class GrantRecord:
     command: str = ""
     priority: int = 0
     """A higher one goes first on a GPU both are active on."""
+    ceiling_ppm: Ppm = NO_CEILING
+    """Of an elastic grant: never above it, also while alone. 0: no such bound."""
     container: ContainerRef | None = None
     """Held for a container until it is released; `owner` is then nobody."""
 

@@ -49,6 +49,17 @@ class KubeletConfig:
 
     enabled: bool = flag(False)
     """Serve the kubelet's device plugin API."""
+    door: str = choice("device-plugin", "device-plugin", "dra")
+    """By which of Kubernetes' two ways this node gives its GPUs away. device-plugin: as the
+    resource resource_count; dra: as devices of ResourceSlices, to ResourceClaims (driver
+    sluice.dev, Kubernetes 1.34; shares of a GPU from 1.36 on). Needs the API server. A card with
+    work that came by the other door is offered by neither until that has ended."""
+    dra_sick: str = choice("evict", "evict", "keep")
+    """What becomes of pods with a claim on a GPU that is unhealthy or lost. evict: Kubernetes
+    deletes them (a NoExecute taint, which a claim may tolerate); keep: no new ones come."""
+    dra_status_s: float = number(30.0, 0.0, 3600.0)
+    """Time, in s, between two looks at whether what is said of a claim's use in its status has
+    become wrong by more than a point. 0: nothing is written there."""
     directory: str = absolute_path("/var/lib/kubelet")
     """The kubelet's --root-dir; its sockets and its checkpoint are below. k0s and microk8s have
     another."""
@@ -223,6 +234,11 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
         problems.append(
             f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
             " profile, under resource_count) or mixed (a resource for each profile)"
+        )
+    if config.door == "dra" and config.strategy == "envvar":
+        problems.append(
+            f"{said('strategy')}: door dra needs CDI, by cdi-cri or cdi-annotations: envvar cannot"
+            " say what a claim's containers are given"
         )
     if not config.limits:
         problems.append(f"{said('limits')}: is empty, so no container could ever start")

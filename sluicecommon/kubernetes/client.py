@@ -22,6 +22,8 @@ from sluicecommon.kubernetes.resources import Resource
 DEADLINE_S: Final = 30.0
 LARGEST_ANSWER_BYTES: Final = 512 << 20
 MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+"""JSON is YAML."""
 _NAMES_SERVERS: Final = tuple(map(int, aiohttp.__version__.split(".")[:2])) >= (3, 9)
 _TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.TimeoutError, NoAccess)
 
@@ -86,6 +88,28 @@ class ApiClient:
         """`part`: binding, eviction."""
         return await self._ask("POST", resource.path(namespace, name, part), document)
 
+    async def replace(
+        self, resource: Resource, name: str, document: Mapping[str, Any], namespace: str = ""
+    ) -> dict[str, Any]:
+        """The whole object; refused as a conflict where its `metadata.resourceVersion` is not the
+        server's."""
+        return await self._ask("PUT", resource.path(namespace, name), document)
+
+    async def apply(
+        self,
+        resource: Resource,
+        name: str,
+        document: Mapping[str, Any],
+        manager: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> dict[str, Any]:
+        """Server-side apply: the fields named, and those that `manager` named before and no more.
+        Costs the server more than a patch: for lists that several managers have a part of."""
+        path = resource.path(namespace, name, subresource)
+        query = (("fieldManager", manager), ("force", "true"))
+        return await self._ask("PATCH", path, document, APPLY, query)
+
     async def merge_patch(
         self,
         resource: Resource,
@@ -144,8 +168,9 @@ class ApiClient:
         path: str,
         document: Mapping[str, Any] | None = None,
         kind: str = "application/json",
+        parameters: Sequence[tuple[str, str]] = (),
     ) -> dict[str, Any]:
-        body = await self._bytes(method, path, (), document, kind)
+        body = await self._bytes(method, path, parameters, document, kind)
         try:
             read = json.loads(body)
         except ValueError as error:

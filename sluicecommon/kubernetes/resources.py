@@ -46,3 +46,7 @@ STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
+RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+RESOURCE_SLICES: Final = Resource(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import ebpf, hooks, kubelet, scrape, shares, together
+from tests.bench import dra, ebpf, hooks, kubelet, scrape, shares, together
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
@@ -26,6 +26,7 @@ PARTS = (
     "room",
     "scrape",
     "kubelet",
+    "dra",
     "ebpf",
     "hostile",
     "webhook",
@@ -64,6 +65,8 @@ def main() -> int:
         entries += scrape.run(options.quick)
     if "kubelet" in wanted:
         entries += kubelet.run(options.quick)
+    if "dra" in wanted:
+        entries += dra.run(options.quick)
     if "ebpf" in wanted:
         entries += ebpf.run(options.quick)
     if "hostile" in wanted:

@@ -43,6 +43,7 @@ ORDER = (
     "test_agent_faults",
     "test_timing",
     "test_upgrade",
+    "test_dra",
     "test_simulated",
 )
 """Files, in the order in which they run: the one that uninstalls comes late, the second cluster last."""

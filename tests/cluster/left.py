@@ -6,7 +6,7 @@ from tests.cluster.lab import GPU, RELEASE, SYSTEM, Lab
 from tests.kit.node import until
 
 KINDS = "daemonsets,deployments,pods,services,configmaps,secrets,serviceaccounts,networkpolicies,poddisruptionbudgets,roles,rolebindings,jobs,leases,persistentvolumeclaims"
-CLUSTER_KINDS = "clusterroles,clusterrolebindings,runtimeclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,priorityclasses"
+CLUSTER_KINDS = "clusterroles,clusterrolebindings,runtimeclasses,mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions,priorityclasses,resourceslices,deviceclasses,validatingadmissionpolicies,validatingadmissionpolicybindings"
 NOT_OURS = ("kube-root-ca.crt", "default")
 """Kubernetes' own in every namespace."""
 
@@ -44,7 +44,8 @@ def left_on_the_node(lab: Lab) -> list[str]:
     script = (
         "awk '$5 ~ /sluice/ && $5 !~ /^\\/tmp\\// {print \"mount \" $5}' /proc/self/mountinfo; "
         "ls -d /run/cdi/sluice.dev-* /etc/cdi/sluice* /run/sluice/* /run/sluice* /var/lib/sluice* "
-        "/var/lib/kubelet/device-plugins/*sluice* /sys/fs/bpf/*sluice* 2>/dev/null; "
+        "/var/lib/kubelet/device-plugins/*sluice* /var/lib/kubelet/plugins_registry/*sluice* "
+        "/var/lib/kubelet/plugins/*sluice*/* /sys/fs/bpf/*sluice* 2>/dev/null; "
         "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -E '^(/usr/bin/python3 )?[^ ]*/usr/bin/sluice ' ; done; true"
     )
     return lab.cluster.run("sh", "-c", script).stdout.splitlines()

@@ -99,6 +99,8 @@ def test_the_daemonset_never_has_two_on_a_node_and_mounts_what_it_needs_and_no_m
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
         "/var/lib/kubelet/pods-api",
+        "/var/lib/kubelet/plugins_registry",
+        "/var/lib/kubelet/plugins/sluice.dev",
         "/var/run/cdi",
         "/etc/cdi",
     }
@@ -132,6 +134,10 @@ RIGHTS = {
         ("", "events", "create,patch"),
         ("", "nodes", "get,list,watch"),
         ("", "nodes/status", "patch"),
+        ("resource.k8s.io", "resourceclaims", "get,list"),
+        ("resource.k8s.io", "resourceclaims/status", "patch"),
+        ("resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
+        ("resource.k8s.io", "resourceslices", "create,delete,get,list,update,watch"),
     },
     "queue": {("authentication.k8s.io", "tokenreviews", "create")},
 }

@@ -28,6 +28,7 @@ DIRECTORIES: Final = (
 )
 OUR_CDI_FILES: Final = ("sluice.dev-grant_*.json", "sluice.dev-driver_*.json", "sluice-sim.json")
 OUR_SOCKETS: Final = "sluice-*.sock"
+OUR_DRIVER_SOCKETS: Final = "sluice.dev-*-reg.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,10 @@ def remove(host: Host) -> list[str]:
         troubles += _remove_tree(directory)
     plugins = host.kubelet / "device-plugins"
     files = [path for pattern in OUR_CDI_FILES for path in host.cdi.glob(pattern)]
-    for path in [*files, *list(plugins.glob(OUR_SOCKETS))]:
+    registered = list((host.kubelet / "plugins_registry").glob(OUR_DRIVER_SOCKETS))
+    for path in [*files, *list(plugins.glob(OUR_SOCKETS)), *registered]:
         troubles += _attempt(path, path.unlink)
+    troubles += _remove_tree(host.kubelet / "plugins" / "sluice.dev")
     # Made for our volume where the kubelet has none. The CDI directories stay, empty too: runtimes
     # watch them, and they may be somebody's mount.
     with contextlib.suppress(OSError):

@@ -65,6 +65,9 @@ class _Card:
     pci_bus_id: str | None
     numa_node: int | None
     profiler: Profiler | None
+    architecture: str | None
+    brand: str | None
+    compute_capability: str | None
     unsupported: set[str] = field(default_factory=set)
     slow: dict[str, Any] = field(default_factory=dict)
     slow_at_s: float = float("-inf")
@@ -80,6 +83,7 @@ class Sweeper:
         pynvml.nvmlInit()
         self._driver = text(pynvml.nvmlSystemGetDriverVersion())
         self._nvml = optional(lambda: text(pynvml.nvmlSystemGetNVMLVersion()))
+        self._cuda = optional(lambda: _cuda(pynvml.nvmlSystemGetCudaDriverVersion_v2()))
         self._cards = [self._card(index) for index in range(pynvml.nvmlDeviceGetCount())]
         self._events = optional(self._event_set)
 
@@ -95,6 +99,7 @@ class Sweeper:
             ),
             driver_version=self._driver,
             nvml_version=self._nvml,
+            cuda_version=self._cuda,
             xid_events=xids,
         )
 
@@ -110,6 +115,13 @@ class Sweeper:
             pci_bus_id=optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
             numa_node=optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle))),
             profiler=optional(lambda: Profiler.of(handle)),
+            architecture=optional(
+                lambda: _named("NVML_DEVICE_ARCH_", pynvml.nvmlDeviceGetArchitecture(handle))
+            ),
+            brand=optional(lambda: _named("NVML_BRAND_", pynvml.nvmlDeviceGetBrand(handle))),
+            compute_capability=optional(
+                lambda: ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
+            ),
             sampled_us=time.time_ns() // 1000 - 1_000_000,
         )
 
@@ -153,6 +165,9 @@ class Sweeper:
             processes=self._processes(card),
             recovery_action=None if recovery is None else RECOVERY_ACTIONS.get(recovery, "unknown"),
             profile=None if card.profiler is None else card.profiler.read(),
+            architecture=card.architecture,
+            brand=card.brand,
+            compute_capability=card.compute_capability,
             **card.slow,
         )
 
@@ -337,6 +352,21 @@ def _place(handle: Any, gpu_instance: int) -> tuple[int, int]:
 def _number(value: Any) -> int:
     """Some of pynvml's calls answer with the ctypes object itself."""
     return int(getattr(value, "value", value))
+
+
+def _cuda(number: int) -> str:
+    """13000 is 13.0."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _named(prefix: str, number: Any) -> str | None:
+    """NVML's number by the name of its constant, as NVIDIA writes it: Hopper. None: a newer one
+    than this binding knows."""
+    for name in dir(pynvml):
+        if name.startswith(prefix) and getattr(pynvml, name) == number:
+            plain = name.removeprefix(prefix).replace("_", " ").title()
+            return None if plain in ("Unknown", "Count") else plain
+    return None
 
 
 def text(value: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.processes.cgroups import pod_of
+from nodeagent.ports.ledger import ANY_POD
 from nodeagent.ports.regions import USAGE_FILE
 from nodeagent.units import GrantId
 
@@ -39,7 +40,7 @@ def users_of(grant: GrantId, pod_uid: str) -> list[int]:
 
 
 def _is_of(pid: int, regions: list[bytes], grant: GrantId, pod_uid: str) -> bool:
-    if pod_uid:
+    if pod_uid not in ("", ANY_POD):
         return pod_of(pid) == pod_uid
     name = grant.encode()
     return (

@@ -31,6 +31,7 @@ from nodeagent.ports.regions import DeviceLimits
 from nodeagent.units import (
     MAX_DEVICES,
     MAX_SLOTS,
+    NO_CEILING,
     WHOLE_PPM,
     Bytes,
     GpuUuid,
@@ -133,9 +134,11 @@ class GrantBook:
         return load_of([held.record for held in self.grants.values()])
 
     def limits(self, record: GrantRecord) -> tuple[DeviceLimits, ...]:
-        """Line A of each device: an elastic grant has no cap of its own, its share is its
-        weight."""
+        """Line A of each device: an elastic grant has no cap of its own but a ceiling that was
+        asked for, its share is its weight."""
         hard = record.policy is SharePolicy.HARD
+        elastic = record.policy is SharePolicy.ELASTIC
+        ceiling = record.ceiling_ppm if elastic else NO_CEILING
         return tuple(
             DeviceLimits(
                 gpu=device.gpu,
@@ -144,7 +147,7 @@ class GrantBook:
                 burst_ns=self.rules.burst_ns,
                 inflight_ns=self.rules.inflight_ns,
                 chunk_ns=self.rules.chunk_ns,
-                share_ppm=device.share_ppm if hard else Ppm(0),
+                share_ppm=device.share_ppm if hard else ceiling,
                 paused=record.paused,
                 revoked=record.state in (GrantState.DRAINING, GrantState.ENDING),
                 managed_beyond=self.rules.managed_beyond,
@@ -208,6 +211,7 @@ class GrantBook:
                     nvml_path=event.ask.nvml_path,
                     command=event.ask.command,
                     priority=event.ask.priority,
+                    ceiling_ppm=event.ask.ceiling_ppm,
                     container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)

@@ -114,6 +114,14 @@ def obstacle(
     return ", ".join(missing) or None
 
 
+def most_on(ask: GrantAsk, gpu: GpuCapacity) -> Bytes:
+    """The memory that it may come to have on this GPU."""
+    if not ask.amounts:
+        return memory_on(ask.memory, gpu.largest_bytes)
+    amount = ask.amounts[ask.gpu_uuids.index(gpu.uuid)]
+    return gpu.largest_bytes if amount is None else amount
+
+
 def place(
     ask: GrantAsk,
     gpus: Sequence[GpuCapacity],
@@ -144,8 +152,8 @@ def place(
     obstacles: list[str] = []
     candidates: set[GpuUuid] = set()
     for gpu in pool:
-        most = memory_on(ask.memory, gpu.largest_bytes)
-        need = memory_on(ask.request or ask.memory, gpu.largest_bytes)
+        most = most_on(ask, gpu)
+        need = most if ask.request is None else memory_on(ask.request, gpu.largest_bytes)
         if most > gpu.largest_bytes or need > most:
             need = most  # never to be had, and said so
         why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
@@ -193,7 +201,7 @@ def place(
 
 def _memory(ask: GrantAsk, gpu: GpuCapacity) -> dict[str, Bytes]:
     """Who may borrow begins with what is guaranteed."""
-    most = memory_on(ask.memory, gpu.largest_bytes)
+    most = most_on(ask, gpu)
     if ask.request is None:
         return {"memory_bytes": most}
     request = min(most, memory_on(ask.request, gpu.largest_bytes))

@@ -147,6 +147,28 @@ KUBERNETES_COUNTED: Final = _gauge(
     (),
     "1 while memory and cores of this node's GPUs are counted in its Node object.",
 )
+DRA_REGISTERED: Final = _gauge(
+    "sluice_dra_registered", (), "1 while the kubelet has taken the DRA driver."
+)
+DRA_PUBLISHED: Final = _gauge(
+    "sluice_dra_published",
+    (),
+    "1 while this node's ResourceSlices are as they should be; also when they should be gone.",
+)
+DRA_SLICE_WRITES: Final = _counter(
+    "sluice_dra_slice_writes", (), "ResourceSlices written or deleted."
+)
+DRA_CLAIMS: Final = _gauge("sluice_dra_claims", (), "Claims that are prepared, or being prepared.")
+DRA_PREPARED: Final = _counter(
+    "sluice_dra_claims_prepared", (), "Answers to the kubelet that prepared a claim."
+)
+DRA_REFUSED: Final = _counter(
+    "sluice_dra_claims_refused", (), "Answers to the kubelet that did not; it asks again."
+)
+DRA_RELEASED: Final = _counter("sluice_dra_claims_released", (), "Claims given back.")
+DRA_READABLE: Final = _gauge(
+    "sluice_dra_claims_readable", (), "1 while claims can be read from the API server."
+)
 
 QUEUE_CONNECTED: Final = _gauge(
     "sluice_queue_link_connected", (), "1 while there is a session with the queue controller."

@@ -67,6 +67,7 @@ class Gpus:
         self.driver_version: str | None = None
         self.error: str | None = "not read yet"
         self.nvml_version: str | None = None
+        self.cuda_version: str | None = None
         self.xids: dict[GpuUuid, Counter[int]] = {}
         self.last_xid: dict[GpuUuid, int] = {}
         self.read_at_ns: int | None = None
@@ -96,6 +97,7 @@ class Gpus:
                     replaced()
             self.driver_version = reading.driver_version
             self.nvml_version = reading.nvml_version
+            self.cuda_version = reading.cuda_version
         for gpu, code in reading.xid_events:
             self.xids.setdefault(gpu, Counter())[code] += 1
             self.last_xid[gpu] = code

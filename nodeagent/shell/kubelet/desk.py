@@ -24,6 +24,7 @@ from typing import Any, Final, assert_never
 
 from nodeagent.core.flight import Tape
 from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet import book as kb
 from nodeagent.core.kubelet.choice import attempts, hinted_gpus, prefer
 from nodeagent.core.kubelet.offers import Offer, OfferRules, offers, slots_of
@@ -72,6 +73,17 @@ RECOVERY_QUIET_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """CDI files that stay: claims have theirs beside the kubelet's answers."""
+
+    nonces: frozenset[Nonce] = frozenset()
+    drivers: frozenset[str] = frozenset()
+
+
+NOTHING_KEPT: Final = Kept()
+
+
+@dataclass(frozen=True, slots=True)
 class DeskSettings:
     offers: OfferRules
     strategy: str
@@ -104,11 +116,14 @@ class KubeletDesk:
         fatal: Callable[[BaseException], None],
         decided: Callable[[], Counter[GpuUuid]] = Counter,
         bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None,
+        may_offer: Callable[[GpuUuid], bool] = lambda gpu: True,
+        kept: Callable[[], Kept] = lambda: NOTHING_KEPT,
     ) -> None:
         """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
         region and the container's name; `files_of` is what all containers are given of ours, and
         may raise OSError; `decided` says how many pods that have not come yet will
-        be on each GPU; `bound` is told of the grants of queued workloads."""
+        be on each GPU; `bound` is told of the grants of queued workloads; `may_offer`: whether a
+        GPU is given away by this door now; `kept`: CDI files that are not this desk's."""
         self.figures = KubeletFigures()
         self.book = kb.AllocationBook(
             kb.KubeletRules(
@@ -131,6 +146,8 @@ class KubeletDesk:
         self._fatal = fatal
         self._decided = decided
         self._bound = bound
+        self._may_offer = may_offer
+        self._kept = kept
         self._gone: dict[PodUid, int] = {}
         """Pods that the API server says are over, and when it said so, in ns."""
         self._hurry = asyncio.Event()
@@ -166,7 +183,9 @@ class KubeletDesk:
         grants = tuple(
             (grant, held.record.container)
             for grant, held in self._keeper.live().items()
-            if held.record.container is not None and held.record.state is GrantState.ACTIVE
+            if held.record.container is not None
+            and not held.record.container.claim
+            and held.record.state is GrantState.ACTIVE
         )
         await self._renew_driver()  # before anybody is answered: the runtime has read it by then
         await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
@@ -201,11 +220,14 @@ class KubeletDesk:
                 log.warning("kubelet: %s", found.problem)
         return {
             resource: tuple(
-                Offer(unit.uuid, unit.healthy, nodes.get(unit.uuid), slots_of(unit, rules))
+                Offer(unit.uuid, self._offered(unit), nodes.get(unit.uuid), slots_of(unit, rules))
                 for unit in units
             )
             for resource, units in found.by_resource.items()
         }
+
+    def _offered(self, unit: GpuCapacity) -> bool:
+        return unit.healthy and self._may_offer(unit.uuid)
 
     def _shelf(self, resource: str) -> Shelf:
         shelf = self.shelves.get(resource)
@@ -264,7 +286,7 @@ class KubeletDesk:
         known = {
             one.gpu: one.slots
             for one in self.shelves[resource].shown
-            if not self._gpus.withheld(one.gpu)
+            if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu)
         }
         driver = self._cdi.driver  # once: the row and the answer have to agree
         rows = []
@@ -322,6 +344,28 @@ class KubeletDesk:
         if any(not one.isdisjoint(gpus) for one in self._allocating):
             found.append("an answer to the kubelet that is being given")
         return found
+
+    def allocated(self) -> frozenset[GpuUuid]:
+        """GPUs of all answers that are given, or about to be."""
+        rows = (*self.book.rows.values(), *self._intended())
+        given = {parse_slot(one).gpu for row in rows for one in row.device_ids}
+        held = {
+            device.gpu
+            for grant in self.book.grants
+            if (one := self._keeper.grant(grant)) is not None
+            for device in one.record.devices
+        }
+        return frozenset(given | held).union(*self._allocating)
+
+    def look(self) -> None:
+        """What may be offered has changed."""
+        self._gpus_read()
+
+    def remember(self) -> None:
+        """What the ledger has, before anybody asks who holds what."""
+        for row in self._ledger.load():
+            self.book.rows.setdefault(row.nonce, row)
+        self.tape.cut()
 
     def _intended(self) -> list[Allocation]:
         """Given, and not in the book yet."""
@@ -481,13 +525,15 @@ class KubeletDesk:
         await asyncio.to_thread(self._cdi.remove, do.nonce)
 
     async def _keep_cdi(self, do: kb.KeepCdi) -> None:
+        others = self._kept().nonces
         for name in await asyncio.to_thread(self._cdi.names):
-            if name not in do.nonces:
+            if name not in do.nonces and name not in others:
                 await asyncio.to_thread(self._cdi.remove, name)
 
     async def _keep_drivers(self, do: kb.KeepDrivers) -> None:
         with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
-            await asyncio.to_thread(self._cdi.keep_drivers, do.drivers)
+            drivers = do.drivers | self._kept().drivers
+            await asyncio.to_thread(self._cdi.keep_drivers, drivers)
 
     async def _renew_driver(self) -> None:
         """What all containers have in common, as it is installed now; a start looks for itself."""

@@ -1,0 +1,1 @@
+"""DRA as the kubelet and the API server speak it."""

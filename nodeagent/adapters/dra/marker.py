@@ -1,0 +1,28 @@
+"""Which door a node gave its GPUs away by last, on its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nodeagent.shell.dra.doors import CLAIMS
+
+
+class FileMarker:
+    """Implements Marker: one word in a file. A file that cannot be read counts as claims': then the
+    API server is asked, which costs a moment and promises nothing twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> str:
+        try:
+            return self._path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError):
+            return CLAIMS
+
+    def write(self, door: str) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(f"{door}\n", encoding="ascii")
+        new.replace(self._path)

@@ -1,0 +1,228 @@
+"""The part of the composition root for claims of DRA: from the section [kubelet] to the running
+desk, the driver's server and the published slices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.adapters.dra.ledger import SqliteClaims
+from nodeagent.adapters.dra.marker import FileMarker
+from nodeagent.adapters.dra.plugin import DraPlugin
+from nodeagent.adapters.dra.wire import DraWire
+from nodeagent.adapters.host.pcie import pcie_root
+from nodeagent.assembly.ground import Ground
+from nodeagent.core.dra.devices import DeviceRules
+from nodeagent.core.metrics import catalogue as m
+from nodeagent.ports.containers import CdiPort, GrantMounts
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.views import Finding, Samples
+from nodeagent.settings.kubelet import KubeletConfig
+from nodeagent.shell.dra.desk import ClaimDesk, ClaimSettings
+from nodeagent.shell.dra.doors import CLAIMS, Doors
+from nodeagent.shell.dra.inventory import Excluded, Inventory
+from nodeagent.shell.dra.publisher import Publisher
+from nodeagent.shell.dra.telling import Telling
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.kubelet.desk import KubeletDesk
+from nodeagent.shell.node import Endpoint
+
+if TYPE_CHECKING:
+    from nodeagent.adapters.dra.api import ApiSlices
+    from nodeagent.adapters.kubelet.cluster import Cluster
+
+LEDGER = "claims.sqlite"
+MARKER = "door"
+
+
+class Following:
+    """Implements Endpoint: the watch of this node's slices."""
+
+    def __init__(self, slices: ApiSlices, fatal: Callable[[BaseException], None]) -> None:
+        self._slices = slices
+        self._fatal = fatal
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._slices.follower.run())
+        self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+
+@dataclass(frozen=True, slots=True)
+class DraSide:
+    desk: ClaimDesk
+    doors: Doors
+    inventory: Inventory
+    plugin: DraPlugin
+    slices: ApiSlices | None = None
+    publisher: Publisher | None = None
+    telling: Telling | None = None
+
+    def before(self) -> list[Endpoint]:
+        """What starts before the device plugin offers anything."""
+        return [self.doors, self.desk]
+
+    def after(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
+        served: list[Endpoint] = [self.plugin]
+        if self.slices is not None and self.publisher is not None:
+            served = [Following(self.slices, fatal), self.publisher, *served]
+        if self.telling is not None:
+            served.append(self.telling)
+        return served
+
+    def counters(self) -> Samples:
+        """For the metrics."""
+        figures, publisher = self.desk.figures, self.publisher
+        return {
+            m.DRA_REGISTERED: float(self.plugin.registered),
+            m.DRA_PUBLISHED: float(publisher is not None and not publisher.trouble),
+            m.DRA_SLICE_WRITES: publisher.writes_total if publisher is not None else 0,
+            m.DRA_CLAIMS: float(len(self.desk.book.rows)),
+            m.DRA_PREPARED: figures.prepared,
+            m.DRA_REFUSED: figures.refused,
+            m.DRA_RELEASED: figures.released,
+            m.DRA_READABLE: float(not figures.away),
+        }
+
+    def findings(self) -> list[Finding]:
+        """For `sluice doctor`."""
+        door = self.doors.finding()
+        found = [door] if door is not None else []
+        if self.doors.door != CLAIMS:
+            return found
+        trouble = self.plugin.refusal
+        if not self.plugin.registered:
+            found.append(
+                Finding(
+                    "dra",
+                    "missing",
+                    f"the kubelet has not taken the driver: {trouble or 'it has not asked yet'}",
+                    f"is {self.plugin.registry} the kubelet's, and Kubernetes 1.32 or later?",
+                )
+            )
+        if self.slices is None or self.publisher is None or self.publisher.trouble:
+            why = self.slices.trouble if self.slices is not None else "no API server"
+            why = why or (self.publisher.trouble if self.publisher is not None else "")
+            found.append(
+                Finding(
+                    "dra",
+                    "missing",
+                    f"this node's GPUs are not published: {why}",
+                    "give the agent's service account the rights of the chart's ClusterRole"
+                    " (resourceslices), with Kubernetes 1.34 or later",
+                )
+            )
+        if not found and self.publisher is not None:
+            devices = sum(len(one.devices) for one in self.publisher.wanted())
+            found.append(
+                Finding(
+                    "dra",
+                    "ok",
+                    f"{devices} devices are published, {len(self.desk.book.rows)} claims are here",
+                )
+            )
+        return found
+
+
+def wants_dra(config: KubeletConfig, ground: Ground) -> bool:
+    """The setting says so, or the node did before and may have claims left."""
+    return config.door == CLAIMS or (ground.state / LEDGER).exists()
+
+
+def make_dra(
+    config: KubeletConfig,
+    node: str,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    cluster: Cluster | None,
+    no_access: str,
+    pods: Callable[[], KubeletDesk],
+    cdi: CdiPort,
+    mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+    fatal: Callable[[BaseException], None],
+) -> DraSide:
+    """`pods`: the desk of the device plugin, which is made later. Raises OSError, ValueError,
+    LedgerLost, LedgerTooNew."""
+    if config.door == CLAIMS and cluster is None:
+        raise ValueError(
+            f'door = "dra" needs the API server, which cannot be reached: {no_access}; give the'
+            " daemon a service account (the chart does) or kubelet.kubeconfig"
+        )
+    claims = slices = None
+    if cluster is not None:
+        from nodeagent.adapters.dra.api import ApiClaims, ApiSlices
+
+        known = cluster
+        claims = ApiClaims(cluster.client, node)
+        slices = ApiSlices(cluster.client, node, lambda: known.facts.uid if known.facts else "")
+    desk: list[ClaimDesk] = []
+    doors = Doors(
+        config.door,
+        FileMarker(ground.state / MARKER),
+        claims,
+        gpus,
+        fatal,
+        lambda: desk[0].held_gpus(),
+        lambda: pods().allocated(),
+        lambda: pods().look(),
+    )
+    inventory = Inventory(
+        keeper, gpus, doors.for_claims, device_rules(config), excluded(config), pcie_root
+    )
+    desk.append(
+        ClaimDesk(
+            ClaimSettings(config.cores_policy == "elastic", max(config.reconcile_s, 1.0)),
+            ground.boot,
+            keeper,
+            gpus,
+            ground.clock,
+            SqliteClaims(ground.state / LEDGER),
+            claims,
+            cdi,
+            mounts_of,
+            node,
+            doors.for_claims,
+            fatal,
+        )
+    )
+    desk[0].remember()
+    publisher = telling = None
+    if slices is not None and claims is not None:
+        publisher = Publisher(
+            node, inventory, slices, lambda: doors.door == CLAIMS, ground.clock, fatal
+        )
+        gpus.on_read.append(publisher.look_soon)
+        desk[0].on_change.append(publisher.look_soon)
+        telling = Telling(desk[0], keeper, claims, ground.clock, config.dra_status_s, fatal)
+    plugin = DraPlugin(
+        Path(config.directory), DraWire(ground.files.kubelet_descriptors), desk[0], fatal
+    )
+    return DraSide(desk[0], doors, inventory, plugin, slices, publisher, telling)
+
+
+def device_rules(config: KubeletConfig) -> DeviceRules:
+    return DeviceRules(
+        whole=config.mode == "exclusive",
+        default_memory_mib=config.default_memory_mib,
+        default_cores_percent=config.default_cores_percent,
+        evict=config.dra_sick == "evict",
+    )
+
+
+def excluded(config: KubeletConfig) -> Excluded:
+    return Excluded(frozenset(config.exclude_uuids), frozenset(config.exclude_indexes))

@@ -1,0 +1,1 @@
+"""Claims of DRA: what they are allotted, what became of them, what is published for them."""

@@ -1,0 +1,103 @@
+"""What a claim, or its DeviceClass, configures of its shares: `ShareConfig` of `sluice.dev/v1`.
+
+    config:
+    - opaque:
+        driver: sluice.dev
+        parameters:
+          apiVersion: sluice.dev/v1
+          kind: ShareConfig
+          policy: elastic
+          priority: 10
+          ceilingPercent: 60
+
+Kubernetes hands it on unread, so everything is checked here, and all mistakes are told at once.
+Later ones win field by field: the class first, then the claim, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from nodeagent.ports.dra.claims import DRIVER, NoAllotment, ShareConfig
+from nodeagent.units import MAX_PRIORITY, SharePolicy
+from sluicecommon.settings import nearest
+
+API_VERSION: Final = f"{DRIVER}/v1"
+KIND: Final = "ShareConfig"
+FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingPercent")
+
+
+def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
+    """Of `status.allocation.devices.config` what holds for a request, or for the one that it is an
+    alternative of (`parent`). Raises NoAllotment."""
+    found = ShareConfig()
+    ordered = sorted(enumerate(entries), key=lambda one: (not _from_class(one[1]), one[0]))
+    for index, entry in ordered:
+        where = f"config[{index}]"
+        if not isinstance(entry, Mapping):
+            raise NoAllotment(f"{where}: not an object")
+        requests = entry.get("requests") or ()
+        if requests and request not in requests and parent not in requests:
+            continue
+        opaque = entry.get("opaque")
+        if isinstance(opaque, Mapping) and opaque.get("driver") == DRIVER:
+            found = apply(found, opaque.get("parameters"), f"{where}.opaque.parameters")
+    return found
+
+
+def _from_class(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and entry.get("source") == "FromClass"
+
+
+def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
+    """`parameters` over `config`. Raises NoAllotment with every mistake."""
+    if not isinstance(parameters, Mapping):
+        raise NoAllotment(f"{where}: not an object")
+    version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    if version != API_VERSION:
+        raise NoAllotment(
+            f"{where}.apiVersion: {shown(version)}: this release knows {API_VERSION} alone"
+        )
+    if kind != KIND:
+        raise NoAllotment(f"{where}.kind: {shown(kind)}: must be {KIND}")
+    problems = [
+        f"{where}.{_plain(key)}: unknown field{nearest(str(key), FIELDS)}"
+        for key in parameters
+        if key not in FIELDS
+    ]
+    given: dict[str, Any] = {}
+    if "policy" in parameters:
+        try:
+            given["policy"] = SharePolicy(parameters["policy"])
+        except ValueError:
+            problems.append(
+                f"{where}.policy: {shown(parameters['policy'])}: must be hard, elastic or exclusive"
+            )
+    if "paused" in parameters:
+        given["paused"] = parameters["paused"]
+        if not isinstance(given["paused"], bool):
+            problems.append(f"{where}.paused: {shown(given['paused'])}: must be true or false")
+    for key, name, low, high in (
+        ("priority", "priority", -MAX_PRIORITY, MAX_PRIORITY),
+        ("ceilingPercent", "ceiling_percent", 0, 100),
+    ):
+        if key in parameters:
+            value = given[name] = parameters[key]
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                problems.append(
+                    f"{where}.{key}: {shown(value)}: must be a whole number from {low} to {high}"
+                )
+    if problems:
+        raise NoAllotment("; ".join(problems))
+    return replace(config, **given)
+
+
+def shown(value: Any) -> str:
+    """In a message, whoever wrote it."""
+    return "not set" if value is None else repr(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:80])

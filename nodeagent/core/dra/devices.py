@@ -1,0 +1,206 @@
+"""The GPUs of a node as devices of its ResourceSlices, in the form of `resource.k8s.io/v1`.
+
+A card is one device that many claims may have a part of: memory in steps of a MiB, cores in percent
+of its time, slots as many as grants may be on it. The scheduler adds the parts up; what others hold
+here beside it (programs of the host, queued work) is not offered. A MIG instance, and a card on a
+node with whole GPUs, is for one claim at a time.
+
+Names are made of UUIDs: an index may be another card's after a reboot, and an allocation is for
+longer. Attributes stand under our own names and again under those of NVIDIA's driver, by which
+people's selectors ask for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from nodeagent.core.gpus.health import Health
+from nodeagent.core.grants.placement import Load
+from nodeagent.ports.dra.claims import DRIVER
+from nodeagent.units import MIB, WHOLE_PPM, GpuUuid
+
+NVIDIA: Final = "gpu.nvidia.com"
+STANDARD: Final = "resource.kubernetes.io"
+TAINT: Final = f"{DRIVER}/health"
+LONGEST_TEXT: Final = 64
+"""Of an attribute (DeviceAttributeMaxValueLength)."""
+_NOT_SCHEDULED: Final = frozenset({Health.RECOVERING})
+_EVICTED: Final = frozenset({Health.UNHEALTHY, Health.LOST})
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRules:
+    whole: bool = False
+    """Cards are given away whole, to one claim each (kubelet.mode exclusive)."""
+    default_memory_mib: int = 0
+    """Of a claim that asks for no memory. 0: all that there is."""
+    default_cores_percent: int = 0
+    evict: bool = True
+    """Pods have to leave a GPU that is sick; else only no new ones come."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One GPU, or one MIG instance, as far as it can be told of."""
+
+    uuid: GpuUuid
+    index: int
+    name: str
+    memory_bytes: int
+    """To all together, see GpuCapacity."""
+    largest_bytes: int
+    """To one."""
+    slots: int
+    health: Health = Health.HEALTHY
+    withheld: bool = False
+    """Nothing of it is given away just now: it is being cut anew."""
+    others: Load = field(default_factory=Load)
+    """What is held by others than claims."""
+    mig_profile: str = ""
+    card: GpuUuid | None = None
+    """Of an instance."""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    """13.0, of the driver."""
+    architecture: str | None = None
+    brand: str | None = None
+    compute_capability: str | None = None
+    """9.0"""
+    pci_bus_id: str | None = None
+    pcie_root: str | None = None
+    numa_node: int | None = None
+
+
+def device_name(uuid: GpuUuid) -> str:
+    """gpu-…, mig-…: a label of DNS."""
+    return uuid.lower()
+
+
+def device(facts: DeviceFacts, rules: DeviceRules) -> Document | None:
+    """None: nothing of it can be given to a claim."""
+    if facts.others.exclusive:
+        return None
+    document: dict[str, Any] = {
+        "name": device_name(facts.uuid),
+        "attributes": _attributes(facts),
+    }
+    taints = _taints(facts, rules)
+    if taints:
+        document["taints"] = taints
+    if facts.mig_profile or rules.whole:
+        if facts.others.grants:
+            return None
+        document["capacity"] = {"memory": {"value": mib(facts.largest_bytes)}}
+        return document
+    memory = (facts.memory_bytes - facts.others.memory_bytes) // MIB
+    cores = 100 - -(-facts.others.hard_ppm * 100 // WHOLE_PPM)
+    slots = facts.slots - facts.others.grants
+    if memory < 1 or cores < 0 or slots < 1:
+        return None
+    most = min(memory, facts.largest_bytes // MIB)
+    default = min(most, rules.default_memory_mib or most)
+    document["allowMultipleAllocations"] = True
+    document["capacity"] = {
+        "memory": {
+            "value": _mib(memory),
+            "requestPolicy": {
+                "default": _mib(default),
+                "validRange": {"min": "1Mi", "max": _mib(most), "step": "1Mi"},
+            },
+        },
+        "cores": {
+            "value": str(cores),
+            "requestPolicy": {
+                "default": str(min(cores, rules.default_cores_percent)),
+                "validRange": {"min": "0", "max": str(cores), "step": "1"},
+            },
+        },
+        "slots": {
+            "value": str(slots),
+            "requestPolicy": {"default": "1", "validValues": ["1"]},
+        },
+    }
+    if cores == 0:  # steps of something that is not there are refused
+        document["capacity"]["cores"]["requestPolicy"] = {"default": "0", "validValues": ["0"]}
+    if memory == 1:
+        policy = {"default": "1Mi", "validValues": ["1Mi"]}
+        document["capacity"]["memory"]["requestPolicy"] = policy
+    return document
+
+
+def _attributes(facts: DeviceFacts) -> dict[str, Any]:
+    kind = "mig" if facts.mig_profile else "gpu"
+    texts = {
+        "type": kind,
+        "uuid": facts.uuid,
+        "productName": facts.name,
+        "architecture": facts.architecture,
+        "brand": facts.brand,
+    }
+    if facts.mig_profile:
+        texts |= {"profile": facts.mig_profile, "parentUUID": facts.card}
+    versions = {
+        "driverVersion": facts.driver_version,
+        "cudaDriverVersion": facts.cuda_version,
+        "cudaComputeCapability": facts.compute_capability,
+    }
+    both: dict[str, Any] = {
+        name: {"string": value[:LONGEST_TEXT]} for name, value in texts.items() if value
+    }
+    both |= {
+        name: {"version": version}
+        for name, value in versions.items()
+        if value and (version := semantic(value)) is not None
+    }
+    found = {**both, **{f"{NVIDIA}/{name}": value for name, value in both.items()}}
+    found["index"] = {"int": facts.index}
+    found["health"] = {"string": facts.health.value}
+    if facts.pci_bus_id:
+        found[f"{STANDARD}/pciBusID"] = {"string": pci_address(facts.pci_bus_id)}
+    if facts.pcie_root:
+        found[f"{STANDARD}/pcieRoot"] = {"string": facts.pcie_root[:LONGEST_TEXT]}
+    if facts.numa_node is not None and facts.numa_node >= 0:
+        found[f"{STANDARD}/numaNode"] = {"int": facts.numa_node}
+    return found
+
+
+def _taints(facts: DeviceFacts, rules: DeviceRules) -> list[Document]:
+    if facts.health in _EVICTED:
+        effect = "NoExecute" if rules.evict else "NoSchedule"
+        return [{"key": TAINT, "value": facts.health.value, "effect": effect}]
+    if facts.health in _NOT_SCHEDULED:
+        return [{"key": TAINT, "value": facts.health.value, "effect": "NoSchedule"}]
+    if facts.withheld:
+        return [{"key": TAINT, "value": "withheld", "effect": "NoSchedule"}]
+    return []
+
+
+def semantic(text: str) -> str | None:
+    """580.65.06 as the version 580.65.6, which Kubernetes can compare; None: no version."""
+    parts = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    if parts is None:
+        return None
+    return ".".join(str(int(part or 0)) for part in parts.groups())
+
+
+def pci_address(bus_id: str) -> str:
+    """As the kernel has it: 0000:65:00.0, of NVML's 00000000:65:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def mib(amount_bytes: int) -> str:
+    return _mib(amount_bytes // MIB)
+
+
+def _mib(amount: int) -> str:
+    """As the API server writes it back."""
+    for unit, size in (("Ti", 1 << 20), ("Gi", 1 << 10)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return f"{amount}Mi"

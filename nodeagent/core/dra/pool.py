@@ -1,0 +1,215 @@
+"""A node's pool of devices in ResourceSlices: what is to be written so that it says what it should.
+
+One pool for a node, in as many slices as their limits need. The scheduler takes the slices of the
+highest generation, and of those only all together (`resourceSliceCount`); so every change has a
+generation of its own, higher than any that is seen, in every slice. Slices have fixed names and are
+written one by one from the first, each on condition that nobody wrote it meanwhile: of two writers
+only one gets past the first slice of a generation, so no generation is a mixture.
+
+A slice that the API server gave back different from what was sent (an older one drops fields that
+it does not know) counts as written, by its resourceVersion.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodeagent.core.kubelet.pod_limits import parse_quantity
+from nodeagent.ports.dra.claims import DRIVER
+
+API_VERSION: Final = "resource.k8s.io/v1"
+MOST_DEVICES: Final = 64
+"""In one slice, where one has a taint (128 else, but a taint must not move devices)."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What one slice has."""
+
+    devices: tuple[Document, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A slice of ours as the API server has it."""
+
+    name: str
+    version: str
+    """resourceVersion."""
+    uid: str
+    pool: str
+    generation: int
+    count: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Create it, or (`version`) write it over, if that is still its version."""
+
+    name: str
+    version: str
+    document: Document
+    digest: str
+    """Of the body, see `plan`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    name: str
+    uid: str
+
+
+Write = Put | Delete
+
+
+def bodies(devices: Sequence[Document]) -> tuple[Body, ...]:
+    """By name, so that a device that comes or goes moves few others. No devices: no slices."""
+    ordered = sorted(devices, key=lambda one: str(one["name"]))
+    return tuple(
+        Body(tuple(ordered[at : at + MOST_DEVICES])) for at in range(0, len(ordered), MOST_DEVICES)
+    )
+
+
+def slice_name(node: str, number: int) -> str:
+    """Names of nodes may be as long as names get."""
+    if len(node) > 200:
+        node = f"{node[:180].rstrip('-.')}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+    return f"{node}-{DRIVER}-{number}"
+
+
+def plan(
+    node: str,
+    node_uid: str,
+    wanted: Sequence[Body],
+    seen: Mapping[str, Seen],
+    sent: Mapping[str, tuple[str, str]],
+) -> list[Write]:
+    """In order; nothing where all is as it should be. `seen`: all of this driver on this node.
+    `sent`: by name what this daemon wrote last, as digest, and the version that it became."""
+    names = [slice_name(node, number) for number in range(len(wanted))]
+    if _is_right(node, names, wanted, seen, sent):
+        return []
+    generation = max((one.generation for one in seen.values()), default=0) + 1
+    writes: list[Write] = []
+    for name, body in zip(names, wanted, strict=True):
+        before = seen.get(name)
+        document = _document(node, node_uid, name, body, generation, len(wanted), before)
+        version = before.version if before is not None else ""
+        writes.append(Put(name, version, document, digest(body, generation)))
+    kept = set(names)
+    writes += [Delete(one.name, one.uid) for one in seen.values() if one.name not in kept]
+    return writes
+
+
+def _is_right(
+    node: str,
+    names: Sequence[str],
+    wanted: Sequence[Body],
+    seen: Mapping[str, Seen],
+    sent: Mapping[str, tuple[str, str]],
+) -> bool:
+    if set(names) != set(seen):
+        return False
+    if len({one.generation for one in seen.values()}) > 1:
+        return False
+    for name, body in zip(names, wanted, strict=True):
+        one = seen[name]
+        if one.pool != node or one.count != len(wanted):
+            return False
+        as_sent = sent.get(name) == (digest(body, one.generation), one.version)
+        if not as_sent and normal(one.body) != normal(body):
+            return False
+    return True
+
+
+def digest(body: Body, generation: int) -> str:
+    text = json.dumps([generation, body.devices], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def normal(body: Body) -> Any:
+    """Comparable, whoever wrote it: amounts as numbers, without what the API server adds."""
+    return [_normal("", one) for one in body.devices]
+
+
+def _normal(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _normal(name, one) for name, one in value.items() if name != "timeAdded"}
+    if isinstance(value, list | tuple):
+        return [_normal(key, one) for one in value]
+    if key in ("value", "default", "min", "max", "step", "validValues") and isinstance(value, str):
+        try:
+            return str(parse_quantity(value))
+        except ValueError:  # of a taint
+            return value
+    return value
+
+
+def _document(
+    node: str,
+    node_uid: str,
+    name: str,
+    body: Body,
+    generation: int,
+    count: int,
+    before: Seen | None,
+) -> Document:
+    metadata: dict[str, Any] = {"name": name}
+    if before is not None:
+        metadata["resourceVersion"] = before.version
+    if node_uid:  # they go with their node
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+    spec: dict[str, Any] = {
+        "driver": DRIVER,
+        "nodeName": node,
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": count},
+    }
+    spec["devices"] = [_since(one, before) for one in body.devices]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def _since(device: Document, before: Seen | None) -> Document:
+    """A taint that was there keeps its time: evictions count from it."""
+    if before is None or not device.get("taints"):
+        return device
+    was = next((one for one in before.body.devices if one["name"] == device["name"]), {})
+    known = {
+        (one.get("key"), one.get("value"), one.get("effect")): one["timeAdded"]
+        for one in was.get("taints") or ()
+        if one.get("timeAdded")
+    }
+    taints = [
+        {**one, "timeAdded": known[key]}
+        if (key := (one["key"], one["value"], one["effect"])) in known
+        else one
+        for one in device["taints"]
+    ]
+    return {**device, "taints": taints}
+
+
+def read_slice(document: Document) -> Seen:
+    """Raises KeyError, TypeError, AttributeError for another form."""
+    head, spec = document["metadata"], document["spec"]
+    pool = spec["pool"]
+    return Seen(
+        head["name"],
+        head["resourceVersion"],
+        head["uid"],
+        pool["name"],
+        int(pool["generation"]),
+        int(pool["resourceSliceCount"]),
+        Body(tuple(spec.get("devices") or ())),
+    )

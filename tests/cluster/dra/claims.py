@@ -1,0 +1,85 @@
+"""Claims of dynamic resource allocation as users write them, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.cluster import manifests
+from tests.cluster.lab import Lab
+from tests.cluster.manifests import NAMESPACE
+from tests.kit.node import until
+
+CLASS = "gpu.sluice.dev"
+RESOURCE = "/apis/resource.k8s.io/v1"
+
+
+def template(name: str, **asked: Any) -> dict[str, Any]:
+    """`asked` as in `spec`."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"spec": spec(**asked)},
+    }
+
+
+def spec(
+    *,
+    memory: str | None = None,
+    cores: int | None = None,
+    device_class: str = CLASS,
+    selector: str = "",
+    parameters: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`parameters` of ShareConfig, `selector` in CEL."""
+    exactly: dict[str, Any] = {"deviceClassName": device_class}
+    amounts = {"memory": memory, "cores": None if cores is None else str(cores)}
+    if any(amounts.values()):
+        exactly["capacity"] = {"requests": {k: v for k, v in amounts.items() if v is not None}}
+    if selector:
+        exactly["selectors"] = [{"cel": {"expression": selector}}]
+    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if parameters is not None:
+        given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", **parameters}
+        devices["config"] = [{"opaque": {"driver": "sluice.dev", "parameters": given}}]
+    return {"devices": devices}
+
+
+def pod(
+    name: str, image: str, of: str, command: str = manifests.JOB, **more: Any
+) -> dict[str, Any]:
+    """With a claim made from the template `of`."""
+    document = manifests.gpu_pod(
+        name, image, gpus=0, memory_mib=None, cores=None, command=command, **more
+    )
+    document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": of}]
+    document["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    return document
+
+
+def claim_of(lab: Lab, name: str) -> dict[str, Any]:
+    """Of a pod, when it has one."""
+
+    def found() -> dict[str, Any] | None:
+        status = (lab.pod(name) or {}).get("status", {})
+        names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses", [])]
+        extended = status.get("extendedResourceClaimStatus")
+        names += [extended["resourceClaimName"]] if extended else []
+        if not names:
+            return None
+        claim: dict[str, Any] | None = lab.api.find(
+            f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims/{names[0]}"
+        )
+        return claim
+
+    return until(f"{name} has a claim", found, 60)
+
+
+def slices(lab: Lab) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lab.api.get(f"{RESOURCE}/resourceslices")["items"]
+    return [one for one in found if one["spec"]["driver"] == "sluice.dev"]
+
+
+def devices(lab: Lab) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for each in slices(lab) for one in each["spec"].get("devices", [])}

@@ -1,0 +1,170 @@
+"""A node that gives its GPUs to claims: shares that measure as they were asked for, on a cluster of its own, installed by the
+chart with `agent.door=dra` and nothing else. SLUICE_CLUSTER_CHURN: pods in the run with kills (12)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.dra import claims
+from tests.cluster.dra.churn import churn
+from tests.cluster.figures import Figures
+from tests.cluster.lab import GPU, SYSTEM, Lab
+from tests.cluster.machine.node import Cluster
+from tests.cluster.programs import product
+from tests.cluster.shares import measure
+from tests.kit.node import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+PAIRS = int(os.environ.get("SLUICE_CLUSTER_CHURN", "12"))
+FIRST = 'device.attributes["sluice.dev"].index == 0'
+CONTROL = "/run/nvidia/state/control"
+
+
+class ClaimLab(Lab):
+    """Where nothing is counted for the device plugin, but published."""
+
+    def by_claims(self) -> None:
+        self.helm_values({"agent.door": "dra"})
+        until("the GPUs are published", lambda: len(claims.devices(self)) == 2, 120)
+        until("the driver is registered", lambda: self.metric("sluice_dra_registered") == 1, 60)
+
+    def helm_values(self, values: dict[str, object]) -> None:
+        words = []
+        for key, value in self.values(values).items():
+            words += ["--set-json", f"{key}={json.dumps(value)}"]
+        chart = [
+            "upgrade",
+            "--install",
+            "sluice",
+            product.CHART,
+            "-n",
+            SYSTEM,
+            "--create-namespace",
+        ]
+        self.helm(*chart, "--reset-values", *words, "--wait", "--timeout", "180s")
+        until("the agent is on the node", lambda: self.ready("daemonsets", "sluice-agent"), 120)
+
+    def claimed(self, name: str, command: str | None = None, **asked: object) -> None:
+        self.apply(claims.template(name, **asked))
+        more = {} if command is None else {"command": command}
+        self.create_pod(claims.pod(name, self.image, name, **more))
+
+    def kill_agent(self) -> None:
+        """Its container's first process, as of a crash; the kubelet starts it again."""
+        for pod in self.agent_pods():
+            for one in pod["status"].get("containerStatuses", []):
+                task = one.get("containerID", "").partition("://")[2]
+                if one["name"] == "agent" and task:
+                    self.cluster.run("ctr", "tasks", "kill", "-s", "SIGKILL", task, check=False)
+
+
+@pytest.fixture(scope="module")
+def installed_by_claims(
+    images: product.Images, figures: Figures, place: Path
+) -> Iterator[ClaimLab]:
+    if os.geteuid() != 0:
+        pytest.skip("a cluster needs root")
+    helm = product.helm()
+    with Cluster(place / "dra") as cluster:
+        if int(cluster.programs.version.split(".")[1]) < 36:
+            pytest.skip(
+                f"Kubernetes {cluster.programs.version} has no shares of a device by default"
+            )
+        figures.versions.append(cluster.programs.version)
+        lab = ClaimLab(cluster, images, helm)
+        lab.import_images()
+        lab.by_claims()
+        yield lab
+
+
+@pytest.fixture
+def dra(installed_by_claims: ClaimLab) -> Iterator[ClaimLab]:
+    lab = installed_by_claims
+    yield lab
+    for pod in lab.api.items("pods", "default"):
+        lab.delete(pod["metadata"]["name"])
+    until("every grant is given back", lambda: not lab.live(), 60)
+
+
+def test_shares_measure_as_asked_and_memory_to_the_byte(dra: ClaimLab, figures: Figures) -> None:
+    dra.claimed("third", memory="24000Mi", cores=30, selector=FIRST)
+    dra.claimed("rest", memory="48001Mi", cores=60, selector=FIRST)
+    for name, amount in (("third", 24000), ("rest", 48001)):
+        dra.wait_for(name)
+        assert dra.inside(name)["total_mib"] == amount
+    measure(dra, {"third": 0.3, "rest": 0.6}, figures)
+    # Of one card more than is left is not to be had; the scheduler says so.
+    dra.claimed("more", memory="20Gi", cores=5, selector=FIRST)
+    until(
+        "it waits", lambda: any("cannot allocate all claims" in e for e in dra.events("more")), 60
+    )
+    assert dra.phase("more") == "Pending"
+    # And what was given is in the claim's status.
+    told = until("it is told", lambda: claims.claim_of(dra, "third")["status"].get("devices"), 60)
+    assert told[0]["data"]["granted"]["memoryBytes"] == 24000 << 20
+    assert told[0]["data"]["granted"]["cores"] == 30
+
+
+def test_a_mistake_in_the_configuration_is_in_the_pods_events(dra: ClaimLab) -> None:
+    dra.claimed("typo", memory="1Gi", cores=10, parameters={"polcy": "hard"})
+    until("it is told", lambda: any("did you mean 'policy'" in e for e in dra.events("typo")), 60)
+    dra.claimed("bounded", memory="1Gi", cores=20, parameters={"policy": "elastic", "ceilingPercent": 40})  # fmt: skip
+    dra.wait_for("bounded")
+    measure(dra, {"bounded": 0.4}, Figures())
+
+
+def test_a_pod_that_asks_for_the_resource_has_a_claim_made_for_it(dra: ClaimLab) -> None:
+    assert dra.allocatable(GPU) == 0
+    dra.create_pod(dra.gpu_pod("plain", memory_mib=None, cores=None, command="sleep 3600"))
+    dra.wait_for("plain")
+    notes = claims.claim_of(dra, "plain")["metadata"]["annotations"]
+    assert notes["resource.kubernetes.io/extended-resource-claim"] == "true"
+    assert dra.inside("plain")["total_mib"] == 81008
+
+
+def test_a_gpu_falls_ill_and_its_pods_leave(dra: ClaimLab) -> None:
+    dra.claimed("patient", memory="1Gi", cores=10, selector=FIRST)
+    dra.wait_for("patient")
+    dra.cluster.run("sh", "-c", f"echo gpu_lost=0 > {CONTROL}")
+    try:
+        until("it leaves", lambda: dra.phase("patient") in ("Failed", "Succeeded", "gone"), 90)
+    finally:
+        dra.cluster.run("sh", "-c", f": > {CONTROL}")
+    until(
+        "the card is offered again",
+        lambda: not any(one.get("taints") for one in claims.devices(dra).values()),
+        300,
+    )
+
+
+def test_kills_of_kubelet_daemon_and_runtime_lose_nothing(dra: ClaimLab) -> None:
+    outcome = churn(dra, dra.image, PAIRS, dra.kill_agent)
+    assert (outcome.lost, outcome.double, outcome.leaked) == ([], [], [])
+    assert outcome.pairs == PAIRS
+
+
+def test_a_drained_node_moves_to_the_device_plugin_and_back(dra: ClaimLab) -> None:
+    dra.install()
+    until("no device is published", lambda: not claims.slices(dra), 60)
+    assert dra.allocatable(GPU) == 20
+    dra.run("counted", memory_mib=7000, cores=20, command="sleep 3600")
+    assert dra.inside("counted")["total_mib"] == 7000
+    dra.helm_values({"agent.door": "dra"})
+    # The card that the pod is on is nobody's until it has gone.
+    until("the other card is published", lambda: len(claims.devices(dra)) == 1, 60)
+    held = dra.inside("counted")["uuid"].lower()
+    assert held not in claims.devices(dra)
+    dra.delete("counted")
+    until("both are", lambda: len(claims.devices(dra)) == 2, 90)
+    dra.claimed("again", "sleep 3600", memory="3000Mi", cores=10)
+    dra.wait_for("again")
+    assert dra.inside("again")["total_mib"] == 3000
+    dra.cluster.restart("kubelet", signal.SIGKILL)
+    until("the kubelet answers", dra.cluster.kubelet_answers, 60)
+    assert dra.inside("again")["total_mib"] == 3000
