@@ -43,7 +43,8 @@
 #define STATE_MAX (1 << 20)
 #define CONFIG_MAX (16 << 20)
 #define PRELOAD_MAX (64 << 10)
-#define DEADLINE_S 10 /* it takes 1 ms; a runtime that waits for a hook holds its container's lock */
+#define DEADLINE_S 10      /* it takes 1 ms; a runtime that waits for a hook holds its container's lock */
+#define WALL_DEADLINE_S 30 /* the daemon may have to wait for a driver that hangs: 10 s twice */
 #define TMPFS_OPTIONS "size=128k,nr_inodes=4,mode=0755"
 #define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
@@ -80,11 +81,11 @@ static void too_late(int number)
  * A sentence first. Where that cannot be said, as in a wait that only a fatal signal ends (a FUSE server that has taken
  * the request), SIGKILL a second later.
  */
-static void set_deadline(void)
+static void set_deadline(unsigned seconds)
 {
 	struct sigaction action = { .sa_handler = too_late };
 	struct sigevent last = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL };
-	struct itimerspec when = { .it_value.tv_sec = DEADLINE_S + 1 };
+	struct itimerspec when = { .it_value.tv_sec = seconds + 1 };
 	sigset_t ours;
 	int timer; /* the kernel's; timer_create() of an old glibc is in a library of its own */
 
@@ -94,7 +95,7 @@ static void set_deadline(void)
 	    syscall(SYS_timer_create, CLOCK_MONOTONIC, &last, &timer) != 0 ||
 	    syscall(SYS_timer_settime, timer, 0, &when, NULL) != 0)
 		fail("cannot set the deadline: %s", strerror(errno));
-	alarm(DEADLINE_S);
+	alarm(seconds);
 }
 
 /* A string of at most `most` bytes; NUL inside ends what follows from it. */
@@ -375,16 +376,18 @@ static char *read_config(const char *bundle)
 static const char *ask_daemon(const char *path, const char *question, char *answer, size_t room)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
-	struct timeval patience = { .tv_sec = DEADLINE_S - 2 };
+	struct timeval to_be_heard = { .tv_sec = 5 };
+	struct timeval to_hear = { .tv_sec = WALL_DEADLINE_S - 8 }; /* both together: before the deadline */
+	size_t length = strlen(path);
 	size_t have = 0;
 	int fd;
 
-	if (strlen(path) >= sizeof(at.sun_path))
+	if (length >= sizeof(at.sun_path))
 		return "the path of the daemon's socket is too long";
-	strcpy(at.sun_path, path);
+	memcpy(at.sun_path, path, length + 1);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
-	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0 ||
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &to_hear, sizeof(to_hear)) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &to_be_heard, sizeof(to_be_heard)) != 0 ||
 	    connect(fd, (struct sockaddr *)&at, sizeof(at)) != 0 ||
 	    send(fd, question, strlen(question), MSG_NOSIGNAL) != (ssize_t)strlen(question)) {
 		const char *why = strerror(errno);
@@ -453,7 +456,7 @@ int main(int argc, char **argv)
 		      stderr);
 		return 2;
 	}
-	set_deadline();
+	set_deadline(argc == 5 ? WALL_DEADLINE_S : DEADLINE_S);
 	char *state = read_all(STDIN_FILENO, STATE_MAX, "the container's state");
 
 	if (argc == 5) {
