@@ -22,6 +22,7 @@ from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.known.kinds import (
     BUDGETS,
+    CRDS,
     ELASTIC_PODS,
     LEASES,
     MANAGED_PODS,
@@ -38,6 +39,7 @@ from queuecontroller.cluster.session import Session
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender.answers import Defaults
 from queuecontroller.jobs.table import OfRuntime
+from queuecontroller.kueue_api import GROUP
 from queuecontroller.service.book import BookSettings
 from queuecontroller.service.shell import Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -61,6 +63,7 @@ LEADER_URL: Final = "sluice.dev/leader-url"
 SERVED_S: Final = 30.0
 """How often it is asked whether the kinds of more frameworks are served by now."""
 SYNC_S: Final = 0.05
+VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
@@ -185,6 +188,7 @@ class Controller:
                 if self._plan.extender is not None:
                     self._follow_for_extender(group)
                 group.create_task(self._find_frameworks())
+                group.create_task(self._see_what_vanished())
                 group.create_task(self._elect())
         finally:
             await self._step_down("stopping")
@@ -236,9 +240,13 @@ class Controller:
             key = key_of(document)
             if (kind, key) in self._uids or version_of(document) > newest:
                 continue
-            self._world.drop(kind, key, str(document["metadata"].get("uid")))
-            if self._session is not None:
-                self._session.changed(kind, key, None)
+            self._forget(kind, document)
+
+    def _forget(self, kind: Resource, document: Document) -> None:
+        key = key_of(document)
+        self._world.drop(kind, key, str(document["metadata"].get("uid")))
+        if self._session is not None:
+            self._session.changed(kind, key, None)
 
     async def _find_frameworks(self) -> None:
         """Follows jobs of the kinds that are served, also of those that come later."""
@@ -262,6 +270,27 @@ class Controller:
                         self._follow(kind)
             self._found = True
             await asyncio.sleep(SERVED_S)
+
+    async def _see_what_vanished(self) -> None:
+        """Of Kueue's kinds: what stands on objects that went with their definition would be kept
+        for ever, and the other definitions with it."""
+        while True:
+            await asyncio.sleep(VANISHED_S)
+            for (kind, _), follower in list(self._followers.items()):
+                if kind.group != GROUP or not follower.reflector.missing:
+                    continue
+                if not self._world.count(kind):
+                    continue
+                try:
+                    await self._watching.get(CRDS, f"{kind.plural}.{kind.group}")
+                except ApiRefused as refused:
+                    if refused.not_found and follower.reflector.missing:
+                        log.warning("%s.%s: the definition is gone", kind.plural, kind.group)
+                        follower.vanished()
+                        for one in self._world.all_of(kind):  # known by answers to writes only
+                            self._forget(kind, one)
+                except ApiAway as error:
+                    log.warning("%s", error)
 
     def _wanted(self) -> list[Resource]:
         policy = self._plan.policy

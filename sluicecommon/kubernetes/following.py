@@ -38,6 +38,10 @@ class Follower(Generic[T]):
         while True:
             await self.step()
 
+    def vanished(self) -> None:
+        """Its kind is gone, by the word of who knows."""
+        self._tell(self.reflector.vanished())
+
     async def step(self) -> None:
         """One request, from its beginning to its end."""
         wanted = self.reflector.next

@@ -91,6 +91,8 @@ class Reflector(Generic[T]):
         """Why what is known may be old; empty: it is not."""
         self.denied = False
         """The trouble is that we are not allowed to; no repetition changes that."""
+        self.missing = False
+        """The trouble is that there is no such kind, or not for the moment."""
         self.lists_total = 0
         self._decoder = decoder
         self._selectors = selectors
@@ -144,7 +146,7 @@ class Reflector(Generic[T]):
     def opened(self) -> None:
         """The server has taken the Watch, and may have nothing to say for long."""
         if self._listed is None:
-            self.trouble, self.denied = "", False
+            self.trouble, self.denied, self.missing = "", False, False
 
     def piece(self, data: bytes) -> list[Change[T]]:
         """Of the answer to a Watch. When `next` is another request afterwards, the connection is
@@ -191,7 +193,20 @@ class Reflector(Generic[T]):
             return self._failed(f"{status}: {message}", self._list(), retry_after_s)
         self._failed(f"{status}: {message}", self._repeat(), retry_after_s)
         self.denied = status in (401, 403)
+        self.missing = status == 404
         return []
+
+    def vanished(self) -> list[Change[T]]:
+        """The kind's definition is gone, and with it all that was of the kind: a watch that ends
+        with the definition may not have told of the last of them."""
+        changes: list[Change[T]] = [Removed(key) for key in self._versions]
+        self._versions.clear()
+        self._version = ""
+        if isinstance(self.next, Pause):
+            self._after = self._list()
+        else:
+            self.next = self._list()
+        return changes
 
     # --- what the bytes say -------------------------------------------------------------------
 
@@ -242,7 +257,7 @@ class Reflector(Generic[T]):
     # --- what comes next ----------------------------------------------------------------------
 
     def _well(self) -> None:
-        self._failures, self.trouble, self.denied = 0, "", False
+        self._failures, self.trouble, self.denied, self.missing = 0, "", False, False
 
     def _failed(
         self, why: str, then: Fetch | Watch, pause_s: float | None = None

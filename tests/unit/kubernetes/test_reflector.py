@@ -235,6 +235,26 @@ def test_who_may_not_watch_is_told_so_and_what_is_known_stands() -> None:
     assert len(it) == 1
 
 
+def test_a_kind_that_is_gone_takes_along_all_that_was_of_it_and_may_come_back() -> None:
+    it, server = synced()
+    it.ended("the definition went")
+    it.paused()
+    assert it.refused(404, "not found") == []
+    assert it.missing
+    assert len(it) == 1, "an API server that starts answers so, too: somebody else has to know"
+    (gone,) = it.vanished()
+    assert isinstance(gone, Removed)
+    assert len(it) == 0
+    it.paused()
+    for _ in range(2):
+        assert isinstance(it.next, Watch)
+        told = turn(it, server, "well", 0, 1 << 20)
+        if told:
+            break
+    assert any(isinstance(one, Changed) for one in told), "it is back, and told anew"
+    assert not it.missing
+
+
 def test_pauses_grow_and_a_server_that_names_its_own_is_heard() -> None:
     it = reflector()
     pauses = []
