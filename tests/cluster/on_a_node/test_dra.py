@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.api import path_of
 from tests.cluster.dra import claims
 from tests.cluster.dra.churn import churn
 from tests.cluster.figures import Figures
@@ -56,12 +57,14 @@ class ClaimLab(Lab):
         self.create_pod(claims.pod(name, self.image, name, **more))
 
     def kill_agent(self) -> None:
-        """Its container's first process, as of a crash; the kubelet starts it again."""
+        """Its container's first process, as of a crash; another pod takes its place at once, since the kubelet would start
+        one that was killed so often later and later."""
         for pod in self.agent_pods():
             for one in pod["status"].get("containerStatuses", []):
                 task = one.get("containerID", "").partition("://")[2]
                 if one["name"] == "agent" and task:
                     self.cluster.run("ctr", "tasks", "kill", "-s", "SIGKILL", task, check=False)
+            self.api.delete(path_of("pods", SYSTEM, pod["metadata"]["name"]), 0)
 
 
 @pytest.fixture(scope="module")
