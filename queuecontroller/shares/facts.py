@@ -1,0 +1,84 @@
+"""What we know, in HAMi's annotations, for other people's tools: pages, dashboards, scripts. It is
+written and never read back: of our own cards the ledger knows better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity
+from queuecontroller.placement.stock import Share
+from queuecontroller.vendors.devices import Device, Part, encode, write_register
+from queuecontroller.vendors.placing import BIND_PHASE, BIND_TIME, NODE, TIME
+
+REGISTER: Final = "hami.io/node-nvidia-register"
+SCORE: Final = "hami.io/node-nvidia-score"
+ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+BOUND: Final = "success"
+WORD: Final = "NVIDIA"
+PER_LINK: Final = 100
+"""HAMi's score of a pair of cards for each NVLink; without one it is what they have in common."""
+SAME_NODE, OTHER_NODE = 20, 10
+_MIB: Final = 1 << 20
+_PERCENT_PPM: Final = 10_000
+
+
+def register(gpus: Iterable[GpuCapacity]) -> str:
+    """A node's cards. Instances of MIG are their card's."""
+    return write_register(
+        [
+            Device(
+                one.uuid,
+                one.index,
+                one.slots,
+                one.memory_bytes // _MIB,
+                100,
+                one.type if one.type.startswith(WORD) else f"{WORD}-{one.type}",
+                one.numa_node or 0,
+                "mig" if one.mig_enabled else "hami-core",
+                one.health in TAKES_WORK,
+            )
+            for one in gpus
+            if not one.parent_uuid
+        ]
+    )
+
+
+def scores(gpus: Sequence[GpuCapacity]) -> str:
+    """How well each two cards are connected."""
+    found = []
+    for one in gpus:
+        pairs = {other.uuid: _score(one, other) for other in gpus if other.uuid != one.uuid}
+        found.append({"uuid": one.uuid, "score": pairs})
+    return json.dumps(found, separators=(",", ":"))
+
+
+def _score(one: GpuCapacity, other: GpuCapacity) -> int:
+    if links := one.nvlinks.get(other.uuid, 0):
+        return links * PER_LINK
+    return SAME_NODE if one.numa_node == other.numa_node else OTHER_NODE
+
+
+def allocation(
+    containers: Sequence[str],
+    given: Mapping[str, Sequence[Share]],
+    node: str,
+    now_ns: int,
+) -> dict[str, str]:
+    """Of a pod: `containers` are its names, init containers first."""
+    parts = tuple(
+        tuple(
+            Part(one.uuid, -1, WORD, one.memory_bytes // _MIB, one.share_ppm // _PERCENT_PPM)
+            for one in given.get(name, ())
+        )
+        for name in containers
+    )
+    seconds = str(now_ns // 1_000_000_000)
+    return {
+        NODE: node,
+        TIME: seconds,
+        BIND_TIME: seconds,
+        BIND_PHASE: BOUND,
+        ALLOCATED: encode(parts),
+    }
