@@ -397,6 +397,7 @@ class Controller:
                 self._budgets,
                 lambda: elector.leads(monotonic()),
                 plan.extender,
+                plan.sharing,
             )
         self._deciding = asyncio.create_task(self._session.run())
 

@@ -1,4 +1,4 @@
-"""A stock kube-scheduler that asks the queue's extender, and nodes of which only the objects and the sessions are there."""
+"""A stock kube-scheduler that asks the queue's extender, and nodes of which only objects and sessions are there: long with all it plays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ MIB = 1 << 20
 PODS = "/api/v1/namespaces/default/pods"
 PLACEMENT = "sluice.dev/placement"
 REPORT_S = 2.0
-RESOURCES = ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
+RESOURCES = [
+    f"nvidia.com/{one}" for one in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
+]
+SERVED = ("sluice-scheduler", "hami-scheduler")
 
 
 def certify(place: Path) -> Authority:
@@ -86,12 +89,11 @@ def replicas(
 
 @contextmanager
 def scheduler(
-    plane: ControlPlane, place: Path, port: int | None, *names: str
+    plane: ControlPlane, place: Path, port: int | None, *names: str, more: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """kube-scheduler, with a profile for each name; `port` is the extender's, None: it asks nobody."""
-    config = configuration(plane, place, port, names or ("sluice-scheduler", "hami-scheduler"))
+    """kube-scheduler, a profile for each name; `port`: the extender's, if it asks one; `more`: resources besides NVIDIA's."""
     path = place / "scheduler.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(yaml.safe_dump(configuration(plane, place, port, names or SERVED, more)))
     (own,) = free_ports(1)
     keys = plane.pki.kubeconfig("scheduler")
     command = [
@@ -116,7 +118,7 @@ def scheduler(
 
 
 def configuration(
-    plane: ControlPlane, place: Path, port: int | None, names: Sequence[str]
+    plane: ControlPlane, place: Path, port: int | None, names: Sequence[str], more: Sequence[str]
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -131,7 +133,7 @@ def configuration(
         "profiles": [{"schedulerName": one} for one in names],
     }
     if port is not None:
-        managed = [{"name": f"nvidia.com/{one}", "ignoredByScheduler": True} for one in RESOURCES]
+        managed = [{"name": one, "ignoredByScheduler": True} for one in (*RESOURCES, *more)]
         made["extenders"] = [
             {
                 "urlPrefix": f"https://127.0.0.1:{port}/scheduler",

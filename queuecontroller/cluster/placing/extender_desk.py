@@ -11,15 +11,20 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
 from queuecontroller.extender.pods import PLACEMENT, PodPlace
 from queuecontroller.service.book import Book
 from queuecontroller.service.shell import Shell
+from queuecontroller.shares.facts import allocation
+from queuecontroller.vendors.asks import containers_of
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
@@ -29,6 +34,7 @@ PAGE: Final = 500
 AGAIN_S: Final = 0.5
 CARRIED_OUT_S: Final = 65.0
 """The API server gives up what it was asked a minute ago (--request-timeout)."""
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 
@@ -41,7 +47,12 @@ class ExtenderDesk:
         budgets: Budgets,
         may_write: Callable[[], bool],
         defaults: Defaults,
+        sharing: SharesDesk | None = None,
     ) -> None:
+        """`sharing` knows of quota on shares and of other vendors' devices."""
+        self._sharing = sharing
+        self._given: dict[str, Mapping[str, str]] = {}
+        """Annotations of bindings that are under way, by the pod's UID."""
         self._shell = shell
         self._client = client
         self._pods = pods
@@ -108,6 +119,8 @@ class ExtenderDesk:
 
     def _take(self, document: Mapping[str, Any]) -> SeenPod:
         head = document["metadata"]
+        if self._sharing is not None:
+            self._sharing.take(document)
         found = seen(document, self._names)
         self._pods.take(f"{head.get('namespace')}/{head['name']}", found)
         return found
@@ -148,7 +161,12 @@ class ExtenderDesk:
         question = wire.read_question(body)
         if verb == "prioritize":
             return wire.write_points(self.extender.prioritize(question.pod, question.names))
-        return wire.write_filter(question, self.extender.filter(question.pod, question.names))
+        passed = self.extender.filter(question.pod, question.names)
+        if self._sharing is not None and passed.names:
+            refused = self._sharing.refusals(question.pod, passed.names)
+            names = tuple(one for one in passed.names if one not in refused)
+            passed = replace(passed, names=names, failed={**passed.failed, **refused})
+        return wire.write_filter(question, passed)
 
     # -- binding ----------------------------------------------------------------------------------
 
@@ -157,9 +175,8 @@ class ExtenderDesk:
         document = self._pods.get(asked.uid)
         if document is None:  # the watch may be a moment behind the scheduler's
             try:
-                document = self._take(
-                    await self._client.get(PODS, asked.name, asked.namespace)
-                ).document or {"metadata": {"uid": asked.uid}, "spec": {}}
+                stored = await self._client.get(PODS, asked.name, asked.namespace)
+                document = self._take(stored).document or stored
             except (ApiAway, ApiRefused) as error:
                 return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
         if document["metadata"].get("uid") != asked.uid:
@@ -174,24 +191,54 @@ class ExtenderDesk:
             return place
         if not self._may_write():
             return "this replica does not lead any more: ask again"
+        if again is None:
+            given = self._reserve(document, asked.node, place)
+            if isinstance(given, str):
+                return given
+            self._given[asked.uid] = given
         if again is None and place is not None and not place.workload:
             self.ledger.assume(asked.uid, place)
         try:
+            more = self._given.get(asked.uid, {})
             await self._client.create_part(
-                PODS, asked.name, "binding", binding(asked, place), asked.namespace
+                PODS, asked.name, "binding", binding(asked, place, more), asked.namespace
             )
         except ApiRefused as refused:
             if again is None:
-                self.ledger.forget(asked.uid)
+                self._forget(document)
             return f"the API server does not bind the pod: {refused}"
         except ApiAway as error:
-            if again is None and place is not None:
-                self._unknown[asked.uid] = place
+            if again is None and (place is not None or self._given[asked.uid]):
+                self._unknown[asked.uid] = place or PodPlace(asked.node, {})
                 task = asyncio.get_running_loop().create_task(self._find_out(asked))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             return f"whether the pod was bound is not known: {error}"
+        if again is None:
+            self._given.pop(asked.uid, None)
         return ""
+
+    def _reserve(
+        self, document: Mapping[str, Any], node: str, place: PodPlace | None
+    ) -> Mapping[str, str] | str:
+        """What else it is bound with: what other tools and other vendors' plugins read."""
+        shares = place.held if place is not None else ()
+        given: Mapping[str, str] | str = {}
+        if self._sharing is not None:
+            amounts = [(one.memory_bytes, one.share_ppm) for one in shares]
+            given = self._sharing.reserve(document, node, amounts)
+        if isinstance(given, str) or place is None:
+            return given
+        names = [one.name for one in containers_of(document)]
+        facts = allocation(names, place.containers, node, self._shell.now_ns())
+        return {**facts, **given}
+
+    def _forget(self, document: Mapping[str, Any]) -> None:
+        uid = str(document["metadata"]["uid"])
+        self.ledger.forget(uid)
+        self._given.pop(uid, None)
+        if self._sharing is not None:
+            self._sharing.give_back(document)
 
     async def _find_out(self, asked: wire.BindQuestion) -> None:
         """What became of a binding without an answer: its GPUs are kept until that is known, which
@@ -201,6 +248,7 @@ class ExtenderDesk:
             await self._until_known(asked)
         finally:
             self._unknown.pop(asked.uid, None)
+            self._given.pop(asked.uid, None)
 
     async def _until_known(self, asked: wire.BindQuestion) -> None:
         began_s = monotonic()
@@ -211,26 +259,38 @@ class ExtenderDesk:
             except ApiRefused as refused:
                 if not refused.not_found:
                     continue
-                self.ledger.forget(asked.uid)
+                self._lost(asked)
                 return
             except ApiAway:
                 continue
             self._take(document)
             if document["metadata"].get("uid") != asked.uid:
-                self.ledger.forget(asked.uid)
+                self._lost(asked)
                 return
             if document["spec"].get("nodeName"):
                 return
             if monotonic() - began_s > CARRIED_OUT_S:
-                self.ledger.forget(asked.uid)
+                self._forget(document)
                 return
 
+    def _lost(self, asked: wire.BindQuestion) -> None:
+        """The pod is gone, or another one by now."""
+        self.ledger.forget(asked.uid)
+        if self._sharing is not None:
+            self._sharing.foreign.forget(asked.uid)
+            self._sharing.quotas.no_pod(asked.uid)
 
-def binding(asked: wire.BindQuestion, place: PodPlace | None) -> dict[str, Any]:
+
+def binding(
+    asked: wire.BindQuestion, place: PodPlace | None, more: Mapping[str, str] = NOTHING
+) -> dict[str, Any]:
     """Annotations of a Binding become the pod's, in the same write."""
     head: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace, "uid": asked.uid}
-    if place is not None:
-        head["annotations"] = {PLACEMENT: place.text()}
+    annotations = dict(more)
+    if place is not None and place.containers:
+        annotations[PLACEMENT] = place.text()
+    if annotations:
+        head["annotations"] = annotations
     return {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -18,6 +18,8 @@ from sluicecommon.kubernetes.reflector import Change, Changed, Removed
 _SPEC: Final = (
     "nodeName",
     "priority",
+    "priorityClassName",
+    "activeDeadlineSeconds",
     "preemptionPolicy",
     "schedulerName",
     "schedulingGates",

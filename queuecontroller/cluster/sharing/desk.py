@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.cluster.joining.registering import own_account
+from queuecontroller.cluster.known.world import version_of
 from queuecontroller.shares import (
     Answer,
     PodUse,
@@ -45,6 +46,7 @@ class SeenPod:
     """Of a pod as much as is counted."""
 
     uid: str
+    version: int = 0
     use: PodUse | None = None
     foreign: Document | None = None
     """What it has of other vendors' devices, as documents go."""
@@ -58,6 +60,8 @@ class SharesDesk:
         self._now_ns = now_ns
         self._uids: dict[str, str] = {}
         """Of pods, by namespace and name."""
+        self._versions: dict[str, int] = {}
+        """Of pods that count, by UID: they are heard of by the watch and by a leader's list."""
         self._followers: list[Follower[Any]] = []
 
     @property
@@ -122,24 +126,15 @@ class SharesDesk:
         uid = str(document["metadata"]["uid"])
         use = None if is_over(document) else use_of(self.rules.devices, document)
         foreign = _foreign(document) if self.foreign.holds(document) else None
-        return SeenPod(uid, use if use is not None and any(use.use.values()) else None, foreign)
+        version = version_of(document)
+        return SeenPod(
+            uid, version, use if use is not None and any(use.use.values()) else None, foreign
+        )
 
     def pod_changed(self, change: Change[SeenPod]) -> None:
         match change:
             case Changed(item):
-                before, pod = self._uids.get(item.key), item.value
-                if before not in (None, pod.uid):  # another by its name
-                    self._gone(str(before))
-                if pod.use is None and pod.foreign is None:
-                    self._uids.pop(item.key, None)
-                    self._gone(pod.uid)
-                    return
-                self._uids[item.key] = pod.uid
-                if pod.use is None:
-                    self.quotas.no_pod(pod.uid)
-                else:
-                    self.quotas.pod(pod.uid, pod.use)
-                self.foreign.pod(pod.uid, pod.foreign)
+                self._take(item.key, item.value)
             case Removed(key):
                 uid = self._uids.pop(key, None)
                 if uid is not None:
@@ -147,7 +142,75 @@ class SharesDesk:
             case _:
                 pass
 
+    def take(self, document: Document) -> None:
+        """A pod that was read apart from the watch."""
+        head = document["metadata"]
+        self._take(f"{head.get('namespace')}/{head['name']}", self.seen(document))
+
+    def _take(self, key: str, pod: SeenPod) -> None:
+        if 0 < pod.version < self._versions.get(pod.uid, 0):
+            return
+        before = self._uids.get(key)
+        if before not in (None, pod.uid):  # another by its name
+            self._gone(str(before))
+        if pod.use is None and pod.foreign is None:
+            self._uids.pop(key, None)
+            self._gone(pod.uid)
+            return
+        self._uids[key] = pod.uid
+        self._versions[pod.uid] = pod.version
+        if pod.use is None:
+            self.quotas.no_pod(pod.uid)
+        else:
+            self.quotas.pod(pod.uid, pod.use)
+        self.foreign.pod(pod.uid, pod.foreign)
+
+    # -- what a scheduler asks --------------------------------------------------------------------
+
+    def refusals(self, pod: Document, names: Iterable[str]) -> dict[str, str]:
+        """Of these nodes the ones that will not do, for the namespace's quota or for other
+        vendors' devices, and why. Raises AskError."""
+        use = use_of(self.rules.devices, pod)
+        why = self.quotas.bind(str(pod["metadata"].get("uid")), use) if use.use else ""
+        if why:
+            return dict.fromkeys(names, why)
+        ask = self.foreign.asks(pod)
+        if not ask.asks:
+            return {}
+        found = {name: self.foreign.why_not(ask, name) for name in names}
+        return {name: reason for name, reason in found.items() if reason}
+
+    def reserve(
+        self, pod: Document, node: str, given: Sequence[tuple[int, int]]
+    ) -> dict[str, str] | str:
+        """For a pod that is about to be bound: quota and devices count as taken. The annotations
+        it is bound with, or why not; `given`: bytes and parts per million of its GPUs' shares.
+        Raises AskError."""
+        uid = str(pod["metadata"]["uid"])
+        use = replace(use_of(self.rules.devices, pod, given=given), bound=True)
+        why = self.quotas.bind(uid, use) if use.use else ""
+        if why:
+            return why
+        chosen: dict[str, str] | str = {}
+        if self.foreign.asks(pod).asks:
+            chosen = self.foreign.choose(pod, node, self._now_ns())
+            if isinstance(chosen, str):
+                return chosen
+            self.foreign.assume(uid, node, pod, chosen)
+        if use.use:
+            self.quotas.pod(uid, use)
+        return chosen
+
+    def give_back(self, pod: Document) -> None:
+        """It was not bound after all."""
+        uid = str(pod["metadata"]["uid"])
+        self.foreign.forget(uid)
+        use = use_of(self.rules.devices, pod)
+        if use.use:
+            self.quotas.pod(uid, replace(use, bound=False))
+
     def _gone(self, uid: str) -> None:
+        self._versions.pop(uid, None)
         self.quotas.no_pod(uid)
         self.foreign.pod(uid, None)
 

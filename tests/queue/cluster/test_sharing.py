@@ -145,3 +145,34 @@ def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:
 class _Clock:
     def now_ns(self) -> int:
         return 0
+
+
+def test_what_is_reserved_is_reserved_until_it_is_given_back(desk: SharesDesk) -> None:
+    """Two pods that several replicas let in at a time: one of them is bound."""
+    documents = []
+    for uid in ("a", "b"):
+        document = pod({"nvidia.com/gpu": 1, MEM: 6000})
+        document["metadata"] |= {"uid": uid, "name": uid}
+        documents.append(document)
+        desk.take(document)
+    first, second = documents
+    assert desk.refusals(second, ["n"]) == {}
+    given = [(6000 << 20, 0)]
+    assert desk.reserve(first, "n", given) == {}
+    why = desk.refusals(second, ["n"])["n"]
+    assert "6000 of 10000 are used" in why
+    assert desk.reserve(second, "n", given) == why
+    desk.give_back(first)
+    assert desk.reserve(second, "n", given) == {}
+
+
+def test_an_older_word_about_a_pod_changes_nothing(desk: SharesDesk) -> None:
+    document = pod({"nvidia.com/gpu": 1, MEM: 6000})
+    document["metadata"] |= {"uid": "a", "resourceVersion": "7"}
+    bound = {**document, "spec": {**document["spec"], "nodeName": "n"}}
+    desk.take(bound)
+    older = {**document, "metadata": {**document["metadata"], "resourceVersion": "5"}}
+    desk.pod_changed(Changed(Item("team/p", "5", desk.seen(older))))
+    other = pod({"nvidia.com/gpu": 1, MEM: 6000})
+    other["metadata"] |= {"uid": "b"}
+    assert desk.refusals(other, ["n"]), "it is bound still"
