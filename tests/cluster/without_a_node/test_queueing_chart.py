@@ -124,7 +124,7 @@ class Release:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        webhooks, visibility, metrics, probes = free_ports(4)
+        webhooks, visibility, metrics, probes, nodes = free_ports(5)
         self.lead_to("webhooks", webhooks)
         self.lead_to("visibility", visibility)
         log = self.place / "queue.log"
@@ -136,6 +136,8 @@ class Release:
             "kubernetes.leader_lease_s=3",
             f"kubernetes.webhooks_listen=0.0.0.0:{webhooks}",
             f"kubernetes.visibility_listen=0.0.0.0:{visibility}",
+            f"server.listen=127.0.0.1:{nodes}",
+            f"extender.own_address=127.0.0.1:{webhooks}",
             f"server.metrics_listen=127.0.0.1:{metrics}",
             f"server.probes_listen=127.0.0.1:{probes}",
         ):
@@ -162,6 +164,9 @@ class Release:
                 process.wait()
 
 
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/s-queue"
+
+
 def own_address() -> str:
     """Endpoints on loopback are refused."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -186,7 +191,7 @@ def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Pa
     release = Release(plane, tmp_path)
     release.install()
     until("Kueue's kinds are served", lambda: is_served(plane), DEADLINE_S)
-    (deployment,) = plane.api.items("deployments", NAMESPACE)
+    deployment = plane.api.get(DEPLOYMENT)
     assert deployment["spec"]["replicas"] == 1
     with release.running():
         apply(plane, of_kueue("ResourceFlavor", "plain", {}), quota("one", 1), door("one", "one"))
@@ -202,7 +207,7 @@ def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Pa
         assert after == before, "an upgrade leaves in place what the process has written"
         until("they are answered as before", lambda: is_asked(plane), DEADLINE_S)
         assert plane.api.get(API_SERVICE)["spec"]["caBundle"]
-        (deployment,) = plane.api.items("deployments", NAMESPACE)
+        deployment = plane.api.get(DEPLOYMENT)
         assert deployment["spec"]["replicas"] == 2
         finish(plane, "first")
         started(plane, "second")
