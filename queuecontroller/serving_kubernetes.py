@@ -60,6 +60,7 @@ from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.placing.extender_desk import VERBS, refusal
 from queuecontroller.cluster.saying.visibility import Question, answer
 from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.collector import Collector
 from queuecontroller.config import (
     ConfigError,
     ExtenderSettings,
@@ -242,6 +243,9 @@ async def _serve(
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    collector = Collector()
+    collector.start()
+    collecting = asyncio.create_task(collector.run())
     try:
         for one in web:
             await one.start()
@@ -270,6 +274,8 @@ async def _serve(
         finally:
             registering.cancel()
     finally:
+        collecting.cancel()
+        collector.stop()
         for server in servers:
             await server.close()
         if nodes is not None:

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuecontroller.extender.pods import ContainerAsk, PodAsk, PodPlace
-from queuecontroller.placement.capacity import TAKES_WORK
 from queuecontroller.placement.gpus import choose_gpus
 from queuecontroller.placement.node_index import IDLE, SIZES, TIMES
 from queuecontroller.placement.request import GpuRequest
 from queuecontroller.placement.stock import GpuRoom, NodeRoom, Share
 
-MOST_SHAPES: Final = 64
+MOST_SHAPES: Final = 128
 """Remembered: pods come in few shapes at a time, and each costs a line for every node."""
 FITS: Final = ""
 Known = dict[str, tuple[int, tuple[str, bool]]]
@@ -70,13 +69,14 @@ class Judge:
         if known is not None and known[0] == room.version:
             return known[1]
         if self._quick is not None and self._quick.fits(room):
-            found = FITS
+            verdict = FITS, False
         elif self._quick is not None:
-            found = why_not(room, self._containers[0].request)
+            verdict = _look_at(room, self._containers[0].request)
         else:
             placed = place_on(room, self._containers)
-            found = placed if isinstance(placed, str) else FITS
-        verdict = found, found != FITS and why_not_empty(room, self._containers)
+            verdict = (FITS, False)
+            if isinstance(placed, str):
+                verdict = placed, any(_look_at(room, one.request)[1] for one in self._containers)
         self._known[room.name] = (room.version, verdict)
         return verdict
 
@@ -107,24 +107,30 @@ class _Quick:
 
 def why_not(room: NodeRoom, request: GpuRequest) -> str:
     """FITS when it does."""
+    return _look_at(room, request)[0]
+
+
+def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
+    """Why not, and whether it would not do either if nobody else were there."""
     obstacles: Counter[str] = Counter()
-    best_bytes = best_ppm = fitting = 0
+    best_bytes = best_ppm = fitting = able = 0
     for gpu in room.gpus.values():
         kind = _obstacle(gpu, request)
         if kind == FITS:
             fitting += 1
             continue
         obstacles[kind] += 1
+        able += kind not in _FOR_EVER and gpu.gpu.memory_bytes >= request.memory_on(gpu.gpu)
         if kind == "memory":
             best_bytes = max(best_bytes, gpu.memory_bytes)
         elif kind == "time":
             best_ppm = max(best_ppm, gpu.share_ppm)
     if fitting >= request.count:
         if request.one_numa_node and choose_gpus(room, request, lambda _: None) is None:
-            return f"needs {describe(request)} on one NUMA node: no node has so many free"
-        return FITS
+            return f"needs {describe(request)} on one NUMA node: none has so many free", False
+        return FITS, False
     if not room.gpus:
-        return f"needs {describe(request)}: has none"
+        return f"needs {describe(request)}: has none", True
     need = request.memory_bytes
     if need is None:
         need = max(request.memory_on(gpu.gpu) for gpu in room.gpus.values())
@@ -135,40 +141,29 @@ def why_not(room: NodeRoom, request: GpuRequest) -> str:
     }
     said = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
     have = f"{fitting} of {len(room.gpus)} will do"
-    return f"needs {describe(request)}: {have}; {', '.join(said) or 'it has no more'}"
+    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'it has no more'}"
+    return why, fitting + able < request.count
 
 
-def why_not_empty(room: NodeRoom, containers: Sequence[ContainerAsk]) -> bool:
-    """Whether the node could not take it even if nobody else were there."""
-    for one in containers:
-        request = one.request
-        able = sum(
-            gpu.gpu.health in TAKES_WORK
-            and not gpu.gpu.mig_enabled
-            and request.wants(gpu.gpu) is None
-            and gpu.gpu.memory_bytes >= request.memory_on(gpu.gpu)
-            for gpu in room.gpus.values()
-        )
-        if able < request.count:
-            return True
-    return False
+_IN_MIG_MODE: Final = "are in MIG mode"
+_FOREIGN: Final = "are not of those that it takes"
+_FOR_EVER: Final = frozenset((_IN_MIG_MODE, _FOREIGN))
 
 
 def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
     """The kind of it, the same for many."""
-    if gpu.gpu.health not in TAKES_WORK:
-        return f"are {gpu.gpu.health}"
-    if gpu.gpu.mig_enabled:
-        return "are in MIG mode"
-    if request.wants(gpu.gpu) is not None:
-        return "are not of those that it takes"
+    card = gpu.gpu
+    if not gpu.gives_shares:
+        return _IN_MIG_MODE if card.mig_enabled else f"are {card.health}"
+    if request.wants(card) is not None:
+        return _FOREIGN
     if gpu.slots < 1:
-        return f"have all {gpu.gpu.slots} slots taken"
+        return f"have all {card.slots} slots taken"
     if gpu.alone:
         return "are held by pods that want no company"
-    if (request.exclusive or request.idle_only) and gpu.holders:
+    if gpu.holders and (request.exclusive or request.idle_only):
         return "are in use"
-    if gpu.memory_bytes < request.memory_on(gpu.gpu):
+    if gpu.memory_bytes < request.memory_on(card):
         return "memory"
     if request.hard and gpu.share_ppm < request.share_ppm:
         return "time"
