@@ -11,6 +11,7 @@ from queuecontroller.page.questions import compared, explained, manifests_of, re
 from queuecontroller.records import Change, Event
 from queuecontroller.service.shell import Shell
 from sluicecommon.page.board import Sight
+from tests.queue.page.shells import shell_of
 from tests.queue.service.world import GIB, SECOND, World, gpu
 
 ALL = Sight(
@@ -19,18 +20,6 @@ ALL = Sight(
     ),
     None,
 )
-
-
-class Clock:
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now_ns(self) -> int:
-        return self._world.now_ns
-
-
-def shell_of(world: World) -> Shell:
-    return Shell(world.book, world.store, Clock(world))
 
 
 def picture_of(shell: Shell) -> Picture:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from time import time
 from typing import Any, Final, Protocol
 
-import yaml
-
 from queuecontroller.access import Act, Caller, Denied, Target, check
 from queuecontroller.access import may as may_caller
 from queuecontroller.adapters.web.page.playing import Player
 from queuecontroller.adapters.web.page.viewers import ACTED_ON, ByToken, Viewers, allowed
+from queuecontroller.manifests.documents import misread_of
+from queuecontroller.manifests.sources import sources_of
 from queuecontroller.page import questions
 from queuecontroller.page.picture import Picture
 from queuecontroller.records import Change, ObjectId
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 ROUND_S: Final = 0.25
 MORE_S: Final = 0.02
 """Between two portions while there is more: the service has its turn."""
-LONGEST_YAML: Final = 512 << 10
+LONGEST_YAML: Final = 64 << 10
 _STATUSES: Final = {
     "invalid": 422,
     "not_found": 404,
@@ -280,12 +280,13 @@ class QueuePage:
         text = given.get("yaml")
         if not isinstance(text, str) or len(text) > LONGEST_YAML:
             raise Refusal(422, f"yaml: a text of at most {LONGEST_YAML >> 10} KiB is expected")
-        try:
-            changes = [one for one in yaml.safe_load_all(text) if one is not None]
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise Refusal(422, f"no YAML: {str(error)[:500]}") from None
-        if not changes or not all(isinstance(one, dict) for one in changes):
+        # The reader of manifests, which lets no document be larger than it looks.
+        found, wrong = await asyncio.to_thread(sources_of, {"what-if": text})
+        if wrong:
+            raise Refusal(422, "\n".join(str(misread_of(*one)) for one in wrong[:20]))
+        if not found:
             raise Refusal(422, "write the objects that would change, or that would come")
+        changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
         before = await self._player.play(now)
         after = await self._player.play(questions.replaced(now, changes))
