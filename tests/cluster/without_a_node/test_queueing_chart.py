@@ -43,6 +43,7 @@ from tests.kit.places import REPO
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 CHART = REPO / "packaging" / "helm" / "sluice"
 NAMESPACE = "gpu"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/s-queue"
 HELM_S = 600
 """Eleven definitions and what stands around them; a second or two where nothing else runs."""
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
