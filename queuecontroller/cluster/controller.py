@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, Final
 from queuecontroller.cluster.checking.provisioner import CONFIGS
 from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
+from queuecontroller.cluster.known.around_nodes import ON_NODES, NodesAround, slim_node, slim_pod
 from queuecontroller.cluster.known.kinds import (
     BUDGETS,
     CRDS,
@@ -27,7 +28,9 @@ from queuecontroller.cluster.known.kinds import (
     LEASES,
     MANAGED_PODS,
     OBJECTS,
+    PLACED_PODS,
     RUNTIMES,
+    TOPOLOGIES,
     WORKLOADS,
 )
 from queuecontroller.cluster.known.policy import Policy
@@ -54,7 +57,7 @@ from sluicecommon.kubernetes.reflector import (
     Removed,
     Synced,
 )
-from sluicecommon.kubernetes.resources import PODS, Resource
+from sluicecommon.kubernetes.resources import NODES, PODS, Resource
 
 log = logging.getLogger(__name__)
 LEASE: Final = "sluice-queue"
@@ -109,10 +112,11 @@ class Controller:
         self._leader_url = ""
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
-        self._around: list[Follower[Any]] = []
+        self._for_extender: list[Follower[Any]] = []
         """Of what is followed for the extender."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
+        self._around = NodesAround(self._world, self._room_changed)
         self._found = False
         """It is known which frameworks' kinds are served."""
 
@@ -125,7 +129,7 @@ class Controller:
         unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
         if self._plan.sharing is not None and not self._plan.sharing.is_synced:
             unheard.append("ResourceQuota, Node, Pod")
-        if any(not each.reflector.synced for each in self._around):
+        if any(not each.reflector.synced for each in self._for_extender):
             unheard.append("Pod, PodDisruptionBudget")
         if unheard:
             return f"not heard of yet: {', '.join(unheard)}"
@@ -194,12 +198,19 @@ class Controller:
             await self._step_down("stopping")
             await self._give_back()
 
-    def _follow(self, kind: Resource, selectors: Parameters = ()) -> None:
+    def _follow(
+        self,
+        kind: Resource,
+        selectors: Parameters = (),
+        read: Callable[[Mapping[str, Any]], Document] = pruned,
+        changed: Callable[[Change[Document]], None] | None = None,
+    ) -> None:
         assert self._group is not None
         reflector: Reflector[Document] = Reflector(
-            Decoder(pruned), selectors, jitter=lambda: random.uniform(0.5, 1.5)
+            Decoder(read), selectors, jitter=lambda: random.uniform(0.5, 1.5)
         )
-        follower = Follower(self._watching, kind, reflector, partial(self._changed, kind))
+        heard = changed or partial(self._changed, kind)
+        follower = Follower(self._watching, kind, reflector, heard)
         self._followers[kind, selectors] = follower
         self._group.create_task(follower.run())
 
@@ -208,23 +219,73 @@ class Controller:
             reflector: Reflector[Any] = Reflector(
                 Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
             )
-            self._around.append(Follower(self._watching, kind, reflector, told))
-            group.create_task(self._around[-1].run())
+            self._for_extender.append(Follower(self._watching, kind, reflector, told))
+            group.create_task(self._for_extender[-1].run())
 
         assert self._plan.extender is not None
         follow(PODS, partial(seen, names=self._plan.extender.names), self._gpu_pods.changed)
         follow(BUDGETS, read_budget, self._budgets.changed)
 
+    def _follow_nodes(self) -> None:
+        """Nodes, what is on them, and the pods that are put there: once there is a topology."""
+        if (NODES, ()) in self._followers:
+            return
+        log.info("there is a Topology: following nodes and the pods on them")
+        self._around.ground.unheard = "the nodes and the pods on them"
+        self._follow(NODES, read=slim_node, changed=self._node_changed)
+        self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
+        self._follow(PODS, (("labelSelector", f"{PLACED_PODS}=true"),))
+
+    def _node_changed(self, change: Change[Document]) -> None:
+        session = self._session
+        match change:
+            case Changed(item):
+                self._world.take(NODES, item.value)
+                self._around.node(item.key, item.value)
+                if session is not None:
+                    session.node_changed(item.key, item.value)
+            case Removed(key):
+                known = self._world.get(NODES, key)
+                if known is not None:
+                    self._world.drop(NODES, key, str(known["metadata"].get("uid")))
+                self._around.node(key, None)
+                if session is not None:
+                    session.node_changed(key, None)
+            case Synced():
+                self._heard_nodes()
+
+    def _pod_changed(self, change: Change[Document]) -> None:
+        match change:
+            case Changed(item):
+                self._around.pod(item.key, item.value)
+            case Removed(key):
+                self._around.pod(key, None)
+            case Synced():
+                self._heard_nodes()
+
+    def _heard_nodes(self) -> None:
+        each = [self._followers.get(one) for one in ((NODES, ()), (PODS, ON_NODES))]
+        if all(one is not None and one.reflector.synced for one in each):
+            self._around.ground.heard()
+            self._room_changed()
+
+    def _room_changed(self) -> None:
+        if self._session is not None:
+            self._session.room_changed()
+
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
         session = self._session
+        if kind == TOPOLOGIES and isinstance(change, Changed):
+            self._follow_nodes()
         match change:
             case Changed(item):
                 self._uids[kind, item.key] = str(item.value["metadata"].get("uid"))
                 if self._world.take(kind, item.value) and session is not None:
                     session.changed(kind, item.key, item.value)
             case Removed(key):
-                gone = self._world.drop(kind, key, self._uids.pop((kind, key)))
-                if gone and session is not None:
+                # Of pods that two watches tell of the second says nothing new.
+                uid = self._uids.pop((kind, key), "")
+                if uid and self._world.drop(kind, key, uid) and session is not None:
                     session.changed(kind, key, None)
             case Synced():
                 self._compare(kind)
@@ -303,7 +364,7 @@ class Controller:
         return follower is not None and follower.reflector.synced
 
     def _is_synced(self) -> bool:
-        every = (*self._followers.values(), *self._around)
+        every = (*self._followers.values(), *self._for_extender)
         return self._found and all(one.reflector.synced for one in every)
 
     async def _elect(self) -> None:
@@ -388,6 +449,7 @@ class Controller:
             lambda: elector.leads(monotonic()),
             plan.document,
             self._is_followed,
+            self._around,
         )
         if plan.extender is not None:
             self._session.extender = ExtenderDesk(

@@ -9,25 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from queuecontroller.cluster.checking.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.checking.requests import REQUESTS
+from queuecontroller.cluster.known.around_nodes import NodesAround
 from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.saying.telling import of_workload
+from queuecontroller.cluster.tending.failing import Failing
 from queuecontroller.cluster.tending.tending import Tending
 from queuecontroller.cluster.writing.queue_writer import QueueWriter
 from queuecontroller.cluster.writing.teller import Teller
 from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
 from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.nodes.failed import node_failed
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.kubernetes.resources import NODES, Resource
 
 log = logging.getLogger(__name__)
 _KINDS: Final = frozenset(OBJECTS)
@@ -78,13 +83,16 @@ class Session:
         may_write: Callable[[], bool],
         configuration: Document | None = None,
         is_followed: Callable[[Resource], bool] = lambda kind: True,
+        around: NodesAround | None = None,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
-        is known, of those that are not served everywhere."""
+        is known, of those that are not served everywhere; `around`: nodes and what is on them."""
+        self._around = around
+        self._failing = Failing()
         self._configuration = configuration
         self._world = world
-        book = Book(settings, False, new_uid)
+        book = Book(settings, False, new_uid, around.ground if around is not None else Ground())
         self.shell = Shell(book, Nothing(term, cluster_id), clock)
         self.mirror = Mirror(book, world)
         self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
@@ -130,6 +138,27 @@ class Session:
             if self.extender is not None:
                 group.create_task(self.extender.run())
             group.create_task(self.teller.run())
+            group.create_task(self._watch_nodes())
+
+    async def _watch_nodes(self) -> None:
+        """Who fails, and what then becomes of those who were given places there."""
+        for node in self._world.all_of(NODES):
+            self.node_changed(key_of(node), node)
+        while True:
+            await asyncio.sleep(1.0)
+            for host in self._failing.due(monotonic()):
+                self._node_failed(host, self._failing.failed)
+
+    def _node_failed(self, host: str, failed: frozenset[str]) -> None:
+        self.shell.step("node failed", lambda book, now_ns: node_failed(book, host, failed, now_ns))
+
+    def node_changed(self, name: str, node: Document | None) -> None:
+        self._failing.seen(name, node, monotonic())
+
+    def room_changed(self) -> None:
+        """On the nodes: who waits for some is looked at."""
+        if self._began:
+            self.shell.step("nodes", lambda book, now_ns: None)
 
     @property
     def term(self) -> int:
@@ -152,6 +181,8 @@ class Session:
             )
             self.tending.workload_changed(key, document)
             self.provisioner.changed(kind, key, document)
+            if self._around is not None:
+                self._around.workload(key)
         elif kind in _KINDS:
             self.shell.step(
                 "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
@@ -180,4 +211,6 @@ class Session:
         for told in of_workload(before, after):
             self.teller.tell(after, WORKLOADS, told)
         self.tending.workload_changed(key_of(after), after)
+        if self._around is not None:
+            self._around.workload(key_of(after))
         self.provisioner.changed(WORKLOADS, key_of(after), after)

@@ -244,8 +244,9 @@ class Cycle:
         verdict = self._room.keep(entry.info, entry.assignment, gone)
         if verdict.refusal:
             entry.skip(f"couldn't place after processing another workload: {verdict.refusal}")
-            entry.reason = PendingReason.WAITING_FOR_PLACEMENT
+            entry.reason = verdict.reason
         entry.assignment.frees = verdict.frees
+        entry.assignment.topology = verdict.topology
         return not verdict.refusal
 
     def _simulate_removal(self, gone: _Usages | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from queuecontroller.engine.cycle import Cycle
 from queuecontroller.engine.entries import Entry, Heads, Status
-from queuecontroller.engine.model.assignment import HOPELESS, PendingReason
+from queuecontroller.engine.model.assignment import HOPELESS, NO_ROOM
 from queuecontroller.engine.model.decisions import CycleResult
 from queuecontroller.engine.model.limit_range import LimitRange
 from queuecontroller.engine.model.objects import (
@@ -282,6 +282,8 @@ class Scheduler:
         )
         self._holding[info.key] = info
         self.cache.add_workload(info)
+        if self.room is not None:
+            self.room.restored(workload)
         self._note_usage(info, now_ns)
 
     def _note_usage(self, info: WorkloadInfo, now_ns: int, penalized: Amounts = NOTHING) -> None:
@@ -488,7 +490,7 @@ class Scheduler:
         if self.room is not None and entry.status is not Status.PREEMPTING:
             self.room.release(info.key)
             tree = self._tree_of(queue.name)
-            tree.lacks_room |= entry.reason is PendingReason.WAITING_FOR_PLACEMENT
+            tree.lacks_room |= entry.reason in NO_ROOM
         if entry.status is Status.PREEMPTING:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.engine.lifecycle import SECOND_NS, execution_ends_ns
-from queuecontroller.engine.model.assignment import HOPELESS, Mode, PendingReason
+from queuecontroller.engine.model.assignment import HOPELESS, NO_ROOM, Mode, PendingReason
 from queuecontroller.engine.model.flavor_resources import Fr
 from queuecontroller.engine.model.objects import Workload
 from queuecontroller.engine.model.workload_info import WorkloadInfo
@@ -102,7 +102,7 @@ def _explain(
     back_ns = workload.requeue_state.requeue_at_ns or 0
     if back_ns > now_ns:
         way = wording.backing_off((back_ns - now_ns) / SECOND_NS, workload.requeue_state.count)
-    elif reason == PendingReason.WAITING_FOR_PLACEMENT:
+    elif reason in NO_ROOM:
         way = wording.no_room(message)
     elif ahead:
         way = wording.its_turn(ahead, cluster_queue, turn)

@@ -56,7 +56,12 @@ def pod_set_infos(
         for update in updates.get(name, ()):
             info.update(update)
         info.merge(info.node_selector, (nodes or {}).get(name, {}), "placement")
-        made.append(info.done(count, gates))
+        mine = list(gates)
+        if assigned is not None and assigned.has("topologyAssignment"):
+            # Each pod is told its domain by itself, when it is there.
+            info.labels[names.PLACED] = "true"
+            mine.append(names.TOPOLOGY_GATE)
+        made.append(info.done(count, mine))
     if reader.problems:
         raise ManifestError(reader.problems)
     return made

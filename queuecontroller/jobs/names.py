@@ -46,6 +46,8 @@ MULTIKUEUE: Final = f"{_OURS}multikueue"
 DEFAULT_QUEUE: Final = "default"
 """The LocalQueue of a job that names none, where one of this name exists."""
 
+PLACED: Final = "sluice.dev/topology"
+"""Label of pods that go to the domains that their Workload was given."""
 BEFORE_START: Final = "sluice.dev/before-start"
 """Of a job: what its fields held before it was started, until they are put back."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,8 @@ _WISHES: Final = {
 }
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 _SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
+_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
+_MOST_LAYERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,37 @@ def topology_request(slot: Slot) -> dict[str, Any]:
         else:
             what = f"{shown(size)} is no whole number from 1"
             reader.child("annotations").problem(_SLICE_SIZE, what, "write one that is, in quotes")
+    if _LAYERS in annotations:
+        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
     if reader.problems:
         raise ManifestError(reader.problems)
     return {**made, **slot.index_labels} if made else {}
+
+
+def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
+    """Slices within slices, as JSON; what is wrong is a problem of the reader."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if (
+        isinstance(found, list)
+        and 0 < len(found) <= _MOST_LAYERS
+        and all(
+            isinstance(one, dict)
+            and one.keys() == {"topology", "size"}
+            and isinstance(one["topology"], str)
+            and type(one["size"]) is int
+            and 0 < one["size"] < 1 << 31
+            for one in found
+        )
+    ):
+        return found
+    what = (
+        f'{shown(text)} is no list of at most {_MOST_LAYERS} like {{"topology": LEVEL, "size": 4}}'
+    )
+    reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
+    return []
 
 
 def priority_class_of(

@@ -15,10 +15,12 @@ from queuecontroller.engine.model.objects import (
     PodSet,
     PodSetAssignment,
     RequeueState,
+    TopologyAssignment,
     Workload,
     WorkloadKey,
 )
 from queuecontroller.engine.model.transformations import Transformations
+from queuecontroller.kueue_api.slices import domains_of
 from queuecontroller.manifests.checking import read_kind
 from queuecontroller.manifests.pods import (
     AS_GIVEN,
@@ -76,6 +78,16 @@ def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
         required_topology=topology.optional_text("required") or made.required_topology,
         preferred_topology=topology.optional_text("preferred") or made.preferred_topology,
         unconstrained_topology=topology.flag("unconstrained"),
+        slice_topology=topology.optional_text("podSetSliceRequiredTopology"),
+        slice_size=topology.optional_whole("podSetSliceSize", least=1),
+        slice_layers=_layers(topology),
+    )
+
+
+def _layers(topology: Reader) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (one.required("topology"), one.whole("size", 1, least=1))
+        for one in topology.children("podsetSliceRequiredTopologyConstraints")
     )
 
 
@@ -90,6 +102,7 @@ def pod_set_of(
         count=count,
         min_count=least,
         requests=pod_requests(spec, change),
+        pod_requests=pod_requests(spec),
         node_selector=spec.labels("nodeSelector"),
         affinity=read_node_affinity(spec),
         tolerations=read_tolerations(spec, "tolerations"),
@@ -109,7 +122,29 @@ def _assignment(reader: Reader) -> PodSetAssignment:
         count=reader.whole("count", 1, least=0),
         flavors=reader.labels("flavors"),
         usage=reader.amounts("resourceUsage"),
+        topology=_topology(reader),
     )
+
+
+def _topology(reader: Reader) -> TopologyAssignment | None:
+    """In either version's words."""
+    if not reader.has("topologyAssignment"):
+        return None
+    given = reader.child("topologyAssignment")
+    levels = given.texts("levels")
+    old, slices = given.raw("domains"), given.raw("slices")
+    domains: list[object] = old if isinstance(old, list) else []
+    if isinstance(slices, list):
+        domains = [*domains, *domains_of(slices)]
+    found = tuple(
+        (tuple(map(str, one["values"])), one["count"])
+        for one in domains
+        if isinstance(one, dict)
+        and isinstance(one.get("values"), list)
+        and isinstance(one.get("count"), int)
+        and len(one["values"]) == len(levels)
+    )
+    return TopologyAssignment(levels, found) if levels and found else None
 
 
 def _admission(status: Reader) -> Admission | None:

@@ -159,6 +159,9 @@ class StockRoom:
 
         return resting, time_only
 
+    def restored(self, workload: Workload) -> None:
+        """Its pods are in the stock, or will be placed: an admission says nothing of GPUs."""
+
     def moved(self, key: WorkloadKey) -> None:
         self._holders_by_node.moved(key)
 

@@ -20,6 +20,8 @@ from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.engine.scheduler import Scheduler
 from queuecontroller.names import LONGEST
+from queuecontroller.placement.topology.ground import Ground
+from queuecontroller.placement.topology.room import TopologyRoom
 from queuecontroller.records import (
     Change,
     Desired,
@@ -72,12 +74,21 @@ class BookSettings:
     """Workloads of one user, finished ones too."""
     preempted_rests_ns: int = 0
     """Until a preempted workload is queued again."""
+    balanced_topology: bool = False
+    """Pods that prefer a topology are spread evenly over the domains they take."""
 
 
 class Book:
-    def __init__(self, settings: BookSettings, places: bool, new_uid: Callable[[], str]) -> None:
-        """Where it does not place, quota alone decides and somebody else (Kubernetes) places.
-        `new_uid` is given, randomness being I/O."""
+    def __init__(
+        self,
+        settings: BookSettings,
+        places: bool,
+        new_uid: Callable[[], str],
+        ground: Ground | None = None,
+    ) -> None:
+        """Where it does not place, quota alone decides and somebody else (Kubernetes) places;
+        with a `ground` by topologies, where a flavor has one. `new_uid` is given, randomness being
+        I/O."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
@@ -85,7 +96,17 @@ class Book:
         self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
         """What nodes have free, whether or not workloads are placed there."""
         self.room = self.nodes_room if places else None
-        self.engine = Scheduler(settings.engine, self.room)
+        self.topology = (
+            TopologyRoom(
+                ground,
+                lambda: self.engine.cache.flavors,
+                lambda: self.engine.cache.topologies,
+                settings.balanced_topology,
+            )
+            if ground is not None
+            else None
+        )
+        self.engine = Scheduler(settings.engine, self.room or self.topology)
         self.workloads = Workloads(
             self.journal,
             self.catalogue,

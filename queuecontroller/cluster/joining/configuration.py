@@ -26,6 +26,8 @@ SECOND_NS: Final = 1_000_000_000
 DEFAULT_TIMEOUT: Final = "5m"
 """Of waitForPodsReady, Kueue's."""
 OF_THE_BOOK: Final = ("resources", "admissionFairSharing", "preemptionProtection")
+BALANCED: Final = "TASBalancedPlacement"
+"""The one of Kueue's gates that counts: it is off there, too, unless somebody switches it on."""
 WITHOUT_EFFECT: Final = {
     "namespace": "kubernetes.namespace says where the Lease is",
     "health": "server.probes_listen does that",
@@ -37,8 +39,7 @@ WITHOUT_EFFECT: Final = {
     "clientConnection": "at most 12 writes are under way; there is no limit to their rate",
     "multiKueue": "nothing is sent to other clusters",
     "tls": "the webhooks' server has TLS 1.2 and newer",
-    "visibilityServer": "the visibility API is not there",
-    "featureGates": "what is there is on",
+    "visibilityServer": "kubernetes.visibility_listen does that",
     "pprofBindAddress": "there is none",
     "queueVisibility": "it is gone in Kueue, too",
     "objectRetentionPolicies": "finished Workloads stay with their jobs",
@@ -85,12 +86,22 @@ def _given(reader: Reader, book: BookSettings) -> Given:
     if reader.has("waitForPodsReady"):
         ready, engine = _pods_ready(reader.child("waitForPodsReady"), ready, engine)
     remarks = []
+    balanced = book.balanced_topology
+    if reader.has("featureGates"):
+        gates = reader.child("featureGates")
+        balanced = gates.flag(BALANCED, balanced)
+        remarks = [
+            f"Configuration: featureGates.{name} has no effect: what is there is on"
+            for name in gates.names()
+            if name != BALANCED
+        ]
     for name in reader.names():
         if name in WITHOUT_EFFECT:
             remarks.append(f"Configuration: {name} has no effect: {WITHOUT_EFFECT[name]}")
             reader.ignore(name)
     reader.done()
-    return Given(policy, replace(book, engine=engine, pods_ready=ready), None, tuple(remarks))
+    book = replace(book, engine=engine, pods_ready=ready, balanced_topology=balanced)
+    return Given(policy, book, None, tuple(remarks))
 
 
 def _integrations(reader: Reader, policy: Policy) -> Policy:

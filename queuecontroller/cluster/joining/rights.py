@@ -24,7 +24,7 @@ from queuecontroller.cluster.known.kinds import (
 from queuecontroller.cluster.saying.visibility import services
 from queuecontroller.kueue_api.crds import Webhook, validation
 from queuecontroller.kueue_api.table import GROUP, KINDS
-from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
+from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS
 
 NAME: Final = "sluice-queue-kubernetes"
 _HOOKS: Final = "admissionregistration.k8s.io"
@@ -69,8 +69,8 @@ def cluster_rules() -> list[Rule]:
         _rule("", [f"{PODS.plural}/binding"], "create"),
         _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
         _rule("", ["events"], "create"),
-        # Quota on shares, and other vendors' devices.
-        _rule("", ["nodes", "resourcequotas"], "list", "watch"),
+        # What is free for pods of a topology, and other vendors' devices; quota on shares.
+        _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
         # Whose token a node shows.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # Whether Kueue runs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queuecontroller.jobs.names import PLACED as TOPOLOGY_LABEL
 from queuecontroller.kueue_api import GROUP, KINDS
 from queuecontroller.kueue_api.fields import STORED
 from sluicecommon.kubernetes.resources import NAMESPACES, Resource
@@ -58,5 +59,7 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruption
 MANAGED_PODS: Final = (("labelSelector", "kueue.x-k8s.io/managed=true"),)
 ELASTIC_PODS: Final = "sluice.dev/elastic"
 """Label of pods of an elastic Job, which are held one by one."""
+PLACED_PODS: Final = TOPOLOGY_LABEL
+"""Label of pods whose workload was given domains of a topology."""
 IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 """The finalizer of what others stand on."""

@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queuecontroller.cluster.known.world import Document
-from queuecontroller.engine.model.objects import Admission, Condition, RequeueState, Workload
+from queuecontroller.engine.model.objects import (
+    Admission,
+    Condition,
+    RequeueState,
+    TopologyAssignment,
+    Workload,
+)
 from queuecontroller.engine.model.quantities import format_amount
 from queuecontroller.engine.model.workload_info import (
     ADMITTED,
@@ -21,6 +27,7 @@ from queuecontroller.engine.model.workload_info import (
     PREEMPTED,
     QUOTA_RESERVED,
 )
+from queuecontroller.kueue_api.slices import slices_of
 from queuecontroller.service.workloads.conditions import REQUEUED
 
 WAITING_FOR_PODS: Final = "WaitingForReplacementPods"
@@ -128,10 +135,16 @@ def _admission(given: Admission | None) -> dict[str, Any] | None:
                 "count": one.count,
                 "flavors": dict(one.flavors),
                 "resourceUsage": {name: format_amount(name, n) for name, n in one.usage.items()},
+                **({"topologyAssignment": _topology(one.topology)} if one.topology else {}),
             }
             for one in given.pod_sets
         ],
     }
+
+
+def _topology(given: TopologyAssignment) -> dict[str, Any]:
+    domains = [{"values": list(values), "count": count} for values, count in given.domains]
+    return {"levels": list(given.levels), "slices": slices_of(domains)}
 
 
 def _stats(status: Mapping[str, Any], workload: Workload) -> dict[str, Any]:

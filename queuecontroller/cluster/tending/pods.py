@@ -9,7 +9,8 @@ written is seen again with its gate, and let go then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from queuecontroller.cluster.known.around import SETS, kind_of
@@ -26,6 +27,7 @@ from queuecontroller.cluster.known.world import (
 )
 from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.tending.hands import FAILED_TO_START, INVALID, Hands
+from queuecontroller.cluster.tending.placing import assigned
 from queuecontroller.cluster.tending.units import GROUPS, Unit, of_pod, owners_of
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.jobs import (
@@ -46,10 +48,11 @@ from queuecontroller.jobs import (
     start_pod_patch,
     workload_name,
 )
-from queuecontroller.jobs.names import GROUP_NAME, LONGEST_LABEL, POD_SET
+from queuecontroller.jobs.names import GROUP_NAME, LONGEST_LABEL, MANAGED, POD_SET
 from queuecontroller.jobs.pods import POD
 from queuecontroller.jobs.reconcile import DeleteWorkload
 from queuecontroller.jobs.serving import COMPONENT_INDEX
+from queuecontroller.jobs.topology import domains, places
 from queuecontroller.reader import ManifestError
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS
@@ -78,7 +81,7 @@ class Pods:
             if not self._of_unit[before]:
                 del self._of_unit[before]
             yield before
-        if pod is not None:
+        if pod is not None and _is_held(pod):
             unit = _elastic_owner(pod) or of_pod(pod)
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
@@ -229,8 +232,12 @@ class Pods:
             infos = {one.name: one for one in hands.infos(workload)}
             if unit.kind == PODS:
                 infos["main"] = next(iter(infos.values()))
+            selectors = _places(workload, actions, by_name, unit.kind == PODS)
             for some in _batched(actions, AT_ONCE):
-                await _all_of(self._let_go(by_name[one.pod], infos[one.role]) for one in some)
+                await _all_of(
+                    self._let_go(by_name[one.pod], infos[one.role], selectors.get(one.pod))
+                    for one in some
+                )
         except (ManifestError, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status != INVALID:
                 raise
@@ -242,7 +249,11 @@ class Pods:
         queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
         hands.tell(first, PODS, Told("Started", f"Admitted by clusterQueue {queue}"))
 
-    async def _let_go(self, pod: Document, info: PodSetInfo) -> None:
+    async def _let_go(
+        self, pod: Document, info: PodSetInfo, selector: Mapping[str, str] | None
+    ) -> None:
+        """With its place: it waits for nothing more."""
+        info = replace(info, node_selector={**info.node_selector, **(selector or {})}, gates=())
         patch = start_pod_patch(pod, info)
         if patch:
             await self._hands.patch(PODS, pod, patch)
@@ -317,6 +328,27 @@ class Pods:
         return False
 
 
+def _places(
+    workload: Document, starts: Sequence[StartPod], by_name: Mapping[str, Document], alone: bool
+) -> dict[str, Mapping[str, str]]:
+    """Of pods that are let go: the domains they go to, where their workload was given some."""
+    found: dict[str, Mapping[str, str]] = {}
+    going = {one.pod for one in starts}
+    for given, request in assigned(workload):
+        mine = [one for one in starts if alone or one.role == given["name"]]
+        waiting = [by_name[one.pod] for one in mine]
+        there = [pod for name, pod in by_name.items() if name not in going] + waiting
+        if not alone:
+            role = {one.pod: one.role for one in starts}
+            there = [
+                pod
+                for pod in there
+                if role.get(pod["metadata"]["name"], labels_of(pod).get(POD_SET)) == given["name"]
+            ]
+        found.update(places(domains(given), request, there, waiting))
+    return found
+
+
 def _batched(these: Iterable[T], size: int) -> Iterator[list[T]]:
     every = list(these)
     for i in range(0, len(every), size):
@@ -328,6 +360,12 @@ async def _all_of(these: Iterable[Awaitable[Any]]) -> None:
     for one in await asyncio.gather(*these, return_exceptions=True):
         if isinstance(one, BaseException):
             raise one
+
+
+def _is_held(pod: Document) -> bool:
+    """Others only wait for their places."""
+    labels = labels_of(pod)
+    return labels.get(MANAGED) == "true" or labels.get(ELASTIC_PODS) == "true"
 
 
 def _elastic_owner(pod: Document) -> Unit | None:

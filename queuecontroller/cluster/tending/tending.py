@@ -22,8 +22,9 @@ from queuecontroller.cluster.known.world import (
 )
 from queuecontroller.cluster.tending.hands import Hands
 from queuecontroller.cluster.tending.jobs import Jobs
+from queuecontroller.cluster.tending.placing import Placing
 from queuecontroller.cluster.tending.pods import Pods
-from queuecontroller.cluster.tending.units import GROUPS, Unit, of_workload, set_of
+from queuecontroller.cluster.tending.units import GROUPS, PLACED, Unit, of_workload, set_of
 from queuecontroller.cluster.writing.errands import Errands
 from queuecontroller.cluster.writing.teller import Teller
 from queuecontroller.engine.model.objects import WorkloadKey
@@ -52,6 +53,7 @@ class Tending:
         self.errands: Errands[Unit] = Errands("job", self._tend, WIDTH)
         self._jobs = Jobs(self._hands, self.errands.ask)
         self._pods = Pods(self._hands, self.errands.ask)
+        self._placing = Placing(self._hands)
         self._unit_of: dict[str, Unit] = {}
         """By Workload: whom it belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
@@ -82,6 +84,8 @@ class Tending:
         if kind == PODS:
             for unit in self._pods.changed(key, document):
                 self._ask(unit)
+            for unit in self._placing.changed(key, document):
+                self._ask(unit)
         elif kind in KINDS or kind == SETS:
             self._ask(Unit(kind, key))
         elif kind in RUNTIMES:
@@ -105,6 +109,8 @@ class Tending:
         if document is not None and (waits := self._made_for.pop(key, None)) is not None:
             self.errands.ask(waits)
         self._note_set(key, document)
+        if self._placing.has(Unit(PLACED, key)):
+            self.errands.ask(Unit(PLACED, key))
         if unit is not None:
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
@@ -152,6 +158,10 @@ class Tending:
         workloads = [one for one in found if one is not None]
         if unit.kind == WORKLOADS:
             await self._let_go(unit.key)
+            return
+        if unit.kind == PLACED:
+            if await self._placing.tend(unit):
+                self.errands.ask(unit)
             return
         self._wait_for_made(unit)
         if unit.kind in (PODS, GROUPS):

@@ -22,6 +22,10 @@ GROUPS: Final = Resource("", "v1", "", "pod group")
 """Of no object: of pods that name the same group. Its Workload has the group's name."""
 
 
+PLACED: Final = Resource("", "v1", "", "placed pods")
+"""Pods of a Workload, whose name it has, that go to the domains it was given."""
+
+
 class Unit(NamedTuple):
     kind: Resource
     key: str

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from queuecontroller.engine.model.flavor_resources import Fr
-from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.objects import TopologyAssignment, WorkloadKey
 
 
 class Mode(IntEnum):
@@ -49,10 +49,15 @@ class PendingReason(StrEnum):
     SUSPENDED = "Suspended"
     WAITING_FOR_PLACEMENT = "WaitingForPlacement"
     """Ours: there is quota, but no room on the nodes."""
+    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
+    """There is quota, but no domain of the topology has room."""
     WAITING_FOR_PREEMPTOR = "WaitingForPreemptor"
     """Ours: it was preempted for one that has not started yet."""
 
 
+NO_ROOM: Final = frozenset(
+    {PendingReason.WAITING_FOR_PLACEMENT, PendingReason.TOPOLOGY_PLACEMENT_FAILED}
+)
 HOPELESS: Final = frozenset(
     {
         PendingReason.EXCEEDS_MAX_QUOTA,
@@ -121,6 +126,9 @@ class Assignment:
     mode: Mode = Mode.NO_FIT
     no_room: str = ""
     """Why no node takes it, where that is what it lacks."""
+    no_room_reason: PendingReason = PendingReason.WAITING_FOR_PLACEMENT
+    topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
+    """By pod set: the domains kept for it."""
     frees: frozenset[WorkloadKey] = frozenset()
     """Paused workloads without quota that have to be stopped for the sake of its room."""
 
@@ -128,7 +136,7 @@ class Assignment:
     def pending_reason(self) -> PendingReason:
         """Why nothing was found: the reason of the pod set the search ended at."""
         if self.no_room:
-            return PendingReason.WAITING_FOR_PLACEMENT
+            return self.no_room_reason
         for one in reversed(self.pod_sets):
             if one.failed and one.pending_reason is not None:
                 return one.pending_reason

@@ -204,6 +204,13 @@ class PodSet:
     required_topology: str | None = None
     preferred_topology: str | None = None
     unconstrained_topology: bool = False
+    slice_topology: str | None = None
+    """Each `slice_size` of its pods are in one domain of this level."""
+    slice_size: int | None = None
+    slice_layers: tuple[tuple[str, int], ...] = ()
+    """Slices within slices: level and size."""
+    pod_requests: Mapping[str, int] = field(default_factory=dict)
+    """What one pod asks a node for: `requests` without transformations."""
     containers: tuple[Mapping[str, int], ...] = ()
     """Requests by container, for rules that look at containers one by one."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -213,8 +220,18 @@ class PodSet:
 
     @property
     def wants_topology(self) -> bool:
-        named = self.required_topology or self.preferred_topology
+        named = self.required_topology or self.preferred_topology or self.slice_topology
         return self.unconstrained_topology or named is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyAssignment:
+    """Where the pods of a pod set are put."""
+
+    levels: tuple[str, ...]
+    """Node labels, the widest first; the host name alone where that is the lowest."""
+    domains: tuple[tuple[tuple[str, ...], int], ...]
+    """The labels' values, and how many pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +242,7 @@ class PodSetAssignment:
     count: int
     flavors: Mapping[str, str]
     usage: Mapping[str, int]
+    topology: TopologyAssignment | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class RoomSearch:
         if not verdict.refusal:
             return assignment, targets
         assignment.no_room, assignment.frees = verdict.refusal, verdict.frees
+        assignment.no_room_reason = verdict.reason
         more: Sequence[Target] = ()
         if verdict.preempting_helps:
             if not self._may_search:

@@ -7,12 +7,12 @@ who is to be thought gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from queuecontroller.engine.model.assignment import Assignment
-from queuecontroller.engine.model.objects import Workload, WorkloadKey
+from queuecontroller.engine.model.assignment import Assignment, PendingReason
+from queuecontroller.engine.model.objects import TopologyAssignment, Workload, WorkloadKey
 from queuecontroller.engine.model.workload_info import WorkloadInfo
 from queuecontroller.engine.preemption.candidates import Candidates, Turn
 
@@ -27,6 +27,10 @@ class Verdict:
     """Those without quota, paused, whose memory it takes: they have to be stopped for good."""
     preempting_helps: bool = True
     """False where it only has to wait, for such memory."""
+    reason: PendingReason = PendingReason.WAITING_FOR_PLACEMENT
+    """Of a refusal."""
+    topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
+    """By pod set: where its pods go, in a topology's words; told when it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,9 @@ class Room(Protocol):
     ) -> FillBack:
         """Minimises `who`. Precondition: room(gone + who) and not room(gone). Changes nothing; to
         be used up before anything changes."""
+
+    def restored(self, workload: Workload) -> None:
+        """It holds quota as was stored somewhere: what its admission says of its room is taken."""
 
     def moved(self, key: WorkloadKey) -> None:
         """It got or lost its quota, or its place in the order of those who have some."""

@@ -119,6 +119,11 @@ class Cache:
     def flavors(self) -> Mapping[str, ResourceFlavor]:
         return self._flavors
 
+    @property
+    def topologies(self) -> Mapping[str, tuple[str, ...]]:
+        """Their levels, the widest first."""
+        return self._topologies
+
     # -- the trees ------------------------------------------------------------------------------
 
     def settle(self) -> frozenset[str]:

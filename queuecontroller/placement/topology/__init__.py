@@ -1,0 +1,1 @@
+"""Pods into domains of nodes by the levels of a Topology, whatever they ask for. Pure."""

@@ -1,0 +1,393 @@
+"""The engine's port for room, over nodes and their topologies (`engine/preemption/room.py`).
+
+A workload that no topology concerns has room always: quota alone decides about it. What a workload
+holds counts as free for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+
+from queuecontroller.engine.model.assignment import Assignment, PendingReason
+from queuecontroller.engine.model.objects import (
+    Admission,
+    PodSetAssignment,
+    ResourceFlavor,
+    TopologyAssignment,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.engine.model.workload_info import WorkloadInfo
+from queuecontroller.engine.preemption.candidates import Candidates, Turn
+from queuecontroller.engine.preemption.room import FillBack, Opening, SearchBudget, Verdict
+from queuecontroller.placement.topology.choose import Ask, Given, Unfit, choose, pods_in
+from queuecontroller.placement.topology.ground import HOSTNAME, Ground, Part, Values, place_of
+from queuecontroller.placement.topology.wishes import (
+    GivenPods,
+    Placing,
+    assignment_of,
+    each_of,
+    placings,
+    topology_flavor,
+    whole_values,
+)
+
+_REASON = PendingReason.TOPOLOGY_PLACEMENT_FAILED
+_LOOK_STEPS = 200
+"""Of a search's budget, for one look at all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the pods of a workload would go."""
+
+    parts: tuple[Part, ...] = ()
+    topology: Mapping[str, TopologyAssignment] | None = None
+    """By pod set."""
+
+
+class TopologyRoom:
+    def __init__(
+        self,
+        ground: Ground,
+        flavors: Callable[[], Mapping[str, ResourceFlavor]],
+        topologies: Callable[[], Mapping[str, tuple[str, ...]]],
+        balanced: bool = False,
+    ) -> None:
+        """`topologies`: their levels, the widest first."""
+        self.ground = ground
+        self._flavors = flavors
+        self._topologies = topologies
+        self._balanced = balanced
+
+    @property
+    def generation(self) -> int:
+        return self.ground.changes
+
+    @property
+    def freed(self) -> int:
+        return self.ground.freed
+
+    def shape(self, workload: Workload) -> Hashable:
+        return tuple(
+            (
+                tuple(sorted(one.pod_requests.items())),
+                one.slice_topology,
+                one.slice_size,
+                one.slice_layers,
+            )
+            for one in workload.pod_sets
+        )
+
+    # -- what the engine asks ---------------------------------------------------------------------
+
+    def look(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        found = self._find(info.workload, _given(assignment), gone)
+        if isinstance(found, Unfit):
+            return _refused(found)
+        places = {part.place for part in found.parts}
+        holders = {key for place in places for key in self.ground.holders(place)}
+        return Verdict(in_the_way=frozenset(holders.intersection(gone)))
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        found = self._find(info.workload, _given(assignment), gone)
+        if isinstance(found, Unfit):
+            return _refused(found)
+        self.ground.hold(info.key, found.parts)
+        return Verdict(topology=found.topology or {})
+
+    def release(self, key: WorkloadKey) -> None:
+        self.ground.release(key)
+
+    def moved(self, key: WorkloadKey) -> None:
+        """What it holds is told by `keep`, `restored` and `release`."""
+
+    def restored(self, workload: Workload) -> None:
+        if workload.admission is not None:
+            self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
+
+    def openings(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        candidates: Candidates,
+        budget: SearchBudget,
+    ) -> Iterator[Opening]:
+        """One: the shortest beginning of the order of preemption that makes room."""
+        order = self._in_order(candidates)
+        given = _given(assignment)
+
+        def fits(number: int) -> bool:
+            budget.take(_LOOK_STEPS)
+            gone = {*candidates.gone, *(one.key for _, one in order[:number])}
+            return not isinstance(self._find(info.workload, given, gone), Unfit)
+
+        budget.pause()
+        if not order or not fits(len(order)):
+            return
+        low, high = 1, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if fits(middle):
+                high = middle
+            else:
+                low = middle + 1
+        yield Opening(order[high - 1][0], tuple(order[:high]))
+
+    def _in_order(self, candidates: Candidates) -> list[tuple[Turn, WorkloadInfo]]:
+        """Those who may be made to go and hold something here, by their turns."""
+        found: list[tuple[Turn, WorkloadInfo]] = []
+        for key in self.ground.everybody():
+            ranked = candidates.ranked_of(key)
+            turn = candidates.turn(ranked) if ranked is not None else None
+            if ranked is not None and turn is not None:
+                found.append((turn, ranked[1]))
+        found.sort(key=itemgetter(0))
+        if found:
+            candidates.look_until(found[-1][0], lambda key: bool(self.ground.held(key)))
+        return [(turn, one) for turn, one in found if candidates.still_goes(one, turn)]
+
+    def fill_back(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+    ) -> FillBack:
+        return _Trial(self, info.workload, _given(assignment), set(gone), set(who))
+
+    # -- one workload -----------------------------------------------------------------------------
+
+    def _find(
+        self, workload: Workload, given: list[GivenPods], gone: Collection[WorkloadKey]
+    ) -> Found | Unfit:
+        without = {workload.key, *gone}
+        mine: Counter[tuple[Hashable, str]] = Counter()
+        parts: list[Part] = []
+        made: dict[str, TopologyAssignment] = {}
+        for placing in placings(workload, given, self._flavors(), self._balanced):
+            if self.ground.unheard:
+                return Unfit(f"not heard of yet: {self.ground.unheard}")
+            name = placing.flavor.topology_name or ""
+            levels = self._topologies().get(name)
+            if not levels:
+                return Unfit(f'topology "{name}" is not there', misconfigured=True)
+            leaves, excluded = self._leaves(name, levels, placing, without, mine)
+            found = choose(name, levels, leaves, placing.ask)
+            if isinstance(found, Unfit):
+                return self._explained(found, leaves, placing, excluded)
+            for part in _parts(name, levels, placing, found):
+                parts.append(part)
+                for resource, amount in part.each.items():
+                    mine[part.place, resource] += amount * part.count
+            made[placing.ask.name] = assignment_of(levels, found.workers)
+            if found.leader is not None:
+                made[placing.ask.leader_name] = assignment_of(levels, [(found.leader, 1)])
+        return Found(tuple(parts), made)
+
+    def _leaves(
+        self,
+        name: str,
+        levels: tuple[str, ...],
+        placing: Placing,
+        without: Collection[WorkloadKey],
+        mine: Mapping[tuple[Hashable, str], int],
+    ) -> tuple[dict[Values, dict[str, int]], Counter[str]]:
+        """What is free in each lowest domain that its pods may go to, and how many nodes are left
+        out for what."""
+        leaves: dict[Values, dict[str, int]] = {}
+        excluded: Counter[str] = Counter()
+        ground = self.ground
+        wanted = dict(placing.ask.each)
+        for resource in placing.ask.leader or ():
+            wanted.setdefault(resource, 0)
+        for node in ground.nodes.values():
+            why = placing.why_not(node, levels)
+            if why:
+                excluded[why] += 1
+                continue
+            values = tuple(node.labels[level] for level in levels)
+            free = leaves.setdefault(values, dict.fromkeys(wanted, 0))
+            others = ground.others_on(node.name)
+            for resource in wanted:
+                has = node.allocatable.get(resource, 0)
+                free[resource] += max(0, has - others.get(resource, 0))
+        for values, free in leaves.items():
+            place = place_of(name, levels, values)
+            taken = ground.taken(place, without)
+            for resource in free:
+                free[resource] -= taken.get(resource, 0) + mine.get((place, resource), 0)
+        return leaves, excluded
+
+    def _explained(
+        self,
+        unfit: Unfit,
+        leaves: Mapping[Values, Mapping[str, int]],
+        placing: Placing,
+        excluded: Counter[str],
+    ) -> Unfit:
+        """With what the nodes lack."""
+        if unfit.misconfigured:
+            return unfit
+        lacking: Counter[str] = Counter()
+        for free in leaves.values():
+            for resource, amount in placing.ask.each.items():
+                if not pods_in(free, {resource: amount}):
+                    lacking[resource] += 1
+                    break
+        said = [f"{count} {why}" for why, count in sorted(excluded.items())]
+        said += [f"{count} without {resource} for a pod" for resource, count in lacking.items()]
+        total = len(self.ground.nodes)
+        if not said:
+            return unfit
+        return Unfit(f"{unfit.reason}; of {total} nodes: {', '.join(said)}")
+
+    # -- what was given ---------------------------------------------------------------------------
+
+    def parts_of(self, workload: Workload, admission: Admission) -> Iterator[Part]:
+        """What an admission holds."""
+        sets = {one.name: one for one in workload.pod_sets}
+        for one in admission.pod_sets:
+            flavor = topology_flavor(one.flavors, self._flavors())
+            pod_set = sets.get(one.name)
+            if one.topology is None or flavor is None or pod_set is None:
+                continue
+            name = flavor.topology_name or ""
+            levels = self._topologies().get(name) or one.topology.levels
+            for values, count in whole_values(one, levels, self.ground.hosts):
+                yield Part(place_of(name, levels, values), count, each_of(pod_set))
+
+    # -- nodes that failed ------------------------------------------------------------------------
+
+    def replaced(self, workload: Workload, node: str) -> Admission | None:
+        """Its admission with the pods of a node that failed somewhere else, and all others where
+        they are; None: there is no room for them. Changes nothing."""
+        admission = workload.admission
+        assert admission is not None
+        kept: list[PodSetAssignment] = []
+        mine: Counter[tuple[Hashable, str]] = Counter()
+        for part in self.parts_of(workload, admission):
+            if part.place != node:
+                for resource, amount in part.each.items():
+                    mine[part.place, resource] += amount * part.count
+        for one in admission.pod_sets:
+            after = self._without(workload, one, node, mine)
+            if after is None:
+                return None
+            kept.append(after)
+        return Admission(admission.cluster_queue, tuple(kept))
+
+    def _without(
+        self,
+        workload: Workload,
+        one: PodSetAssignment,
+        node: str,
+        mine: Counter[tuple[Hashable, str]],
+    ) -> PodSetAssignment | None:
+        topology = one.topology
+        lost = (
+            sum(count for values, count in topology.domains if values[-1] == node)
+            if topology
+            else 0
+        )
+        if topology is None or not lost or topology.levels[-1] != HOSTNAME:
+            return one
+        alone = [GivenPods(one.name, lost, one.flavors)]
+        placing = next(placings(workload, alone, self._flavors(), False), None)
+        levels = self._topologies().get((placing.flavor.topology_name if placing else "") or "")
+        if placing is None or not levels:
+            return None
+        rest = [(v, n) for v, n in whole_values(one, levels, self.ground.hosts) if v[-1] != node]
+        leaves, _ = self._leaves(
+            placing.flavor.topology_name or "", levels, placing, {workload.key}, mine
+        )
+        depth = _must_share(levels, placing)
+        ask = _loose(placing)
+        if depth and (within := self._within(levels[:depth], node, rest)) is not None:
+            leaves = {values: free for values, free in leaves.items() if values[:depth] == within}
+        elif depth and rest:
+            return None  # where it was nobody knows any more
+        else:
+            ask = placing.ask
+        for values in [one for one in leaves if one[-1] == node]:
+            del leaves[values]
+        found = choose(placing.flavor.topology_name or "", levels, leaves, ask)
+        if isinstance(found, Unfit):
+            return None
+        counts = Counter(dict(rest))
+        for values, count in found.workers:
+            counts[values] += count
+            for resource, amount in placing.ask.each.items():
+                mine[values[-1], resource] += amount * count
+        made = assignment_of(levels, sorted(counts.items()))
+        return PodSetAssignment(one.name, one.count, one.flavors, one.usage, made)
+
+    def _within(
+        self, levels: tuple[str, ...], node: str, rest: list[tuple[Values, int]]
+    ) -> Values | None:
+        """The domain of these levels that a node is in, or was."""
+        there = self.ground.hosts.get(node)
+        if there is not None:
+            return tuple(there.labels.get(level, "") for level in levels)
+        known = {values[: len(levels)] for values, _ in rest}
+        return known.pop() if len(known) == 1 else None
+
+
+def _must_share(levels: tuple[str, ...], placing: Placing) -> int:
+    """How many levels those that are put elsewhere must have in common with the others: a slice's,
+    and those of what was required."""
+    asked = [placing.ask.required, *(layer.level for layer in placing.ask.layers)]
+    depths = [levels.index(one) + 1 for one in asked if one in levels]
+    return max((one for one in depths if one < len(levels)), default=0)
+
+
+def _loose(placing: Placing) -> Ask:
+    """The pods of one node wherever they fit within what was looked at."""
+    ask = placing.ask
+    return Ask(ask.name, ask.count, ask.each)
+
+
+class _Trial:
+    def __init__(
+        self,
+        room: TopologyRoom,
+        workload: Workload,
+        given: list[GivenPods],
+        gone: set[WorkloadKey],
+        who: set[WorkloadKey],
+    ) -> None:
+        self._room, self._workload, self._given = room, workload, given
+        self._gone, self._who = gone, who
+
+    def may_stay(self, key: WorkloadKey) -> bool:
+        without = self._who - {key}
+        found = self._room._find(self._workload, self._given, self._gone | without)
+        if isinstance(found, Unfit):
+            return False
+        self._who = without
+        return True
+
+
+def _refused(unfit: Unfit) -> Verdict:
+    return Verdict(unfit.reason, preempting_helps=not unfit.misconfigured, reason=_REASON)
+
+
+def _given(assignment: Assignment) -> list[GivenPods]:
+    return [
+        GivenPods(one.name, one.count, {name: got.flavor for name, got in one.flavors.items()})
+        for one in assignment.pod_sets
+    ]
+
+
+def _parts(name: str, levels: tuple[str, ...], placing: Placing, found: Given) -> Iterable[Part]:
+    for values, count in found.workers:
+        yield Part(place_of(name, levels, values), count, placing.ask.each)
+    if found.leader is not None and placing.ask.leader is not None:
+        yield Part(place_of(name, levels, found.leader), 1, placing.ask.leader)
