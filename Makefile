@@ -74,6 +74,7 @@ docs: $(VENV)/.ready ## write what is generated from the code: docs/configuratio
 	$(BIN)/python packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
 	$(BIN)/python packaging/generate/crds.py --compact >packaging/helm/sluice/files/kueue-crds.yaml
 	$(BIN)/python packaging/generate/rights.py >packaging/kubernetes/queue-rights.yaml
+	$(BIN)/python packaging/generate/rights.py --beside >packaging/kubernetes/queue-rights-beside.yaml
 	$(BIN)/python packaging/generate/rights.py --rules >packaging/helm/sluice/files/queue-rules.yaml
 
 # Without the virtual environment: what is installed must find the system's Python.

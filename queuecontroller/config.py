@@ -324,7 +324,7 @@ def _check_together(settings: Settings) -> list[str]:
             ' (queue.server = "unix:/run/sluice-queue/queue.sock" in the daemon\'s settings); for'
             " other machines set tls.certificate, tls.key and tls.client_ca"
         )
-    served = tokens.mode != "kubernetes"  # there people ask the API server
+    served = tokens.mode == "standalone"  # in a cluster people ask the API server
     if served and not server.listen and server.socket == "none":
         problems.append("server.socket: is none and server.listen is empty: nobody could come")
     if bool(tls.certificate) != bool(tls.key):
@@ -368,6 +368,7 @@ def _check_mode(settings: Settings) -> list[str]:
             "kubernetes.mode: beside is not there yet: leave Kueue alone in that cluster, or take"
             " kubernetes where it does not run"
         )
+        problems += _check_beside(settings)
     for listener in ("webhooks_listen", "visibility_listen"):
         address = getattr(given, listener)
         for name in ("certificate", "key", "ca") if address else ():
@@ -395,6 +396,22 @@ def _check_extender(settings: Settings) -> list[str]:
             split_address(given.own_address)
     except ValueError as error:
         problems.append(f"extender.own_address: {error}")
+    return problems
+
+
+def _check_beside(settings: Settings) -> list[str]:
+    problems = []
+    if not settings.server.listen and settings.server.socket in ("", "none"):
+        problems.append(
+            "server.listen: is empty, and mode beside answers by what nodes report there: set it,"
+            " with [tls], or server.socket for the node of this machine"
+        )
+    for name, why in (
+        ("webhooks_listen", "Kueue has webhooks of its own"),
+        ("kueue_configuration", "Kueue reads its own"),
+    ):
+        if getattr(settings.kubernetes, name):
+            problems.append(f"kubernetes.{name}: has no effect in mode beside, {why}: remove it")
     return problems
 
 

@@ -1,5 +1,5 @@
-"""The composition root of `sluice-queue serve` in mode kubernetes: Kueue's objects in the API
-server are the queue.
+"""The composition root of `sluice-queue serve` in a cluster: in mode kubernetes Kueue's objects in
+the API server are the queue, in mode beside Kueue itself decides and asks whether there is room.
 
 Exit status as in `serving`: 0 stopped by a signal, 69 something needed is missing or Kueue runs in
 the cluster, 70 a defect.
@@ -54,7 +54,7 @@ from queuecontroller.cluster.joining.asking import (
 from queuecontroller.cluster.joining.configuration import Given, given_by
 from queuecontroller.cluster.joining.delegating import Access as MayDo
 from queuecontroller.cluster.joining.delegating import read_front_proxy
-from queuecontroller.cluster.joining.preflight import Unfit, check_cluster
+from queuecontroller.cluster.joining.preflight import Unfit, check_beside, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.placing.extender_desk import VERBS, refusal
@@ -220,6 +220,8 @@ async def _serve(
         sharing=sharing,
         extender=_defaults(settings.extender) if settings.extender.callers else None,
         own_url=_own_url(settings.extender.own_address),
+        beside=given.mode == "beside",
+        report_s=settings.nodes.report_s,
     )
     controller = Controller(watching, writing, plan)
     web = [
@@ -252,7 +254,7 @@ async def _serve(
         if page is not None:
             await page.start()
             page.open()
-        if not await _until_fit(watching, stopped):
+        if not await _until_fit(watching, stopped, plan.beside):
             return EXIT_OK
         if nodes is not None:
             await nodes.open(environment)
@@ -387,11 +389,11 @@ def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
     return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
 
 
-async def _until_fit(client: ApiClient, stopped: asyncio.Event) -> bool:
+async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:
     """Asks the API server until it answers; False: stopped meanwhile. Raises Unfit."""
     while not stopped.is_set():
         try:
-            await check_cluster(client)
+            await (check_beside if beside else check_cluster)(client)
             return True
         except (ApiAway, ApiRefused) as error:
             log.warning("%s", error)

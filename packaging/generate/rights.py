@@ -1,5 +1,6 @@
 """Writes packaging/kubernetes/queue-rights.yaml: what the queue controller may do in a cluster in mode kubernetes, from the table
-that a test runs it under (queuecontroller/cluster/joining/rights.py). A test holds the file to the table.
+that a test runs it under (queuecontroller/cluster/joining/rights.py). A test holds the file to the table. With --beside: in mode
+beside.
 
     packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
 """
@@ -14,19 +15,24 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.cluster.joining.rights import cluster_rules, documents, lease_rules
+from queuecontroller.cluster.joining.rights import (
+    beside_rules,
+    cluster_rules,
+    documents,
+    lease_rules,
+)
 
 HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/joining/rights.py: change it there, then `make docs`.\n"
 
 
-def text(namespace: str = "sluice", account: str = "sluice-queue") -> str:
-    made = documents(namespace, account)
+def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool = False) -> str:
+    made = documents(namespace, account, beside)
     return HEAD + yaml.safe_dump_all(made, sort_keys=False, width=120, explicit_start=True)
 
 
 def rules() -> str:
     """The chart's: it has names of its own for all else."""
-    made = {"cluster": cluster_rules(), "namespace": lease_rules()}
+    made = {"cluster": cluster_rules(), "beside": beside_rules(), "namespace": lease_rules()}
     return HEAD + yaml.safe_dump(made, sort_keys=False, width=120)
 
 
@@ -35,11 +41,12 @@ def main() -> None:
     parser.add_argument("--namespace", default="sluice", help="of the service account")
     parser.add_argument("--account", default="sluice-queue", help="the service account")
     parser.add_argument("--rules", action="store_true", help="the rules alone, for the chart")
+    parser.add_argument("--beside", action="store_true", help="for mode beside")
     given = parser.parse_args()
     if given.rules:
         sys.stdout.write(rules())
         return
-    sys.stdout.write(text(given.namespace, given.account))
+    sys.stdout.write(text(given.namespace, given.account, given.beside))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "top": ("top", "Watch nodes, GPUs and queues in the terminal."),
     "completion": ("completion", "Print what a shell needs to complete commands and options."),
     "web": ("web", "Open the web page: prints a URL that works once."),
+    "export": ("moving.exporting", "Write all of a queue as manifests, to bring it elsewhere."),
+    "import": ("moving.importing", "Take over from Kueue, or bring in an export; look at a HAMi."),
     "hold": ("change", "Take no new work into a queue, or stop a workload."),
     "resume": ("change", "Undo hold."),
     "delete": ("change", "Delete objects; a workload that runs is stopped first."),

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         for problem in problems:
             print(f"sluice-queue: {problem}", file=sys.stderr)
         return root.EXIT_USAGE
-    if settings.kubernetes.mode == "kubernetes":
+    if settings.kubernetes.mode != "standalone":
         from queuecontroller.serving_kubernetes import serve_kubernetes
 
         return serve_kubernetes(settings, dict(os.environ))

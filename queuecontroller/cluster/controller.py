@@ -17,6 +17,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from queuecontroller.cluster import beside
+from queuecontroller.cluster.beside import Beside
 from queuecontroller.cluster.checking.provisioner import CONFIGS
 from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
@@ -93,6 +95,10 @@ class Plan:
     """None: no scheduler asks, and pods that are not the queue's are not followed."""
     own_url: str = ""
     """Where other replicas find this one."""
+    beside: bool = False
+    """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
+    report_s: float = 5.0
+    """How often nodes report."""
 
 
 class Controller:
@@ -106,7 +112,7 @@ class Controller:
         """Of what the watches told: another by the same name may be known already."""
         self._followers: dict[tuple[Resource, Parameters], Follower[Document]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._session: Session | None = None
+        self._session: Session | Beside | None = None
         self._deciding: asyncio.Task[None] | None = None
         self._lease_uid = ""
         self._leader_url = ""
@@ -161,7 +167,7 @@ class Controller:
 
     async def answer_scheduler(self, verb: str, body: bytes) -> bytes | None:
         """None: somebody else leads."""
-        desk = self._session.extender if self._session is not None else None
+        desk = self._session.extender if isinstance(self._session, Session) else None
         return await desk.answer(verb, body) if desk is not None else None
 
     @property
@@ -169,7 +175,7 @@ class Controller:
         return self._world
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> Session | Beside | None:
         return self._session
 
     @property
@@ -183,20 +189,29 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                for kind in (*OBJECTS, CONFIGS, WORKLOADS):
-                    self._follow(kind)
-                for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
-                    self._follow(PODS, selectors)
-                if self._plan.sharing is not None:
-                    self._plan.sharing.follow(group, self._watching)
-                if self._plan.extender is not None:
-                    self._follow_for_extender(group)
-                group.create_task(self._find_frameworks())
-                group.create_task(self._see_what_vanished())
+                self._follow_all(group)
                 group.create_task(self._elect())
         finally:
             await self._step_down("stopping")
             await self._give_back()
+
+    def _follow_all(self, group: asyncio.TaskGroup) -> None:
+        if self._plan.beside:
+            for kind in beside.KINDS:
+                self._follow(kind)
+            self._follow(PODS, beside.PLACED_PODS)
+            self._found = True
+            return
+        for kind in (*OBJECTS, CONFIGS, WORKLOADS):
+            self._follow(kind)
+        for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
+            self._follow(PODS, selectors)
+        if self._plan.sharing is not None:
+            self._plan.sharing.follow(group, self._watching)
+        if self._plan.extender is not None:
+            self._follow_for_extender(group)
+        group.create_task(self._find_frameworks())
+        group.create_task(self._see_what_vanished())
 
     def _follow(
         self,
@@ -242,14 +257,14 @@ class Controller:
             case Changed(item):
                 self._world.take(NODES, item.value)
                 self._around.node(item.key, item.value)
-                if session is not None:
+                if isinstance(session, Session):
                     session.node_changed(item.key, item.value)
             case Removed(key):
                 known = self._world.get(NODES, key)
                 if known is not None:
                     self._world.drop(NODES, key, str(known["metadata"].get("uid")))
                 self._around.node(key, None)
-                if session is not None:
+                if isinstance(session, Session):
                     session.node_changed(key, None)
             case Synced():
                 self._heard_nodes()
@@ -270,7 +285,7 @@ class Controller:
             self._room_changed()
 
     def _room_changed(self) -> None:
-        if self._session is not None:
+        if isinstance(self._session, Session):
             self._session.room_changed()
 
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
@@ -438,7 +453,24 @@ class Controller:
     def _step_up(self) -> None:
         plan, elector = self._plan, self._elector
         log.info("leading, term %d, as %s", elector.term, plan.identity)
-        self._session = Session(
+        self._session = self._make_session()
+        self._deciding = asyncio.create_task(self._session.run())
+
+    def _make_session(self) -> Session | Beside:
+        plan, elector = self._plan, self._elector
+        if plan.beside:
+            return Beside(
+                self._world,
+                self._writing,
+                plan.book,
+                elector.term,
+                self._lease_uid,
+                plan.clock,
+                plan.new_uid,
+                lambda: elector.leads(monotonic()),
+                plan.report_s,
+            )
+        session = Session(
             self._world,
             self._writing,
             plan.book,
@@ -452,8 +484,8 @@ class Controller:
             self._around,
         )
         if plan.extender is not None:
-            self._session.extender = ExtenderDesk(
-                self._session.shell,
+            session.extender = ExtenderDesk(
+                session.shell,
                 self._writing,
                 self._gpu_pods,
                 self._budgets,
@@ -461,7 +493,7 @@ class Controller:
                 plan.extender,
                 plan.sharing,
             )
-        self._deciding = asyncio.create_task(self._session.run())
+        return session
 
     async def _step_down(self, why: str) -> None:
         if not self._elector.leads(monotonic()):

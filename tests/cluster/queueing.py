@@ -65,14 +65,14 @@ def is_served(plane: ControlPlane) -> bool:
         return False
 
 
-def account(plane: ControlPlane, place: Path) -> Path:
-    """The kubeconfig of a service account that may exactly what the written roles say."""
+def account(plane: ControlPlane, place: Path, beside: bool = False) -> Path:
+    """The kubeconfig of a service account that may exactly what the written roles say; `beside`: those of that mode."""
     found = place / "queue.kubeconfig"
     if found.exists():
         return found
     head = {"name": "sluice-queue", "namespace": "sluice"}
     service_account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": head}
-    apply(plane, service_account, *rights.documents("sluice", "sluice-queue"))
+    apply(plane, service_account, *rights.documents("sluice", "sluice-queue", beside))
     cluster = {"server": plane.url, "certificate-authority": str(plane.pki / "ca.crt")}
     user = {"token": plane.token("sluice", "sluice-queue", seconds=7200)}
     document = {
@@ -97,11 +97,12 @@ class Replica:
         settings: Sequence[str] = (),
         server: str = "",
         nodes_socket: str = "none",
+        mode: str = "kubernetes",
     ) -> None:
         """`server`: where it finds the API server, if not at its own address; `nodes_socket`: where nodes find it."""
         self.plane = plane
         self.log = log
-        kubeconfig = account(plane, log.parent)
+        kubeconfig = account(plane, log.parent, mode == "beside")
         if server:
             text = kubeconfig.read_text().replace(plane.url, server)
             kubeconfig = log.with_suffix(".kubeconfig")
@@ -110,7 +111,7 @@ class Replica:
         self.asked_port = 0
         """Of its webhooks, where a test gave it some."""
         every = (
-            "kubernetes.mode=kubernetes",
+            f"kubernetes.mode={mode}",
             f"kubernetes.kubeconfig={kubeconfig}",
             "kubernetes.namespace=sluice",
             f"kubernetes.leader_lease_s={LEASE_S:g}",

@@ -12,19 +12,17 @@ from typing import Any, Final
 
 from queuecontroller.cluster.checking.provisioning import CONTROLLER, config_of, decide
 from queuecontroller.cluster.checking.requests import POD_TEMPLATES, REQUESTS, Config, Making
-from queuecontroller.cluster.checking.states import Answer, State, checks_of, with_answers
+from queuecontroller.cluster.checking.scribe import Scribe
+from queuecontroller.cluster.checking.states import Answer, State, checks_of
 from queuecontroller.cluster.known.kinds import CHECKS, FLAVORS, WORKLOADS, of_kueue
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import (
     Document,
-    condition_of,
     covers,
     key_of,
     pruned,
-    split_key,
 )
 from queuecontroller.cluster.saying.telling import Told
-from queuecontroller.cluster.saying.workload_status import stamp
 from queuecontroller.cluster.writing.errands import Errands
 from queuecontroller.cluster.writing.teller import Teller
 from queuecontroller.jobs import pod_set_infos
@@ -65,9 +63,9 @@ class Provisioner:
         self._world = mirror.world
         self._client = client
         self._may_write = may_write
-        self._teller = teller
         self._is_followed = is_followed
-        self._stored = stored
+        self._told_of = stored
+        self._scribe = Scribe(client, mirror.world, teller, shell.now_ns, self._stored)
         self.errands: Errands[Errand] = Errands("check of", self._tend, WIDTH)
         self._owned: dict[str, dict[str, None]] = {}
         """By Workload: keys of its requests."""
@@ -75,7 +73,6 @@ class Provisioner:
         """By request: its Workload."""
         self._handed_over: set[str] = set()
         """UIDs of requests that own their templates."""
-        self.writes_total = 0
 
     # -- what is heard ----------------------------------------------------------------------------
 
@@ -118,6 +115,15 @@ class Provisioner:
                 self._owned.setdefault(owner, {})[key] = None
         return owner
 
+    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
+        key = key_of(found)
+        if is_news:
+            self._shell.step(
+                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
+            )
+        self._told_of(before, found)
+        self.errands.ask((WORKLOADS, key))
+
     def _mine(self) -> list[Document]:
         every = self._world.all_of(CHECKS)
         return [one for one in every if (one.get("spec") or {}).get("controllerName") == CONTROLLER]
@@ -156,7 +162,7 @@ class Provisioner:
         except ManifestError:
             return  # its job is told
         decision = decide(workload, configs, self._requests(key, workload), infos)
-        if await self._say(workload, decision.answers):
+        if await self._scribe.say(workload, decision.answers):
             return  # what it is now is asked for
         for one in decision.ends:
             await self._delete(one)
@@ -184,33 +190,8 @@ class Provisioner:
             return None, _NOT_SERVED
         return config_of(check, {key_of(one): one for one in self._world.all_of(CONFIGS)})
 
-    async def _say(self, workload: Document, answers: Mapping[str, Answer]) -> bool:
-        """False: it is said already."""
-        made = with_answers(workload, answers, stamp(self._shell.now_ns()))
-        if made is None:
-            return False
-        found = await self._patch(WORKLOADS, workload, {"status": {"admissionChecks": made}})
-        key = key_of(found)
-        if self._world.take(WORKLOADS, found):
-            self._shell.step(
-                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
-            )
-        before = checks_of(workload)
-        for name, answer in answers.items():
-            was = before[name].get("state")
-            if was != answer.state:
-                told = f"Admission check {name} updated state from {was} to {answer.state}"
-                said = f" with message: {answer.message}" if answer.message else ""
-                bad = answer.state is State.REJECTED
-                reason = "AdmissionCheckRejected" if bad else "AdmissionCheckUpdated"
-                self._teller.tell(found, WORKLOADS, Told(reason, told + said, warning=bad))
-        self._stored(workload, found)
-        self.errands.ask((WORKLOADS, key))
-        return True
-
     async def _delete(self, request: Document) -> None:
         head = request["metadata"]
-        self.writes_total += 1
         try:
             await self._client.delete(REQUESTS, head["name"], head["namespace"], head["uid"])
         except ApiRefused as refused:
@@ -222,8 +203,7 @@ class Provisioner:
         try:
             for template in making.templates:
                 await self._create_template(template, namespace)
-            self.writes_total += 1
-            made = pruned(await self._client.create(REQUESTS, making.request, namespace))
+                made = pruned(await self._client.create(REQUESTS, making.request, namespace))
         except ApiRefused as refused:
             if refused.status != CONFLICT:  # it is there from before, and on its way out
                 await self._say_failed(workload, making, refused)
@@ -232,10 +212,9 @@ class Provisioner:
         self._world.take(REQUESTS, made)
         self._note(f"{namespace}/{name}", made)
         told = Told("ProvisioningRequestCreated", f'Created ProvisioningRequest: "{name}"')
-        self._teller.tell(workload, WORKLOADS, told)
+        self._scribe.tell(workload, told)
 
     async def _create_template(self, template: Mapping[str, Any], namespace: str) -> None:
-        self.writes_total += 1
         try:
             await self._client.create(POD_TEMPLATES, template, namespace)
         except ApiRefused as refused:
@@ -250,10 +229,10 @@ class Provisioner:
 
     async def _say_failed(self, workload: Document, making: Making, refused: ApiRefused) -> None:
         text = f"ProvisioningRequest {making.request['metadata']['name']}: {refused}"
-        self._teller.tell(workload, WORKLOADS, Told("FailedCreate", text, warning=True))
+        self._scribe.tell(workload, Told("FailedCreate", text, warning=True))
         check = checks_of(workload).get(making.check) or {}
         if check.get("state") == State.PENDING:
-            await self._say(workload, {making.check: Answer(State.PENDING, text)})
+            await self._scribe.say(workload, {making.check: Answer(State.PENDING, text)})
 
     async def _hand_over(self, request: Document) -> None:
         """Its templates go with it."""
@@ -274,26 +253,11 @@ class Provisioner:
                 found = await self._client.get(POD_TEMPLATES, name, head["namespace"])
                 if found["metadata"].get("ownerReferences") != [owner]:
                     patch = {"metadata": {"ownerReferences": [owner]}}
-                    await self._patch(POD_TEMPLATES, found, patch)
+                    await self._scribe.patch(POD_TEMPLATES, found, patch)
             except ApiRefused as refused:
                 if not refused.not_found:
                     raise
         self._handed_over.add(head["uid"])
-
-    async def _patch(
-        self, kind: Resource, document: Document, patch: Mapping[str, Any]
-    ) -> Document:
-        namespace, name = split_key(key_of(document))
-        self.writes_total += 1
-        answer = await self._client.merge_patch(
-            kind,
-            name,
-            patch,
-            namespace,
-            "status" if "status" in patch else "",
-            str(document["metadata"]["resourceVersion"]),
-        )
-        return pruned(answer)
 
     # -- the check itself -------------------------------------------------------------------------
 
@@ -301,26 +265,9 @@ class Provisioner:
         """Whether it is active: its ClusterQueues admit nobody while it is not."""
         if (check.get("spec") or {}).get("controllerName") != CONTROLLER:
             return
-        config, why = self._config(check)
-        active = config is not None
         if not self._is_followed(REQUESTS):
             self.errands.ask_later((CHECKS, key_of(check)), LOOK_S)
-        wanted = {
-            "type": "Active",
-            "status": "True" if active else "False",
-            "reason": "Active" if active else "BadParametersRef",
-            "message": "The admission check is active" if active else why,
-            "observedGeneration": check["metadata"].get("generation", 0),
-        }
-        known = condition_of(check, "Active")
-        if all(known.get(name) == value for name, value in wanted.items()):
-            return
-        same = known.get("status") == wanted["status"]
-        since = known.get("lastTransitionTime") if same else None
-        wanted["lastTransitionTime"] = since or stamp(self._shell.now_ns())
-        others = (check.get("status") or {}).get("conditions") or ()
-        kept = [dict(one) for one in others if one.get("type") != "Active"]
-        await self._patch(CHECKS, check, {"status": {"conditions": [*kept, wanted]}})
+        await self._scribe.tell_active(check, self._config(check)[1])
 
 
 def _without_updates(workload: Document) -> Document:

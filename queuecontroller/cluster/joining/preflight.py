@@ -1,12 +1,14 @@
-"""Whether this cluster is one to decide in: Kueue's kinds are defined, and Kueue does not run."""
+"""Whether this cluster is one to decide in: Kueue's kinds are defined, and Kueue does not run, or
+runs and is to be stood beside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queuecontroller.cluster.known.kinds import LEASES
+from queuecontroller.cluster.known.kinds import CHECKS, FLAVORS, LEASES, WORKLOADS
 from queuecontroller.kueue_api import GROUP, KINDS
 from queuecontroller.kueue_api.fields import STORED
 from sluicecommon.kubernetes.client import ApiClient
@@ -15,6 +17,7 @@ from sluicecommon.kubernetes.errors import ApiRefused
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
 """Which Kueue's manager holds, in whatever namespace it was installed."""
 SHORTEST_S: Final = 15.0
+log = logging.getLogger(__name__)
 
 
 class Unfit(Exception):
@@ -22,15 +25,42 @@ class Unfit(Exception):
 
 
 async def check_cluster(client: ApiClient) -> None:
-    """Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    """For mode kubernetes. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    if (where := await kueue_runs(client)) is not None:
+        raise Unfit(
+            f"kubernetes.mode: Kueue runs in this cluster (it holds the Lease {KUEUE_LEASE} in"
+            f" namespace {where}), and two may not decide over the same objects: end it first, or"
+            " run beside it (mode beside, which is not there yet)"
+        )
+    if missing := await _not_served(client, [kind.plural for kind in KINDS.values()]):
+        raise Unfit(
+            f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
+            f" {GROUP}/{STORED}: apply packaging/kubernetes/kueue-crds.yaml first"
+            " (kubectl apply --server-side -f)"
+        )
+
+
+async def check_beside(client: ApiClient) -> None:
+    """For mode beside. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    if missing := await _not_served(client, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)]):
+        raise Unfit(
+            f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
+            f" {GROUP}/{STORED}: mode beside is for a cluster in which Kueue 0.15 or later is"
+            " installed; without Kueue take kubernetes.mode=kubernetes"
+        )
+    if await kueue_runs(client) is None:
+        log.warning("nobody holds Kueue's Lease %s: who gives quota here?", KUEUE_LEASE)
+
+
+async def kueue_runs(client: ApiClient) -> str | None:
+    """The namespace in which its manager holds its Lease; None: nobody does."""
     for one in (await client.get_path(LEASES.path())).get("items") or ():
         if one["metadata"]["name"] == KUEUE_LEASE and is_held(one, datetime.now(UTC)):
-            where = one["metadata"]["namespace"]
-            raise Unfit(
-                f"kubernetes.mode: Kueue runs in this cluster (it holds the Lease {KUEUE_LEASE} in"
-                f" namespace {where}), and two may not decide over the same objects: end it first,"
-                " or run beside it (mode beside, which is not there yet)"
-            )
+            return str(one["metadata"]["namespace"])
+    return None
+
+
+async def _not_served(client: ApiClient, plurals: Iterable[str]) -> list[str]:
     try:
         served = await client.get_path(f"/apis/{GROUP}/{STORED}")
     except ApiRefused as refused:
@@ -38,12 +68,7 @@ async def check_cluster(client: ApiClient) -> None:
             raise
         served = {}
     there = {one.get("name") for one in served.get("resources") or ()}
-    if missing := [kind.plural for kind in KINDS.values() if kind.plural not in there]:
-        raise Unfit(
-            f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
-            f" {GROUP}/{STORED}: apply packaging/kubernetes/kueue-crds.yaml first"
-            " (kubectl apply --server-side -f)"
-        )
+    return [one for one in plurals if one not in there]
 
 
 def is_held(lease: Mapping[str, Any], now: datetime) -> bool:

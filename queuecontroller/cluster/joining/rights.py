@@ -20,6 +20,7 @@ from queuecontroller.cluster.known.kinds import (
     OBJECTS,
     RUNTIMES,
     TOPOLOGIES,
+    WORKLOADS,
 )
 from queuecontroller.cluster.saying.visibility import services
 from queuecontroller.kueue_api.crds import Webhook, validation
@@ -102,6 +103,19 @@ def cluster_rules() -> list[Rule]:
     return rules
 
 
+def beside_rules() -> list[Rule]:
+    """Where Kueue itself decides."""
+    return [
+        _rule(GROUP, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)], "list", "watch"),
+        _rule(GROUP, ["admissionchecks/status", "workloads/status"], "patch"),
+        _rule("", [PODS.plural], "list", "watch"),
+        _rule("", ["events"], "create"),
+        _rule("coordination.k8s.io", ["leases"], "list"),
+        # Whose token a node shows.
+        _rule("authentication.k8s.io", ["tokenreviews"], "create"),
+    ]
+
+
 def lease_rules() -> list[Rule]:
     """In its own namespace."""
     group = "coordination.k8s.io"
@@ -125,13 +139,13 @@ def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None
     return {**made, "resourceNames": names} if names else made
 
 
-def documents(namespace: str, account: str) -> list[dict[str, Any]]:
-    """Roles and bindings for a service account of that namespace."""
+def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
+    """Roles and bindings for a service account of that namespace; `beside`: for that mode."""
     api = "rbac.authorization.k8s.io/v1"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     made: list[dict[str, Any]] = []
     for kind, rules, place in (
-        ("ClusterRole", cluster_rules(), {}),
+        ("ClusterRole", beside_rules() if beside else cluster_rules(), {}),
         ("Role", lease_rules(), {"namespace": namespace}),
     ):
         head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.cluster.joining.rights import cluster_rules, lease_rules
+from queuecontroller.cluster.joining.rights import beside_rules, cluster_rules, lease_rules
 
 ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"
@@ -18,6 +18,7 @@ PACKAGING = ROOT / "packaging"
     ("program", "written"),
     [
         (["rights.py"], "kubernetes/queue-rights.yaml"),
+        (["rights.py", "--beside"], "kubernetes/queue-rights-beside.yaml"),
         (["rights.py", "--rules"], "helm/sluice/files/queue-rules.yaml"),
         (["crds.py", "--compact"], "helm/sluice/files/kueue-crds.yaml"),
     ],
@@ -33,7 +34,7 @@ def test_what_is_written_is_what_the_tables_say(program: list[str], written: str
 
 
 def test_no_right_is_for_everything() -> None:
-    for rule in (*cluster_rules(), *lease_rules()):
+    for rule in (*cluster_rules(), *beside_rules(), *lease_rules()):
         for field in ("apiGroups", "resources", "verbs"):
             assert "*" not in rule[field]
         assert "secrets" not in rule["resources"]

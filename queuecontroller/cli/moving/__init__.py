@@ -1,0 +1,1 @@
+"""From one queue to another."""
