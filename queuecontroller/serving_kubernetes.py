@@ -43,7 +43,7 @@ from queuecontroller.adapters.web.scheduling import SchedulerDoor
 from queuecontroller.adapters.web.visibility import VisibilityServer
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.acting import Acting
-from queuecontroller.cluster.controller import Controller, Plan
+from queuecontroller.cluster.controller import Controller
 from queuecontroller.cluster.joining.asking import (
     MUTATE_PATH,
     SHARES_PATH,
@@ -58,6 +58,7 @@ from queuecontroller.cluster.joining.preflight import Unfit, check_beside, check
 from queuecontroller.cluster.joining.registering import keep_registered
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.placing.extender_desk import VERBS, refusal
+from queuecontroller.cluster.plan import Plan
 from queuecontroller.cluster.saying.visibility import Question, answer
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.collector import Collector

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
@@ -35,18 +34,16 @@ from queuecontroller.cluster.known.kinds import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.known.policy import Policy
 from queuecontroller.cluster.known.world import Document, World, key_of, pruned, version_of
 from queuecontroller.cluster.lease import Elector, Write
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
+from queuecontroller.cluster.plan import Plan
 from queuecontroller.cluster.session import Session
 from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.extender.answers import Defaults
 from queuecontroller.jobs.table import OfRuntime
 from queuecontroller.kueue_api import GROUP
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.shell import Clock, Shell
+from queuecontroller.service.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -74,31 +71,6 @@ POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
 )
 """Of all pods in a cluster these are the ones that are held one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    book: BookSettings
-    identity: str
-    """Of this process alone."""
-    namespace: str
-    """Where the Lease is."""
-    lease_s: float
-    new_uid: Callable[[], str]
-    clock: Clock
-    policy: Policy = field(default_factory=Policy)
-    document: Document | None = None
-    """Kueue's Configuration, as far as the book reads it."""
-    sharing: SharesDesk | None = None
-    """None: nobody asks about pods as they are made."""
-    extender: Defaults | None = None
-    """None: no scheduler asks, and pods that are not the queue's are not followed."""
-    own_url: str = ""
-    """Where other replicas find this one."""
-    beside: bool = False
-    """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
-    report_s: float = 5.0
-    """How often nodes report."""
 
 
 class Controller:

@@ -71,8 +71,8 @@ def test_a_programs_wall_stands_before_it_runs_follows_resize_and_goes(node: Nod
     job = node.run("job", *HOLD, flags=("--gpumem", "8Gi", "--cores", "30"))
     grant = until("the job is behind its wall", lambda: walled(node, "job"))
     cgroup = made(node) / grant["grant"]
+    until("it stands", lambda: limits(node, cgroup) == (8 * GIB, 8 * GIB + 64 * MIB))
     assert str(job.process.pid) in (cgroup / "cgroup.procs").read_text().split()
-    assert limits(node, cgroup) == (8 * GIB, 8 * GIB + 64 * MIB)
     node.cli("resize", "job", "--gpumem", "4Gi")
     until("it has moved", lambda: limits(node, cgroup) == (4 * GIB, 4 * GIB + 64 * MIB))
     doctor = {

@@ -1,0 +1,38 @@
+"""What a controller is to do, as its process was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from queuecontroller.cluster.known.policy import Policy
+from queuecontroller.cluster.known.world import Document
+from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.extender.answers import Defaults
+from queuecontroller.service.book import BookSettings
+from queuecontroller.service.shell import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    book: BookSettings
+    identity: str
+    """Of this process alone."""
+    namespace: str
+    """Where the Lease is."""
+    lease_s: float
+    new_uid: Callable[[], str]
+    clock: Clock
+    policy: Policy = field(default_factory=Policy)
+    document: Document | None = None
+    """Kueue's Configuration, as far as the book reads it."""
+    sharing: SharesDesk | None = None
+    """None: nobody asks about pods as they are made."""
+    extender: Defaults | None = None
+    """None: no scheduler asks, and pods that are not the queue's are not followed."""
+    own_url: str = ""
+    """Where other replicas find this one."""
+    beside: bool = False
+    """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
+    report_s: float = 5.0
+    """How often nodes report."""
