@@ -29,7 +29,7 @@ from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.nodes.failed import node_failed
+from queuecontroller.service.failed_nodes import node_failed
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, Resource
