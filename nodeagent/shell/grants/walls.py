@@ -320,9 +320,11 @@ class WallDesk:
         with_walls = sorted(self._asked - self._missing.keys())
         if not self._on:
             parts.append("the driver's: off (wall.enabled)")
-        elif self._unreadable or self._places.missing():
-            why = self._places.missing() or self._unreadable
-            parts.append(f"the driver's: cannot be told: {why}")
+        elif absent := self._places.missing():
+            parts.append(f"the driver's: none: {absent}")
+            with_walls = []
+        elif self._unreadable:
+            parts.append(f"the driver's: cannot be told: {self._unreadable}")
             level = "warning"
         elif with_walls:
             only = "" if self._settings.run_cgroups else ", of containers (wall.run_cgroups)"

@@ -16,7 +16,7 @@ from tests.cluster.dra import claims
 from tests.cluster.dra.churn import churn
 from tests.cluster.figures import Figures
 from tests.cluster.lab import GPU, SYSTEM, Lab
-from tests.cluster.machine.node import Cluster
+from tests.cluster.machine.node import Cluster, ClusterError
 from tests.cluster.programs import product
 from tests.cluster.shares import measure
 from tests.kit.node import until
@@ -170,4 +170,13 @@ def test_a_drained_node_moves_to_the_device_plugin_and_back(dra: ClaimLab) -> No
     assert dra.inside("again")["total_mib"] == 3000
     dra.cluster.restart("kubelet", signal.SIGKILL)
     until("the kubelet answers", dra.cluster.kubelet_answers, 60)
+    until("it knows its pods again", lambda: reached(dra, "again"), 60)
     assert dra.inside("again")["total_mib"] == 3000
+
+
+def reached(dra: ClaimLab, pod: str) -> bool:
+    try:
+        dra.exec(pod, "true")
+    except ClusterError:
+        return False
+    return True

@@ -132,6 +132,14 @@ def test_where_a_wall_must_stand_nothing_starts_without() -> None:
                              grants=world.grants, of_pid=world.of_pid), quiet))  # fmt: skip
 
 
+def test_a_host_without_cgroups_of_version_2_has_no_such_wall_and_that_is_no_fault() -> None:
+    async def act(run: Run) -> None:
+        found = run.desk.finding(0)
+        assert (found.level, "none: this host is old" in found.what) == ("ok", True)
+
+    asyncio.run(daemon(World(without_cgroups="this host is old"), act))
+
+
 def test_a_driver_that_hangs_keeps_no_program_waiting_for_ever() -> None:
     world = World(hangs=True)
     world.give(record())

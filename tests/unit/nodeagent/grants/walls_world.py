@@ -72,6 +72,8 @@ class World:
     grants: dict[GrantId, Held] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     hangs: bool = False
+    without_cgroups: str = ""
+    """Why this host has none of the unified hierarchy."""
     acts: int = 0
     killed_at: int | None = None
     after_act: bool = False
@@ -191,7 +193,7 @@ class Places:
         self._world = world
 
     def missing(self) -> str:
-        return ""
+        return self._world.without_cgroups
 
     def of_container(self, pid: int) -> Place:
         found = self._world.of_pid.get(pid)
