@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.adapters.ebpf import host as ebpf_host
+from nodeagent.adapters.ebpf.pins import BPFFS
 from nodeagent.ports.telemetry import DeviceOpened, ProcessExec, ProcessExit
 from tests.ebpf.live import (
     LOADERS,
@@ -109,6 +110,25 @@ def test_a_refused_cgroup_gets_no_gpu_and_nobody_else_notices(watch: LiveWatch, 
         finally:
             inside.close()
             outside.close()
+    assert watch.watch.denied() == frozenset()
+
+
+def test_a_cgroup_made_anew_at_the_path_of_a_refused_one_is_another(watch: LiveWatch) -> None:
+    with cgroup("anew") as first:
+        watch.call(watch.watch.deny_opens(relative(first), True))
+        gone = first.stat().st_ino
+    with cgroup("anew") as second:
+        opener = Opener("openat", second)
+        try:
+            assert opener.open() == 0
+            watch.call(watch.watch.deny_opens(relative(second), True))
+            assert watch.watch.denied() == {relative(second)}
+            assert opener.open() == errno.EPERM
+            assert not (BPFFS / OPTIONS.pins / f"deny-{gone}").exists()
+            watch.call(watch.watch.deny_opens(relative(second), False))
+            assert opener.open() == 0
+        finally:
+            opener.close()
     assert watch.watch.denied() == frozenset()
 
 

@@ -61,6 +61,14 @@ def path_of(root: Path, number: int) -> str:
     return "/" if relative == "." else f"/{relative}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    link: int
+    """The descriptor of the attached program."""
+    number: int
+    """The cgroup's inode."""
+
+
 @dataclass(slots=True)
 class Refusals:
     """Who is refused new opens of GPU devices."""
@@ -73,8 +81,8 @@ class Refusals:
     """The daemon's runtime directory, for people and for the next doctor."""
     problem: str = ""
     """Why a refusal would end with us."""
-    _held: dict[str, list[int]] = field(default_factory=dict)
-    _ids: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, _Refusal] = field(default_factory=dict)
+    """By the cgroup's path."""
 
     def start(self) -> None:
         """Take over what an earlier run refused: attach our program, then let go of its."""
@@ -93,15 +101,18 @@ class Refusals:
             os.unlink(aside)  # where the cgroup is gone, its program is, too
 
     def paths(self) -> list[str]:
-        return sorted(self._held)
+        """Of those in force: a cgroup made anew at the same path is another one."""
+        return sorted(p for p, one in self._held.items() if cgroup_id(self.root, p) == one.number)
 
     def refuse(self, path: str) -> None:
         """Raises OSError, ValueError for the root."""
         path = _clean(path)
-        if path in self._held:
-            return
         directory = self.root / path.lstrip("/")
         number = os.stat(directory).st_ino
+        if path in self._held:
+            if self._held[path].number == number:
+                return
+            self.allow(path)
         link = self.kernel.attach_cgroup(self.program_fd, str(directory))
         if not self.problem:
             try:
@@ -109,17 +120,15 @@ class Refusals:
             except OSError:
                 os.close(link)
                 raise
-        self._held[path] = [link]
-        self._ids[path] = number
+        self._held[path] = _Refusal(link, number)
 
     def allow(self, path: str) -> None:
         """Idempotent. Raises ValueError for the root."""
-        path = _clean(path)
-        for link in self._held.pop(path, []):
+        refusal = self._held.pop(_clean(path), None)
+        if refusal is not None:
             with contextlib.suppress(OSError):
-                os.unlink(self.pins / f"{PIN}{self._ids[path]}")
-            os.close(link)
-        self._ids.pop(path, None)
+                os.unlink(self.pins / f"{PIN}{refusal.number}")
+            os.close(refusal.link)
 
 
 def _clean(path: str) -> str:
