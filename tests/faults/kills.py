@@ -224,9 +224,7 @@ class NodeUnderFire:
 
 @contextlib.contextmanager
 def node_for(directory: Path, kills: dict[str, int]) -> Iterator[Node]:
-    settings = (
-        f'[ebpf]\nenabled = "on"\ndevices = "{DEVICE}"\n' if kills.get("ebpf child") else ""
-    )
+    settings = f'[ebpf]\nenabled = "on"\ndevices = "{DEVICE}"\n' if kills.get("ebpf child") else ""
     node = Node(directory, gpus="2xh100-80gb", settings=settings)
     try:
         node.start()
