@@ -84,11 +84,12 @@ class KubernetesSettings:
 
     mode: str = _choice("standalone", "standalone", "kubernetes", "beside")
     """Who keeps the queue. standalone: the controller's own database. kubernetes: Kueue's objects
-    in the API server; nothing is kept here. beside: not there yet."""
+    in the API server; nothing is kept here. beside: Kueue's own manager, which asks us by an
+    AdmissionCheck of the controller `sluice.dev/placement` whether there are shares, and where."""
     namespace: str = ""
     """Where the Lease and the webhooks' certificate are. Empty: the pod's own."""
     kubeconfig: str = _path()
-    """Of an API server outside, for mode kubernetes. Empty: as in a pod."""
+    """Of an API server outside, for modes kubernetes and beside. Empty: as in a pod."""
     kueue_configuration: str = _path()
     """Kueue's own Configuration file, for mode kubernetes: which frameworks and namespaces are
     queued, transformations, fair sharing, waitForPodsReady, where it says so instead of [engine].
@@ -364,10 +365,6 @@ def _check_together(settings: Settings) -> list[str]:
 def _check_mode(settings: Settings) -> list[str]:
     given, problems = settings.kubernetes, []
     if given.mode == "beside":
-        problems.append(
-            "kubernetes.mode: beside is not there yet: leave Kueue alone in that cluster, or take"
-            " kubernetes where it does not run"
-        )
         problems += _check_beside(settings)
     for listener in ("webhooks_listen", "visibility_listen"):
         address = getattr(given, listener)

@@ -15,7 +15,7 @@ from typing import Final
 
 from queuecontroller.cluster.checking.placing import CONTROLLER, PLACED_FOR, POD_SET, Placer
 from queuecontroller.cluster.checking.scribe import Scribe
-from queuecontroller.cluster.checking.states import checks_of
+from queuecontroller.cluster.checking.states import State, checks_of
 from queuecontroller.cluster.known.kinds import CHECKS, FLAVORS, WORKLOADS
 from queuecontroller.cluster.known.world import Document, World, is_leaving, key_of
 from queuecontroller.cluster.session import Defect, Nothing
@@ -57,6 +57,9 @@ class Beside:
         self._world = world
         self._may_write = may_write
         self._settled_s = report_s * REPORTS
+        self._first_s = settings.lease_s
+        """So long after its begin every node that is there has found this leader."""
+        self._began_s = 0.0
         book = Book(settings, False, new_uid)
         self.shell = Shell(book, Nothing(term, cluster_id), clock)
         self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
@@ -86,7 +89,7 @@ class Beside:
         """Until cancelled. Raises Defect."""
         self.shell.told = _heard
         self.shell.start()
-        self._began = True
+        self._began, self._began_s = True, monotonic()
         for kind in (PODS, *KINDS):
             for document in self._world.all_of(kind):
                 self.changed(kind, key_of(document), document)
@@ -103,17 +106,32 @@ class Beside:
             raise Defect(self.shell.why_not_ready)
 
     async def _follow_nodes(self) -> None:
-        """Who waits for the first report of a node is looked at when it comes; all others ask
-        again by themselves, when Kueue has given them quota again."""
         while True:
-            if self._follow():
-                for workload in self._world.all_of(WORKLOADS):
-                    self._ask(key_of(workload), workload)
+            self._follow()
             await asyncio.sleep(LOOK_S)
 
-    def _follow(self) -> bool:
+    def _follow(self) -> None:
+        """Who waits for the first report of a node is looked at when it comes; all others ask
+        again by themselves, when Kueue has given them quota again."""
         ready = self.shell.book.nodes.each_ready(self.shell.now_ns())
-        return self.placer.follow({one.name: one.capacity for one in ready})
+        if not self.placer.follow({one.name: one.capacity for one in ready}):
+            return
+        for workload in self._world.all_of(WORKLOADS):
+            name = self._named(workload)
+            if name and self.placer.waits(workload, name):
+                self.errands.ask((WORKLOADS, key_of(workload)), urgent=False)
+
+    def _unsettled_s(self) -> float:
+        """For how much longer nodes may be on their way to this leader; 0: none is. A node that is
+        away is on its way until it is given up."""
+        book = self.shell.book
+        now_ns = self.shell.now_ns()
+        away = any(
+            not one.record.lost and not book.nodes.ready(one, now_ns)
+            for one in book.nodes.nodes.values()
+        )
+        left_s = self._began_s + self._first_s - monotonic()
+        return max(left_s, LOOK_S if away else 0.0)
 
     # -- what is heard ----------------------------------------------------------------------------
 
@@ -195,7 +213,10 @@ class Beside:
         self._follow()
         flavors = {key_of(one): one for one in self._world.all_of(FLAVORS)}
         seen, again_s = self._seen(str(document["metadata"]["uid"]))
-        answer = self.placer.look(document, name, flavors, seen)
+        unsettled_s = self._unsettled_s()
+        answer = self.placer.look(document, name, flavors, seen, unsettled_s <= 0)
+        if answer is not None and answer.state is State.PENDING and unsettled_s > 0:
+            again_s = unsettled_s
         if again_s is not None:
             self.errands.ask_later(errand, again_s)
         if answer is not None:

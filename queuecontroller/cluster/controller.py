@@ -11,7 +11,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -20,13 +19,20 @@ from queuecontroller.cluster import beside
 from queuecontroller.cluster.beside import Beside
 from queuecontroller.cluster.checking.provisioner import CONFIGS
 from queuecontroller.cluster.checking.requests import REQUESTS
+from queuecontroller.cluster.holding import LEASE, Holder
 from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
-from queuecontroller.cluster.known.around_nodes import ON_NODES, NodesAround, slim_node, slim_pod
+from queuecontroller.cluster.known.around_nodes import (
+    ON_NODES,
+    NodesAround,
+    is_on_a_node,
+    slim_node,
+    slim_pod,
+)
 from queuecontroller.cluster.known.kinds import (
     BUDGETS,
     CRDS,
     ELASTIC_PODS,
-    LEASES,
+    MANAGED,
     MANAGED_PODS,
     OBJECTS,
     PLACED_PODS,
@@ -34,8 +40,16 @@ from queuecontroller.cluster.known.kinds import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.known.world import Document, World, key_of, pruned, version_of
-from queuecontroller.cluster.lease import Elector, Write
+from queuecontroller.cluster.known.views import View, Views
+from queuecontroller.cluster.known.world import (
+    Document,
+    World,
+    key_of,
+    labels_of,
+    pruned,
+    version_of,
+)
+from queuecontroller.cluster.lease import Elector
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.plan import Plan
@@ -59,9 +73,6 @@ from sluicecommon.kubernetes.reflector import (
 from sluicecommon.kubernetes.resources import NODES, PODS, Resource
 
 log = logging.getLogger(__name__)
-LEASE: Final = "sluice-queue"
-LEADER_URL: Final = "sluice.dev/leader-url"
-"""Annotation of the Lease: where the other replicas find who leads."""
 SERVED_S: Final = 30.0
 """How often it is asked whether the kinds of more frameworks are served by now."""
 SYNC_S: Final = 0.05
@@ -71,6 +82,8 @@ POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
 )
 """Of all pods in a cluster these are the ones that are held one by one."""
+_HELD: Final = (MANAGED, ELASTIC_PODS)
+"""The same by their labels."""
 
 
 class Controller:
@@ -80,18 +93,18 @@ class Controller:
         self._plan = plan
         self._world = World(plan.policy)
         self._elector = Elector(plan.identity, plan.lease_s)
+        self._holder = Holder(writing, self._elector, plan.namespace, plan.own_url)
         self._uids: dict[tuple[Resource, str], str] = {}
         """Of what the watches told: another by the same name may be known already."""
-        self._followers: dict[tuple[Resource, Parameters], Follower[Document]] = {}
+        self._followers: dict[tuple[Resource, Parameters], Follower[Any]] = {}
+        self._following: dict[tuple[Resource, Parameters], asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | Beside | None = None
         self._deciding: asyncio.Task[None] | None = None
-        self._lease_uid = ""
-        self._leader_url = ""
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
-        self._for_extender: list[Follower[Any]] = []
-        """Of what is followed for the extender."""
+        self._pods: Views | None = None
+        """Who looks at every pod; None: nobody does, and those who look at some have watches."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
         self._around = NodesAround(self._world, self._room_changed)
@@ -106,9 +119,7 @@ class Controller:
         followers = self._followers.items()
         unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
         if self._plan.sharing is not None and not self._plan.sharing.is_synced:
-            unheard.append("ResourceQuota, Node, Pod")
-        if any(not each.reflector.synced for each in self._for_extender):
-            unheard.append("Pod, PodDisruptionBudget")
+            unheard.append("ResourceQuota, Node")
         if unheard:
             return f"not heard of yet: {', '.join(unheard)}"
         return self._trouble
@@ -135,7 +146,7 @@ class Controller:
     @property
     def leader_url(self) -> str:
         """Where who leads is found; empty: not known."""
-        return self._leader_url
+        return self._holder.leader_url
 
     async def answer_scheduler(self, verb: str, body: bytes) -> bytes | None:
         """None: somebody else leads."""
@@ -165,7 +176,7 @@ class Controller:
                 group.create_task(self._elect())
         finally:
             await self._step_down("stopping")
-            await self._give_back()
+            await self._holder.give_back()
 
     def _follow_all(self, group: asyncio.TaskGroup) -> None:
         if self._plan.beside:
@@ -176,12 +187,12 @@ class Controller:
             return
         for kind in (*OBJECTS, CONFIGS, WORKLOADS):
             self._follow(kind)
-        for selectors in POD_SELECTORS if self._plan.policy.has_pods else ():
-            self._follow(PODS, selectors)
         if self._plan.sharing is not None:
             self._plan.sharing.follow(group, self._watching)
-        if self._plan.extender is not None:
-            self._follow_for_extender(group)
+            self._follow_every_pod(self._plan.sharing)
+        elif self._plan.policy.has_pods:
+            for selectors in POD_SELECTORS:
+                self._follow(PODS, selectors)
         group.create_task(self._find_frameworks())
         group.create_task(self._see_what_vanished())
 
@@ -189,29 +200,34 @@ class Controller:
         self,
         kind: Resource,
         selectors: Parameters = (),
-        read: Callable[[Mapping[str, Any]], Document] = pruned,
-        changed: Callable[[Change[Document]], None] | None = None,
+        read: Callable[[Mapping[str, Any]], Any] = pruned,
+        changed: Callable[[Change[Any]], None] | None = None,
     ) -> None:
         assert self._group is not None
-        reflector: Reflector[Document] = Reflector(
+        reflector: Reflector[Any] = Reflector(
             Decoder(read), selectors, jitter=lambda: random.uniform(0.5, 1.5)
         )
         heard = changed or partial(self._changed, kind)
         follower = Follower(self._watching, kind, reflector, heard)
         self._followers[kind, selectors] = follower
-        self._group.create_task(follower.run())
+        self._following[kind, selectors] = self._group.create_task(follower.run())
 
-    def _follow_for_extender(self, group: asyncio.TaskGroup) -> None:
-        def follow(kind: Resource, read: Callable[[Any], Any], told: Callable[[Any], None]) -> None:
-            reflector: Reflector[Any] = Reflector(
-                Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
-            )
-            self._for_extender.append(Follower(self._watching, kind, reflector, told))
-            group.create_task(self._for_extender[-1].run())
+    def _follow_every_pod(self, sharing: SharesDesk) -> None:
+        """All are looked at as they are made: those who want some hear of them by the way."""
+        views = [View(sharing.seen, sharing.pod_changed)]
+        if self._plan.policy.has_pods:
+            views.append(View(pruned, partial(self._changed, PODS), self._is_held))
+        if (given := self._plan.extender) is not None:
+            views.append(View(partial(seen, names=given.names), self._gpu_pods.changed))
+            self._follow(BUDGETS, (), read_budget, self._budgets.changed)
+        self._pods = Views(*views)
+        self._follow(PODS, (), self._pods.read, self._pods.told)
 
-        assert self._plan.extender is not None
-        follow(PODS, partial(seen, names=self._plan.extender.names), self._gpu_pods.changed)
-        follow(BUDGETS, read_budget, self._budgets.changed)
+    def _is_held(self, pod: Document) -> bool:
+        labels = labels_of(pod)
+        if any(labels.get(name) == "true" for name in _HELD):
+            return True
+        return labels.get(PLACED_PODS) == "true" and (NODES, ()) in self._followers
 
     def _follow_nodes(self) -> None:
         """Nodes, what is on them, and the pods that are put there: once there is a topology."""
@@ -220,8 +236,23 @@ class Controller:
         log.info("there is a Topology: following nodes and the pods on them")
         self._around.ground.unheard = "the nodes and the pods on them"
         self._follow(NODES, read=slim_node, changed=self._node_changed)
-        self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
-        self._follow(PODS, (("labelSelector", f"{PLACED_PODS}=true"),))
+        if self._pods is None:
+            self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
+            self._follow(PODS, (("labelSelector", f"{PLACED_PODS}=true"),))
+            return
+        more = [View(slim_pod, self._pod_changed, is_on_a_node)]
+        if not self._plan.policy.has_pods:
+            more.append(View(pruned, partial(self._changed, PODS), self._is_held))
+        self._pods.add(*more)
+        self._follow_anew(PODS)
+
+    def _follow_anew(self, kind: Resource) -> None:
+        """The watch that is open is given up, and everything told once more."""
+        assert self._group is not None
+        self._following[kind, ()].cancel()
+        follower = self._followers[kind, ()]
+        follower.reflector.anew()
+        self._following[kind, ()] = self._group.create_task(follower.run())
 
     def _node_changed(self, change: Change[Document]) -> None:
         session = self._session
@@ -251,7 +282,8 @@ class Controller:
                 self._heard_nodes()
 
     def _heard_nodes(self) -> None:
-        each = [self._followers.get(one) for one in ((NODES, ()), (PODS, ON_NODES))]
+        pods = ON_NODES if self._pods is None else ()
+        each = [self._followers.get(one) for one in ((NODES, ()), (PODS, pods))]
         if all(one is not None and one.reflector.synced for one in each):
             self._around.ground.heard()
             self._room_changed()
@@ -351,8 +383,7 @@ class Controller:
         return follower is not None and follower.reflector.synced
 
     def _is_synced(self) -> bool:
-        every = (*self._followers.values(), *self._for_extender)
-        return self._found and all(one.reflector.synced for one in every)
+        return self._found and all(one.reflector.synced for one in self._followers.values())
 
     async def _elect(self) -> None:
         elector = self._elector
@@ -364,7 +395,7 @@ class Controller:
             self._trouble = ""
             try:
                 async with asyncio.timeout(self._plan.lease_s / 3):
-                    await self._try()
+                    await self._holder.step()
             except (ApiAway, TimeoutError) as error:
                 log.warning("lease %s: %s", LEASE, str(error) or "no answer in time")
             except ApiRefused as refused:
@@ -378,43 +409,6 @@ class Controller:
                 await self._step_down("the lease is lost")
             self._end_with_it()
             await asyncio.sleep(elector.retry_s * random.uniform(0.9, 1.1))
-
-    async def _try(self) -> None:
-        namespace = self._plan.namespace
-        lease: dict[str, Any] | None
-        try:
-            lease = await self._writing.get(LEASES, LEASE, namespace)
-        except ApiRefused as refused:
-            if not refused.not_found:
-                raise
-            lease = None
-        self._leader_url = _annotated_url(lease)
-        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        asked_s = monotonic()
-        write = self._elector.look(lease, asked_s, stamp)
-        if write is not None:
-            lease = await self._put(write, lease is None)
-            self._lease_uid = str(lease["metadata"].get("uid") or "")
-            self._elector.written(write, asked_s)
-
-    async def _put(self, write: Write, is_new: bool) -> dict[str, Any]:
-        namespace = self._plan.namespace
-        if is_new:
-            head = {"name": LEASE, "namespace": namespace, **self._address()}
-            made = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": head}
-            return await self._writing.create(LEASES, {**made, "spec": dict(write.spec)}, namespace)
-        return await self._writing.merge_patch(
-            LEASES,
-            LEASE,
-            {"spec": dict(write.spec), "metadata": self._address()},
-            namespace,
-            resource_version=write.resource_version,
-        )
-
-    def _address(self) -> dict[str, Any]:
-        """Into the Lease, for those who do not lead."""
-        url = self._plan.own_url
-        return {"annotations": {LEADER_URL: url}} if url else {}
 
     def _end_with_it(self) -> None:
         """A defect of a session is one of ours."""
@@ -436,7 +430,7 @@ class Controller:
                 self._writing,
                 plan.book,
                 elector.term,
-                self._lease_uid,
+                self._holder.uid,
                 plan.clock,
                 plan.new_uid,
                 lambda: elector.leads(monotonic()),
@@ -447,7 +441,7 @@ class Controller:
             self._writing,
             plan.book,
             elector.term,
-            self._lease_uid,
+            self._holder.uid,
             plan.clock,
             plan.new_uid,
             lambda: elector.leads(monotonic()),
@@ -478,20 +472,3 @@ class Controller:
         deciding.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await deciding
-
-    async def _give_back(self) -> None:
-        """The next leader need not wait for the end of the lease."""
-        if not self._elector.leads(monotonic()):
-            return
-        with contextlib.suppress(ApiAway, ApiRefused, TimeoutError):
-            async with asyncio.timeout(2.0):
-                lease = await self._writing.get(LEASES, LEASE, self._plan.namespace)
-                if (lease.get("spec") or {}).get("holderIdentity") == self._plan.identity:
-                    version = str(lease["metadata"]["resourceVersion"])
-                    await self._put(Write(self._elector.released(), version), is_new=False)
-        self._elector.lost()
-
-
-def _annotated_url(lease: Document | None) -> str:
-    found = ((lease or {}).get("metadata") or {}).get("annotations") or {}
-    return str(found.get(LEADER_URL) or "")

@@ -38,19 +38,20 @@ class ConversionError(ValueError):
 
 
 def convert(document: Mapping[str, Any], wanted: str) -> Object:
-    """`wanted` is an apiVersion, such as kueue.x-k8s.io/v1beta2. Raises ConversionError."""
+    """`wanted` is an apiVersion, such as kueue.x-k8s.io/v1beta2. What is made may share parts of
+    the document, which stays as it is. Raises ConversionError."""
     kind, given = _kind_of(document), _version_of(document.get("apiVersion"))
     to = _version_of(wanted)
     for version in (given, to):
         if version not in KINDS[kind].versions:
             raise ConversionError(f"{kind} is not served as {GROUP}/{version}")
-    made = copy.deepcopy(dict(document))
+    made = _copied(kind, document)
     made["apiVersion"] = wanted
     if (given in OLD) == (to in OLD):
         return made
     _take_kept(made, _side(given))  # belongs on the other side only
     kept = _take_kept(made, _side(to))
-    before = _take_spec(made)
+    before = _copied_spec(kind, made.get("spec"))  # only a spec is ever kept
     _plain(kind, made, to)
     if kept:
         _give_back(kind, made, kept, to, given, before)
@@ -222,13 +223,28 @@ def _plain(kind: str, made: Object, to: Version) -> None:
 # -- what is kept ------------------------------------------------------------------------------
 
 
-def _take_spec(made: Object) -> object:
-    """As it was, to compare with; only a spec is ever kept."""
-    return copy.deepcopy(made.get("spec"))
+def _copied(kind: str, document: Mapping[str, Any]) -> Object:
+    """As much of it as is written to; the rest is the same objects."""
+    made = {name: value for name, value in document.items() if name not in _COPIED}
+    made.update({name: copy.deepcopy(document[name]) for name in _COPIED if name in document})
+    if "spec" in document:
+        made["spec"] = _copied_spec(kind, document["spec"])
+    return made
+
+
+_COPIED: Final = ("metadata", "status")
+
+
+def _copied_spec(kind: str, spec: Any) -> Any:
+    """A Workload's is mostly pods, in which the versions do not differ: the API server asks for a
+    conversion at each change of one."""
+    if kind == "Workload" and isinstance(spec, dict):
+        return dict(spec)
+    return copy.deepcopy(spec)
 
 
 def _back(kind: str, made: Object, to: Version) -> object:
-    there = {"spec": copy.deepcopy(made.get("spec"))}
+    there = {"spec": _copied_spec(kind, made.get("spec"))}
     _plain(kind, there, to)
     return there["spec"]
 

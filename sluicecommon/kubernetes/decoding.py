@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class Decoder(Generic[T]):
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadAnswer(f"{namespace}/{name}: {error}") from error
         return Item(
-            f"{namespace}/{name}" if namespace else name,
+            intern(f"{namespace}/{name}" if namespace else name),
             _text(head.get("resourceVersion"), "resourceVersion"),
             read,
         )

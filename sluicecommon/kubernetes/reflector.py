@@ -208,6 +208,14 @@ class Reflector(Generic[T]):
             self.next = self._list()
         return changes
 
+    def anew(self) -> None:
+        """The request was given up: a list comes next, and tells of everything, whatever of it was
+        told before, and of what has gone."""
+        self._lines.forget()
+        self._versions = dict.fromkeys(self._versions, "")
+        self._after, self.synced = None, False
+        self.next = self._list()
+
     # --- what the bytes say -------------------------------------------------------------------
 
     def _line(self, line: bytes) -> list[Change[T]]:

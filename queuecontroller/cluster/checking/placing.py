@@ -19,7 +19,14 @@ from queuecontroller.engine.model.objects import PodSet, ResourceFlavor, Workloa
 from queuecontroller.manifests.kueue import read_flavor
 from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.placement.choose import (
+    Chosen,
+    NoPlace,
+    PodToPlace,
+    Topology,
+    place,
+    why_infeasible,
+)
 from queuecontroller.placement.request import USE_UUID, AskError
 from queuecontroller.placement.stock import Stock
 from queuecontroller.reader import ManifestError
@@ -38,6 +45,8 @@ LONGEST_S: Final = 300
 MOST_PODS: Final = 4096
 """Of one Workload: a second of the one loop that answers everybody."""
 NO_NODES: Final = "No node has reported its GPUs yet"
+NOT_ALL: Final = "Not every node may have reported its GPUs yet"
+NEVER: Final = "Too large for every node that it may use, were they empty"
 _NOT_NEEDED: Final = "No shares of GPUs are asked for"
 
 Seen = Mapping[tuple[str, str], int]
@@ -60,6 +69,9 @@ class _Wish:
 class Placer:
     def __init__(self) -> None:
         self.stock = Stock()
+        self._empty: Stock | None = None
+        """The same nodes with nothing on them; None: not made since a node came, went or changed
+        its GPUs."""
         self._capacities: dict[str, NodeCapacity] = {}
         self._promises: dict[str, _Promise] = {}
         """By the Workload's UID."""
@@ -73,7 +85,10 @@ class Placer:
             if self._capacities.get(name) is not capacity:
                 self.stock.report(name, capacity)
         self._capacities = dict(nodes)
-        return self.stock.changes != before
+        if self.stock.changes == before:
+            return False
+        self._empty = None
+        return True
 
     def knows(self, uid: str) -> bool:
         """Whether something is promised to it."""
@@ -84,10 +99,25 @@ class Placer:
         for pod in promise.held if promise is not None else ():
             self.stock.release((uid, pod))
 
+    def waits(self, workload: Document, check: str) -> bool:
+        """Whether what nodes report may change its answer, or what is promised to it: others are
+        asked again by Kueue, once they have quota again."""
+        asked = checks_of(workload).get(check)
+        state = state_of(asked) if asked is not None else State.REJECTED
+        if state == State.READY:
+            return not self.knows(str(workload["metadata"]["uid"]))
+        return state == State.PENDING
+
     def look(
-        self, workload: Document, check: str, flavors: Mapping[str, Document], seen: Seen
+        self,
+        workload: Document,
+        check: str,
+        flavors: Mapping[str, Document],
+        seen: Seen,
+        settled: bool = True,
     ) -> Answer | None:
-        """What to answer; None: nothing new. Keeps the Workload's promise up to date."""
+        """What to answer; None: nothing new. Keeps the Workload's promise up to date. `settled`:
+        every node that is there has had the time to report; before that nobody is sent away."""
         uid = str(workload["metadata"]["uid"])
         asked = checks_of(workload).get(check)
         over = has_condition(workload, "Finished") or has_condition(workload, "Evicted")
@@ -114,10 +144,30 @@ class Placer:
             return Answer(State.PENDING, NO_NODES)
         found = place(self.stock, wish.pods, wish.topology)
         if isinstance(found, NoPlace):
+            if not settled:
+                return Answer(State.PENDING, f"{NOT_ALL}: {found.reason}")
+            if never := self._never(wish.pods):
+                return Answer(State.REJECTED, f"{NEVER}: {never}")
             pause_s = min(FIRST_S << min(tries_of(asked), 10), LONGEST_S)
             return Answer(State.RETRY, found.reason, again_s=pause_s)
         self._promise(uid, found)
         return Answer(State.READY, _where(found), tuple(_updates(uid, read, found)))
+
+    def _never(self, pods: Sequence[PodToPlace]) -> str:
+        """Why one of them fits on no node, whoever leaves; empty: that is not so. Who may use none
+        of the nodes waits for one that may come; so do more pods than there is room for."""
+        if self._empty is None:
+            self._empty = Stock()
+            for name, capacity in self._capacities.items():
+                self._empty.report(name, _emptied(capacity))
+        for pod in {_pod_set(one.pod): one for one in pods}.values():
+            rooms = self._empty.nodes.values()
+            mine = [one for one in rooms if why_infeasible(one, pod, None) is None]
+            if any(_offers(one.capacity, pod) for one in mine):
+                found = place(self._empty, [pod])
+                if isinstance(found, NoPlace):
+                    return found.reason
+        return ""
 
     def _promise(self, uid: str, chosen: list[Chosen]) -> None:
         promise = self._promises[uid] = _Promise(chosen)
@@ -146,6 +196,30 @@ class Placer:
             if pod not in promise.held:
                 self.stock.hold((uid, pod), one.node, one.shares, uid)
                 promise.held[pod] = one
+
+
+def _emptied(capacity: NodeCapacity) -> NodeCapacity:
+    """As it would be with nobody on it, and nothing wrong with it."""
+    gpus = tuple(
+        replace(
+            one,
+            health="healthy",
+            outside_memory_bytes=0,
+            outside_share_ppm=0,
+            outside_slots=0,
+            outside_spans=(),
+        )
+        for one in capacity.gpus
+    )
+    return NodeCapacity(gpus, capacity.labels, other=capacity.other)
+
+
+def _offers(capacity: NodeCapacity, pod: PodToPlace) -> bool:
+    """Whether one of its GPUs is of the kind that the pod takes."""
+    request = pod.request
+    return any(
+        request.wants(one) is None and one.mig_enabled == bool(request.mig) for one in capacity.gpus
+    )
 
 
 def _wish_of(workload: Document, flavors: Mapping[str, Document]) -> tuple[Workload, _Wish]:

@@ -30,7 +30,7 @@ async def check_cluster(client: ApiClient) -> None:
         raise Unfit(
             f"kubernetes.mode: Kueue runs in this cluster (it holds the Lease {KUEUE_LEASE} in"
             f" namespace {where}), and two may not decide over the same objects: end it first, or"
-            " run beside it (mode beside, which is not there yet)"
+            " run beside it (kubernetes.mode=beside)"
         )
     if missing := await _not_served(client, [kind.plural for kind in KINDS.values()]):
         raise Unfit(

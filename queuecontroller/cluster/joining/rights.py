@@ -116,14 +116,14 @@ def beside_rules() -> list[Rule]:
     ]
 
 
-def lease_rules() -> list[Rule]:
-    """In its own namespace."""
+def lease_rules(beside: bool = False) -> list[Rule]:
+    """In its own namespace; `beside`: in that mode."""
     group = "coordination.k8s.io"
-    return [
+    rules = [
         _rule(group, ["leases"], "create"),
         _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
-        _rule("", [SERVICES.plural], "get", names=[VISIBILITY]),
     ]
+    return rules if beside else [*rules, _rule("", [SERVICES.plural], "get", names=[VISIBILITY])]
 
 
 def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
@@ -146,7 +146,7 @@ def documents(namespace: str, account: str, beside: bool = False) -> list[dict[s
     made: list[dict[str, Any]] = []
     for kind, rules, place in (
         ("ClusterRole", beside_rules() if beside else cluster_rules(), {}),
-        ("Role", lease_rules(), {"namespace": namespace}),
+        ("Role", lease_rules(beside), {"namespace": namespace}),
     ):
         head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}
@@ -160,6 +160,8 @@ def documents(namespace: str, account: str, beside: bool = False) -> list[dict[s
                 "subjects": [subject],
             }
         )
+    if beside:
+        return made
     # Whom the API server's front proxy is to be known by.
     head = {
         "name": f"{NAME}-{namespace}",

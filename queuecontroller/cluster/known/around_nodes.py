@@ -28,6 +28,12 @@ ON_NODES: Final = (
 """Pods that take something of a node."""
 
 
+def is_on_a_node(pod: Mapping[str, Any]) -> bool:
+    """The same of a pod that is at hand."""
+    on = bool((pod.get("spec") or {}).get("nodeName"))
+    return on and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
 def slim_node(document: Mapping[str, Any]) -> dict[str, Any]:
     head, status = document["metadata"], document.get("status") or {}
     kept = ("name", "uid", "resourceVersion", "labels")

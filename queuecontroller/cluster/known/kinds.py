@@ -56,7 +56,9 @@ RUNTIMES: Final = (
 )
 """What TrainJobs refer to: their pods are there."""
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-MANAGED_PODS: Final = (("labelSelector", "kueue.x-k8s.io/managed=true"),)
+MANAGED: Final = "kueue.x-k8s.io/managed"
+"""Label of pods that are held one by one."""
+MANAGED_PODS: Final = (("labelSelector", f"{MANAGED}=true"),)
 ELASTIC_PODS: Final = "sluice.dev/elastic"
 """Label of pods of an elastic Job, which are held one by one."""
 PLACED_PODS: Final = TOPOLOGY_LABEL

@@ -8,20 +8,37 @@ and they have been etcd's revision all along).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from sys import intern
 from typing import Any, Final
 
 from queuecontroller.cluster.known.policy import Policy
 from sluicecommon.kubernetes.resources import Resource
 
 Document = Mapping[str, Any]
+LONGEST_WORD: Final = 32
+"""Shorter than a UID, of which no two are the same."""
 MOST_GONE: Final = 10_000
 """Remembered; answers are on their way for seconds."""
 
 
 def pruned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what nobody here reads and is often the most of it."""
+    """Without what nobody here reads and is often the most of it, and with one copy of each word
+    that all objects say: ten thousand Workloads would have as many of each field's name."""
     head = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-    return {**document, "metadata": head}
+    found: dict[str, Any] = _sharing_words({**document, "metadata": head})
+    return found
+
+
+def _sharing_words(value: Any) -> Any:
+    """A copy. Interned words are let go with the last object that says them."""
+    kind = type(value)
+    if kind is dict:
+        return {intern(name): _sharing_words(one) for name, one in value.items()}
+    if kind is str:
+        return intern(value) if len(value) <= LONGEST_WORD else value
+    if kind is list:
+        return [_sharing_words(one) for one in value]
+    return value
 
 
 def version_of(document: Document) -> int:
@@ -32,7 +49,7 @@ def version_of(document: Document) -> int:
 def key_of(document: Document) -> str:
     head = document["metadata"]
     namespace = head.get("namespace") or ""
-    return f"{namespace}/{head['name']}" if namespace else str(head["name"])
+    return intern(f"{namespace}/{head['name']}" if namespace else str(head["name"]))
 
 
 def split_key(key: str) -> tuple[str, str]:

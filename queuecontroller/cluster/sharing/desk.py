@@ -30,7 +30,7 @@ from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.kubernetes.following import Follower
 from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
-from sluicecommon.kubernetes.resources import NODES, PODS, Resource
+from sluicecommon.kubernetes.resources import NODES, Resource
 
 log = logging.getLogger(__name__)
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
@@ -74,10 +74,10 @@ class SharesDesk:
     # -- what is followed -------------------------------------------------------------------------
 
     def follow(self, group: asyncio.TaskGroup, client: ApiClient) -> None:
+        """All but pods: of them `pod_changed` is to be told, as `seen` reads them."""
         for kind, read, told in (
             (QUOTAS, dict, self.quota_changed),
             (NODES, self.foreign.pruned_node, self.node_changed),
-            (PODS, self.seen, self.pod_changed),
         ):
             reflector: Reflector[Any] = Reflector(
                 Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)

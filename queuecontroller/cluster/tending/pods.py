@@ -138,8 +138,10 @@ class Pods:
             return workloads[0]
         known = self._world.get(WORKLOADS, f"{namespace}/{name}")
         if known is None and self.runs(unit):
-            # Before they are stopped for want of one: the watch of Workloads may be behind.
-            return await self._hands.find(namespace, name)
+            without = reconcile_pods(pods, None, self._hands.around(pods[0]))
+            if any(isinstance(one, DeletePod) for one in without):
+                # Before they are stopped for want of one: the watch of Workloads may be behind.
+                return await self._hands.find(namespace, name)
         return known
 
     async def _without_pods(self, unit: Unit, workloads: Sequence[Document]) -> bool:

@@ -80,7 +80,9 @@ def many(quick: bool, like: str) -> list[Entry]:
         sample.write_text(like)
         define_all(made)
         queues(made)
-        load(made, "fill", "--count", count, "--queue", "waits", "--sample", sample)
+        load(
+            made, "fill", "--count", count, "--name", "fill", "--queue", "waits", "--sample", sample
+        )
         with deciding(made, place) as replica:
             replica.end()
             room_for(made, 1_000_000)

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from queuecontroller.cluster.known.kinds import WORKLOADS
+from queuecontroller.cluster.known.kinds import ELASTIC_PODS, WORKLOADS
 from queuecontroller.jobs import frameworks, workload_name
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Credentials, from_kubeconfig
@@ -245,8 +245,8 @@ async def fill(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]
     return {"count": options.count}
 
 
-def pod(name: str) -> dict[str, Any]:
-    """Of about 5.7 KB, as those of training jobs are; it was let run, and is nobody's work any more but to be watched."""
+def pod(name: str, owner: str) -> dict[str, Any]:
+    """Of about 5 KB, as those of training jobs are; it was let run. All of it is kept, as of one whose elastic Job gives it room."""
     environment = [{"name": f"VARIABLE_{i}", "value": f"{name}-{i}" + "x" * 40} for i in range(20)]
     container = {
         "name": "main",
@@ -254,11 +254,23 @@ def pod(name: str) -> dict[str, Any]:
         "env": environment,
         "resources": {"requests": {"cpu": "1"}},
     }
-    labels = {"kueue.x-k8s.io/managed": "true", "job-name": name}
+    labels = {ELASTIC_PODS: "true", "job-name": owner}
+    above = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": owner,
+        "uid": name,
+        "controller": True,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": labels,
+            "ownerReferences": [above],
+        },
         "spec": {"containers": [container], "nodeName": f"node-{len(name)}"},
     }
 
@@ -267,7 +279,8 @@ async def pods(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]
     sizes: list[int] = []
 
     async def make(number: int) -> None:
-        made = await client.create(PODS, pod(f"{options.name}-{number}"), NAMESPACE)
+        name = f"{options.name}-{number}"
+        made = await client.create(PODS, pod(name, f"{options.owners}-{number}"), NAMESPACE)
         sizes.append(len(json.dumps(made)))
 
     await together(options.count, make)
@@ -347,6 +360,9 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--name", default="job", help="what the objects' names begin with")
+    parser.add_argument(
+        "--owners", default="fill", help="what the names of the pods' Jobs begin with"
+    )
     parser.add_argument("--queue", default="all")
     parser.add_argument("--per-s", type=float, default=5.0)
     parser.add_argument("--runs-s", type=float, default=1.0)

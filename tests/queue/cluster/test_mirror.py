@@ -80,3 +80,25 @@ def test_what_cannot_be_read_any_more_is_said_and_forgotten_with_its_mending() -
     assert KEY in made.misread, "not read by what was right before"
     heard(made, document("3", 3))
     assert KEY not in made.misread
+
+
+def named(name: str, one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "metadata": {**one["metadata"], "name": name, "uid": name}}
+
+
+def test_what_says_the_same_of_its_pods_is_read_once() -> None:
+    made = mirror()
+    first, second = named("a", document("1", 1)), named("b", document("1", 1, reserved=True))
+    read = [made.read(one) for one in (first, second)]
+    assert read[1].pod_sets is read[0].pod_sets
+    assert read == [read_workload(one) for one in (first, second)]
+    assert made.read(named("c", document("2", 1))) == read_workload(named("c", document("2", 1)))
+
+
+def test_what_is_wrong_beside_the_pods_is_seen_all_the_same() -> None:
+    made = mirror()
+    made.read(named("a", document("1", 1)))
+    wrong = named("b", document("1", 1))
+    wrong["spec"]["priority"] = "high"
+    made.workload(WorkloadKey("team/b"), wrong, 2)
+    assert "spec.priority" in made.misread[WorkloadKey("team/b")]

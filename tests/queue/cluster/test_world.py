@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given
@@ -27,6 +28,16 @@ def test_an_older_version_is_no_news(order: list[int]) -> None:
     assert known is not None
     assert (version_of(known), key_of(known)) == (6, "n/w")
     assert "managedFields" not in known["metadata"]
+
+
+def test_words_that_all_say_are_kept_once() -> None:
+    made = [
+        pruned(json.loads(json.dumps({**document(1), "spec": {"a": ["word", 1, None]}})))
+        for _ in "ab"
+    ]
+    assert made[0] == made[1]
+    (first, second) = ([*one["spec"], *one["spec"]["a"]] for one in made)
+    assert all(one is other for one, other in zip(first, second, strict=True))
 
 
 def test_an_answer_that_comes_late_brings_nothing_back() -> None:

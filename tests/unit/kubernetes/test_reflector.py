@@ -255,6 +255,24 @@ def test_a_kind_that_is_gone_takes_along_all_that_was_of_it_and_may_come_back() 
     assert not it.missing
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_request_that_was_given_up_is_followed_by_all_there_is(streaming: bool) -> None:
+    it, server = synced(streaming)
+    server.put("b", "2")
+    turn(it, server, "well", 0, 1 << 20)
+    it.piece(b'{"type":"ADD')  # it is given up in the middle of a line
+    server.delete("a")
+    it.anew()
+    assert not it.synced
+    consumer = Consumer()
+    consumer.known["n/a"] = ("11", "1")
+    for _ in range(4):
+        consumer.take(turn(it, server, "well", 0, 1 << 20))
+    assert it.synced
+    assert consumer.synced == 1
+    assert set(consumer.known) == {"n/b"}, "the one that stayed is told again, the other is gone"
+
+
 def test_pauses_grow_and_a_server_that_names_its_own_is_heard() -> None:
     it = reflector()
     pauses = []

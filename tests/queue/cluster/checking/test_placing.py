@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.checking.placing import NO_NODES, Placer
+from queuecontroller.cluster.checking.placing import NEVER, NO_NODES, NOT_ALL, Placer
 from queuecontroller.cluster.checking.states import Answer, State, with_answers
 from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
 
@@ -123,6 +123,68 @@ def test_who_has_none_is_told_why_and_asks_again() -> None:
         assert (found.state, found.again_s) == (State.RETRY, pause_s)
         assert "GPU 0 has 30720 of 51200 MiB free" in found.message
     assert player.free_gib("a") == [30], "nothing is promised to it"
+
+
+def rejected(player: Player, document: dict[str, Any]) -> bool:
+    found = player.look(document)
+    assert found is not None
+    assert found.state in (State.RETRY, State.REJECTED)
+    return found.state is State.REJECTED
+
+
+def test_what_is_too_large_for_every_node_is_rejected() -> None:
+    player = Player(a=node("a", outside_gib=70))
+    found = player.look(workload("giant", 100))
+    assert found is not None
+    assert found.state is State.REJECTED
+    assert found.message == (
+        f"{NEVER}: 1 GPU with 102400 MiB and 10 % of the time for pod main/0:"
+        " 1 node: GPU 0 has 81920 of 102400 MiB free"
+    )
+    assert not rejected(player, workload("large", 80)), "others leave"
+    assert not rejected(player, workload("many", 60, count=3)), "nodes may come"
+    player.placer.follow({"a": node("a"), "b": replace(node("b"), unschedulable=True)})
+    assert rejected(player, workload("giant", 100))
+
+
+def test_who_may_use_no_node_that_is_there_waits_for_one_that_may_come() -> None:
+    player = Player(a=node("a"))
+    player.flavors["plain"]["spec"] = {"nodeLabels": {"pool": "large"}}
+    assert not rejected(player, workload("giant", 100))
+    player.flavors["plain"]["spec"] = {}
+    other = workload("other", 100)
+    wanted = {"annotations": {"nvidia.com/use-gputype": "H200"}}
+    other["spec"]["podSets"][0]["template"]["metadata"] = wanted
+    assert not rejected(player, other)
+    sick = replace(node("a").gpus[0], health="lost")
+    player.placer.follow({"a": replace(node("a"), gpus=(sick,))})
+    assert not rejected(player, workload("w", 50)), "it may be mended"
+
+
+def test_while_nodes_may_be_on_their_way_nobody_is_sent_away() -> None:
+    player = Player(a=node("a"))
+    first = workload("first", 60)
+    ready(first, player.look(first))
+    for gib in (60, 100):
+        document = workload("w", gib)
+        found = player.placer.look(document, "room", player.flavors, {}, settled=False)
+        assert found is not None
+        assert found.state is State.PENDING
+        assert found.message.startswith(f"{NOT_ALL}: 1 GPU with {gib << 10} MiB")
+    small = player.placer.look(workload("s", 10), "room", player.flavors, {}, settled=False)
+    assert small is not None
+    assert small.state is State.READY
+
+
+def test_who_is_looked_at_again_when_nodes_report() -> None:
+    player = Player(a=node("a"))
+    first = workload("first", 60)
+    assert player.placer.waits(first, "room")
+    first = ready(first, player.look(first))
+    assert not player.placer.waits(first, "room"), "it has its promise"
+    assert Player().placer.waits(first, "room"), "the next leader has none yet"
+    assert not player.placer.waits(workload("w", 60, state="Retry"), "room")
+    assert not player.placer.waits(workload("w", 60), "another")
 
 
 def test_what_others_use_is_no_room() -> None:
