@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.places import REPO
+from tests.kit.places import BUILD, REPO
 
 NEEDED = [
     "nodeagent/native/shim/libcuda.so.1",
@@ -36,6 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "-q",
             "--no-build-isolation",
             "--no-deps",
+            f"-Cbuild-dir={BUILD / 'wheel'}",  # kept: what is as it was is not compiled anew
             "-w",
             out,
             REPO,
