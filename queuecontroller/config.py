@@ -150,6 +150,10 @@ class SharesSettings:
     writers: tuple[str, ...] = ()
     """Users who may write what a pod was given, besides this controller: another scheduler's
     service account. Others are refused."""
+    register_nodes: bool = True
+    """Nodes carry HAMi's register of their GPUs (hami.io/node-nvidia-register, handshake), for
+    tools that read it; nothing here does. false: where HAMi's own plugin has nodes of the same
+    cluster and something else is to write there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ async def _serve(
         document=configured.document,
         sharing=sharing,
         extender=_defaults(settings.extender) if settings.extender.callers else None,
+        register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",
         report_s=settings.nodes.report_s,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from nodeagent.units import (
     Bytes,
@@ -43,6 +44,10 @@ class MigReading:
     slice_start: int | None = None
     """The memory slice of the card it begins at, and how many it has."""
     slices: int | None = None
+
+
+SWITCH: Final = "switch"
+"""In the place of a PCI bus id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,9 @@ class GpuReading:
     """Data over all links together."""
     nvlink_rx_bytes_total: int | None = None
     nvlinks_active: int | None = None
+    nvlink_peers: Mapping[str, int] | None = None
+    """Links by the PCI bus id of what is at their other end; SWITCH: one that every card of its
+    node is behind."""
     vgpu_licensed: bool | None = None
     mig: tuple[MigReading, ...] | None = None
     """Its MIG devices; None: the card has no MIG, or it is off."""

@@ -448,6 +448,7 @@ class Controller:
             plan.document,
             self._is_followed,
             self._around,
+            plan.sharing if plan.register_nodes else None,
         )
         if plan.extender is not None:
             session.extender = ExtenderDesk(

@@ -30,6 +30,8 @@ class Plan:
     """None: nobody asks about pods as they are made."""
     extender: Defaults | None = None
     """None: no scheduler asks, and pods that are not the queue's are not followed."""
+    register_nodes: bool = True
+    """Nodes carry HAMi's register of what they have, for other tools."""
     own_url: str = ""
     """Where other replicas find this one."""
     beside: bool = False

@@ -20,6 +20,8 @@ from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.saying.telling import of_workload
+from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.cluster.sharing.node_facts import NodeFacts
 from queuecontroller.cluster.tending.failing import Failing
 from queuecontroller.cluster.tending.tending import Tending
 from queuecontroller.cluster.writing.queue_writer import QueueWriter
@@ -84,10 +86,12 @@ class Session:
         configuration: Document | None = None,
         is_followed: Callable[[Resource], bool] = lambda kind: True,
         around: NodesAround | None = None,
+        register: SharesDesk | None = None,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
-        is known, of those that are not served everywhere; `around`: nodes and what is on them."""
+        is known, of those that are not served everywhere; `around`: nodes and what is on them;
+        `register`: nodes are to carry what they have, for other tools."""
         self._around = around
         self._failing = Failing()
         self._configuration = configuration
@@ -112,6 +116,9 @@ class Session:
         )
         self.extender: ExtenderDesk | None = None
         """Where schedulers ask."""
+        self._node_facts = (
+            NodeFacts(self.shell, client, register, may_write) if register is not None else None
+        )
         self._began = False
 
     async def run(self) -> None:
@@ -137,6 +144,8 @@ class Session:
                 group.create_task(one.errands.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
+            if self._node_facts is not None:
+                group.create_task(self._node_facts.run())
             group.create_task(self.teller.run())
             group.create_task(self._watch_nodes())
 

@@ -58,6 +58,12 @@ def resource_of(profile: str) -> str:
     return RESOURCE + profile.replace("+", ".")
 
 
+def compute_slices(profile: str) -> int:
+    """Of seven, or of four; 0 for an unknown name."""
+    found = _PROFILE.fullmatch(profile)
+    return int(found[1]) if found else 0
+
+
 def known_spans(profile: str, others: Iterable[str]) -> tuple[Span, ...]:
     """Where the profile may be on a card that offers it and `others`; empty for an unknown name."""
     parsed = {name: _PROFILE.fullmatch(name) for name in (profile, *others)}

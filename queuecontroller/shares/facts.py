@@ -5,27 +5,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from queuecontroller.placement.capacity import TAKES_WORK, GpuCapacity
+from queuecontroller.placement.mig import compute_slices
 from queuecontroller.placement.stock import Share
 from queuecontroller.vendors.devices import Device, Part, encode, write_register
+from queuecontroller.vendors.handshake import DELETED, stamp
 from queuecontroller.vendors.placing import BIND_PHASE, BIND_TIME, NODE, TIME
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 SCORE: Final = "hami.io/node-nvidia-score"
+HANDSHAKE: Final = "hami.io/node-handshake"
+ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
+REPORTED: Final = "Reported"
+OURS: Final = " sluice"
+"""At the end of a handshake: nodes that have another plugin's are left as they are when their agent
+is away."""
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 BOUND: Final = "success"
 WORD: Final = "NVIDIA"
 PER_LINK: Final = 100
 """HAMi's score of a pair of cards for each NVLink; without one it is what they have in common."""
 SAME_NODE, OTHER_NODE = 20, 10
+MOST_SLICES: Final = 7
+"""Of time, on a card in MIG mode."""
 _MIB: Final = 1 << 20
 _PERCENT_PPM: Final = 10_000
 
 
 def register(gpus: Iterable[GpuCapacity]) -> str:
     """A node's cards. Instances of MIG are their card's."""
+    cards = [one for one in gpus if not one.parent_uuid]
     return write_register(
         [
             Device(
@@ -39,10 +51,48 @@ def register(gpus: Iterable[GpuCapacity]) -> str:
                 "mig" if one.mig_enabled else "hami-core",
                 one.health in TAKES_WORK,
             )
-            for one in gpus
-            if not one.parent_uuid
-        ]
+            for one in cards
+        ],
+        {one.uuid: {"migProfiles": _profiles(one)} for one in cards if one.mig_enabled},
     )
+
+
+def _profiles(gpu: GpuCapacity) -> list[dict[str, Any]]:
+    found = []
+    for one in gpu.mig_profiles:
+        slices = compute_slices(one.name)
+        found.append(
+            {
+                "name": one.name,
+                "memoryMB": one.memory_bytes // _MIB,
+                "core": slices * 100 // MOST_SLICES,
+                "sliceCount": slices,
+                "placements": [{"start": a, "size": b} for a, b in gpu.mig_spans(one.name)],
+            }
+        )
+    return found
+
+
+def differences(
+    gpus: Sequence[GpuCapacity] | None, noted: Mapping[str, str], now_ns: int
+) -> dict[str, str | None]:
+    """What is to be written on a node that has `noted` of ON_NODES, None: taken away. `gpus`: what
+    its agent reports, None: it is away. The handshake is written with what changes, as an answer to
+    a scheduler's `Requesting_TIME`, and as `Deleted_TIME` when the agent is away."""
+    said = noted.get(HANDSHAKE, "")
+    if gpus is None:
+        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if said.endswith(OURS) else {}
+    cards = [one for one in gpus if not one.parent_uuid]
+    if not cards and REGISTER not in noted:
+        return {}
+    wanted: dict[str, str | None] = {REGISTER: register(gpus), SCORE: None}
+    if len(cards) > 1:
+        wanted[SCORE] = scores(cards)
+    changed = {key: value for key, value in wanted.items() if noted.get(key) != value}
+    if changed or not said.endswith(OURS):
+        when = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
+        changed[HANDSHAKE] = f"{REPORTED} {when:%Y-%m-%d %H:%M:%S} +0000 UTC{OURS}"
+    return changed
 
 
 def scores(gpus: Sequence[GpuCapacity]) -> str:

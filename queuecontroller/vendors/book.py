@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from queuecontroller.vendors.asks import Document, PodAsk, annotations_of
 from queuecontroller.vendors.devices import BadRegister, Card
+from queuecontroller.vendors.handshake import word
 from queuecontroller.vendors.placing import Cards, allocation, asks_of, cards_of, fit
-from queuecontroller.vendors.rules import CORDON, Vendor
+from queuecontroller.vendors.rules import CORDON, Vendor, node_annotation
 
 OVER: Final = ("Succeeded", "Failed")
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
@@ -46,6 +47,7 @@ class ForeignBook:
         """As much of a node as is read here; None: nothing of it is."""
         head, status = document.get("metadata") or {}, document.get("status") or {}
         keys = {one.register for one in self.vendors} | {CORDON}
+        keys |= {one.handshake for one in self.vendors}
         keys |= {f"metax-tech.com/gpu.topology.{one}" for one in ("losses", "scores")}
         annotations = {k: v for k, v in annotations_of(document).items() if k in keys}
         counted = {one for row in self.vendors for one in row.resources}
@@ -54,9 +56,13 @@ class ForeignBook:
         capacity = {k: v for k, v in found.items() if k in counted}
         if not capacity and not annotations.keys() - {CORDON}:
             return None
+        found = status.get("allocatable") or {}
+        counts = {row.count for row in self.vendors if row.handshake}
+        allocatable = {k: v for k, v in found.items() if k in counts}
         labels = {k: v for k, v in (head.get("labels") or {}).items() if k == INSTANCE_TYPE}
         made = {"name": head.get("name"), "annotations": annotations, "labels": labels}
-        return {"metadata": made, "status": {"capacity": capacity}}
+        amounts = {"capacity": capacity, "allocatable": allocatable}
+        return {"metadata": made, "status": amounts}
 
     def node(self, name: str, document: Document | None) -> None:
         """Pruned, or None: it has none of these devices, or is gone."""
@@ -147,6 +153,26 @@ class ForeignBook:
         if isinstance(found, str):
             return found
         return allocation(self.vendors, found, pod, node, now_ns)
+
+    # -- whether plugins are there ----------------------------------------------------------------
+
+    def asked_nodes(self) -> frozenset[str]:
+        """Nodes of which a plugin may have to be asked whether it is there."""
+        keys = [one.handshake for one in self.vendors if one.handshake]
+        return frozenset(
+            name
+            for name, one in self._nodes.items()
+            if any(node_annotation(one.document, key) for key in keys)
+            or one.document["status"]["allocatable"]
+        )
+
+    def handshakes(self, node: str, now_ns: int) -> dict[str, str]:
+        """What is to be written there, by annotation."""
+        known = self._nodes.get(node)
+        if known is None:
+            return {}
+        said = {one.handshake: word(one, known.document, now_ns) for one in self.vendors}
+        return {key: text for key, text in said.items() if key and text}
 
     # -- what is about to be written --------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.reader import shown
@@ -20,6 +21,7 @@ LONGEST: Final = 256 << 10
 """Characters: of all annotations of an object, Kubernetes takes so many."""
 MOST: Final = (1 << 31) - 1
 """HAMi's numbers have 32 bits."""
+NOTHING_MORE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 _SHORT, _LONG = 7, 9
 """Fields of a device in the older form, without and with its index and mode."""
 
@@ -186,8 +188,10 @@ def _plain_list(text: str) -> Iterable[Device]:
         )
 
 
-def write_register(devices: Sequence[Device]) -> str:
-    """As JSON, without what is zero; `info` is not part of it."""
+def write_register(
+    devices: Sequence[Device], more: Mapping[str, Mapping[str, Any]] = NOTHING_MORE
+) -> str:
+    """As JSON, without what is zero; `info` is not part of it. `more`: fields by device."""
     entries = []
     for one in devices:
         entry: dict[str, Any] = {
@@ -200,6 +204,7 @@ def write_register(devices: Sequence[Device]) -> str:
             "numa": one.numa,
             "mode": one.mode,
             "health": one.healthy,
+            **more.get(one.id, {}),
         }
         entries.append({key: value for key, value in entry.items() if value})
     return json.dumps(entries, separators=(",", ":"))

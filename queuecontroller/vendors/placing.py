@@ -27,6 +27,7 @@ from queuecontroller.vendors.devices import (
     decode,
     encode,
 )
+from queuecontroller.vendors.handshake import is_gone
 from queuecontroller.vendors.rules import CORDON, Rules, Vendor, listed, node_annotation
 
 NODE: Final = "hami.io/vgpu-node"
@@ -66,6 +67,9 @@ def cards_of(
             devices = vendor.rules.devices(vendor, node)
         except BadRegister as error:
             told.append(f"{vendor.title}: {vendor.register or vendor.count}: {error}")
+            continue
+        if devices and is_gone(vendor, node):
+            told.append(f"{vendor.title}: {vendor.handshake}: its plugin does not answer")
             continue
         if not devices:
             continue

@@ -290,6 +290,31 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned lin
 	return NVML_SUCCESS;
 }
 
+/* As in an HGX board: every link goes to one of four switches, by which every card reaches every other. */
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type)
+{
+	enum { SWITCH = 2 };
+
+	ENTER_DEVICE(device);
+	WANT(type && link < 18);
+	if (!nvml_model(device)->nvlink)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*type = SWITCH;
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, struct pci_info *pci)
+{
+	ENTER_DEVICE(device);
+	WANT(pci && link < 18);
+	if (!nvml_model(device)->nvlink)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*pci = (struct pci_info){ .bus = 0xf0 + link % 4 };
+	snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", pci->bus);
+	memcpy(pci->legacy_bus_id, pci->bus_id + 4, strlen(pci->bus_id) - 3);
+	return NVML_SUCCESS;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, unsigned *level)
 {
 	ENTER_DEVICE(a);

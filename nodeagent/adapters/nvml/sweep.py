@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeVar
 from nodeagent.adapters.nvml import fields as nvml_fields
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.gpm import Profiler
-from nodeagent.ports.gpus import GpuReading, MigReading, NodeReading, ProcessReading
+from nodeagent.ports.gpus import SWITCH, GpuReading, MigReading, NodeReading, ProcessReading
 from nodeagent.units import Bytes, GpuUuid
 
 SLOW_EVERY_S: Final = 5.0
@@ -44,6 +45,8 @@ THROTTLE_REASONS: Final = {
 not in it."""
 NO_INSTANCE: Final = 0xFFFFFFFF
 """Of a process that is on no MIG instance; pynvml may make None of it."""
+TO_SWITCH: Final = 2
+"""NVML_NVLINK_DEVICE_TYPE_SWITCH."""
 MOST_XIDS: Final = 64
 """A storm is cut off here and goes on at the next sweep."""
 NEVER_AGAIN: Final = frozenset(
@@ -187,6 +190,7 @@ class Sweeper:
                 card, "decoder", lambda: pynvml.nvmlDeviceGetDecoderUtilization(handle)[0] / 100
             ),
             "nvlinks_active": self._ask(card, "links", lambda: _links(handle)),
+            "nvlink_peers": self._ask(card, "peers", lambda: _peers(handle)),
             "vgpu_licensed": self._ask(card, "licence", lambda: _licensed(handle)),
             "mig": self._ask(card, "mig", lambda: _mig(handle)),
         }
@@ -305,6 +309,24 @@ def _links(handle: Any) -> int:
                 break
             raise
     return active
+
+
+def _peers(handle: Any) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            kind = optional(lambda n=link: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n))  # type: ignore[misc]  # bound now
+            if kind == TO_SWITCH:
+                found[SWITCH] += 1
+            else:
+                found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:  # beyond its last one
+                break
+            raise
+    return dict(found)
 
 
 def _licensed(handle: Any) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nodeagent.core.gpus.health import Health
+from nodeagent.core.gpus.links import linked
 from nodeagent.core.grants.placement import load_of
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu, Usage, Work
@@ -72,6 +73,7 @@ class CapacityReader:
         outside = load_of(records)
         foreign = self._foreign_bytes()
         readings = {gpu.uuid: gpu for gpu in self._gpus.units()}
+        links = linked(list(readings.values()))
         reported = []
         for gpu in self._gpus.capacities():
             reading, load = readings[gpu.uuid], outside.get(gpu.uuid)
@@ -96,6 +98,7 @@ class CapacityReader:
                     outside_slots=load.grants if load else 0,
                     used_memory_bytes=reading.memory_used_bytes,
                     utilization_ratio=reading.utilization_ratio,
+                    nvlinks=links.get(gpu.uuid, {}),
                     mig_profile=gpu.mig_profile,
                     parent=reading.mig_card,
                     mig_start=reading.mig_slice_start or 0,

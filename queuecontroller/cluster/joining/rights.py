@@ -72,6 +72,8 @@ def cluster_rules() -> list[Rule]:
         _rule("", ["events"], "create"),
         # What is free for pods of a topology, and other vendors' devices; quota on shares.
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
+        # HAMi's register, in their annotations.
+        _rule("", [NODES.plural], "patch"),
         # Whose token a node shows.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # Whether Kueue runs.

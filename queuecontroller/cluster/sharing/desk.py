@@ -23,6 +23,7 @@ from queuecontroller.shares import (
     is_over,
     use_of,
 )
+from queuecontroller.shares.facts import ON_NODES
 from queuecontroller.vendors.asks import annotations_of
 from queuecontroller.vendors.book import ForeignBook
 from sluicecommon.kubernetes.client import ApiClient
@@ -39,6 +40,14 @@ _HEAD: Final = ("name", "namespace", "uid", "annotations")
 _SPEC: Final = ("nodeName",)
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    foreign: Document | None
+    """With other vendors' devices, as much as is read of it; None: it has none."""
+    noted: Mapping[str, str]
+    """What it has of our own annotations for other tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class SharesDesk:
         self._versions: dict[str, int] = {}
         """Of pods that count, by UID: they are heard of by the watch and by a leader's list."""
         self._followers: list[Follower[Any]] = []
+        self._noted: dict[str, Mapping[str, str]] = {}
+        """By node that the API server has."""
 
     @property
     def is_synced(self) -> bool:
@@ -77,7 +88,7 @@ class SharesDesk:
         """All but pods: of them `pod_changed` is to be told, as `seen` reads them."""
         for kind, read, told in (
             (QUOTAS, dict, self.quota_changed),
-            (NODES, self.foreign.pruned_node, self.node_changed),
+            (NODES, self.seen_node, self.node_changed),
         ):
             reflector: Reflector[Any] = Reflector(
                 Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
@@ -112,14 +123,25 @@ class SharesDesk:
             case _:
                 pass
 
-    def node_changed(self, change: Change[Document | None]) -> None:
+    def seen_node(self, document: Document) -> SeenNode:
+        given = annotations_of(document)
+        noted = {key: given[key] for key in ON_NODES if key in given}
+        return SeenNode(self.foreign.pruned_node(document), noted)
+
+    def node_changed(self, change: Change[SeenNode]) -> None:
         match change:
             case Changed(item):
-                self.foreign.node(item.key, item.value)
+                self._noted[item.key] = item.value.noted
+                self.foreign.node(item.key, item.value.foreign)
             case Removed(key):
+                self._noted.pop(key, None)
                 self.foreign.node(key, None)
             case _:
                 pass
+
+    def noted(self, node: str) -> Mapping[str, str] | None:
+        """What it has of our own annotations for other tools; None: there is no such node."""
+        return self._noted.get(node)
 
     def seen(self, document: Document) -> SeenPod:
         """Raises KeyError, TypeError, AttributeError for what is no pod."""

@@ -71,7 +71,7 @@ def test_a_quota_that_is_gone_refuses_nobody(desk: SharesDesk) -> None:
 
 
 def node(desk: SharesDesk, plugin: Simulated) -> None:
-    read = desk.foreign.pruned_node(plugin.node())
+    read = desk.seen_node(plugin.node())
     desk.node_changed(Changed(Item(NODE, "1", read)))
 
 

@@ -77,6 +77,31 @@ def test_a_share_is_placed_and_written_at_the_pod(lab: Lab) -> None:
     assert (share["memory_bytes"], share["share_ppm"]) == (8000 * MIB, 300_000)
 
 
+def test_nodes_carry_hamis_register_and_what_others_write_there_is_written_over(lab: Lab) -> None:
+    key, api = "hami.io/node-nvidia-register", lab.plane.api
+
+    def annotations() -> dict[str, str]:
+        return dict(api.get("/api/v1/nodes/gpu-2")["metadata"].get("annotations") or {})
+
+    until("it is registered", lambda: key in annotations(), 60)
+    given = annotations()
+    entries = json.loads(given[key])
+    assert [one["id"] for one in entries] == lab.fleet.uuids("gpu-2")
+    first = {"count": 10, "devmem": 80 * 1024, "devcore": 100, "health": True}
+    assert entries[0] | first == entries[0]
+    assert entries[0]["type"] == "NVIDIA A100-SXM4-80GB"
+    assert given["hami.io/node-handshake"].startswith("Reported ")
+    assert {one["uuid"] for one in json.loads(given["hami.io/node-nvidia-score"])} == {
+        *lab.fleet.uuids("gpu-2")
+    }
+    version = api.get("/api/v1/nodes/gpu-2")["metadata"]["resourceVersion"]
+    forged = {key: "[]", "hami.io/node-handshake": "Requesting_2026-11-23 10:00:00"}
+    api.patch("/api/v1/nodes/gpu-2", {"metadata": {"annotations": forged}})
+    until("the forged one is gone", lambda: annotations()[key] == given[key], 60)
+    assert annotations()["hami.io/node-handshake"].startswith("Reported ")
+    assert api.get("/api/v1/nodes/gpu-2")["metadata"]["resourceVersion"] > version
+
+
 # As HAMi's own examples ask, by their field values.
 KINDS: dict[str, dict[str, object]] = {
     "default-use": {"count": 1, "gpumem": 10240},
