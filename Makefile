@@ -76,6 +76,7 @@ docs: $(VENV)/.ready ## write what is generated from the code: docs/configuratio
 	$(BIN)/python packaging/generate/rights.py >packaging/kubernetes/queue-rights.yaml
 	$(BIN)/python packaging/generate/rights.py --beside >packaging/kubernetes/queue-rights-beside.yaml
 	$(BIN)/python packaging/generate/rights.py --rules >packaging/helm/sluice/files/queue-rules.yaml
+	$(BIN)/python packaging/generate/vendors.py >packaging/helm/sluice/files/vendor-resources.yaml
 
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

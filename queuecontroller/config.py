@@ -170,13 +170,15 @@ class ExtenderSettings:
     """Which node suits a pod best that does not say. binpack: the fullest; spread: the emptiest;
     topology: one on which its GPUs are linked, or of one NUMA node."""
     gpu_policy: tuple[str, ...] = _choices(
-        ("binpack",), "binpack", "spread", "topology-aware", "mutex", "numa"
+        (), "binpack", "spread", "topology-aware", "mutex", "numa"
     )
     """Which GPUs of a node, where the pod does not say, in HAMi's words. binpack: the fullest that
-    will do; spread: the emptiest, HAMi's own default; topology-aware: the best linked, and a single
-    one from among the worst linked; mutex: such as nobody uses; numa: of one NUMA node first."""
+    will do; spread: the emptiest; topology-aware: the best linked, and a single one from among the
+    worst linked; mutex: such as nobody uses; numa: of one NUMA node first. Empty: binpack, or with
+    shares.hami_devices spread, as HAMi has it."""
     resource_count: str = "nvidia.com/gpu"
-    """What the resources are called at pods, as in the agents' [kubelet]: how many GPUs."""
+    """What the resources are called at pods, as in the agents' [kubelet]: how many GPUs. Where
+    nothing is said, HAMi's file (shares.hami_devices) says it, here and for the other three."""
     resource_memory: str = "nvidia.com/gpumem"
     """MiB on each."""
     resource_memory_percentage: str = "nvidia.com/gpumem-percentage"

@@ -72,7 +72,7 @@ from queuecontroller.config import (
 from queuecontroller.extender.answers import Defaults, with_policies
 from queuecontroller.extender.pods import ResourceNames
 from queuecontroller.kueue_api.crds import Webhook
-from queuecontroller.placement.request import gpu_policies
+from queuecontroller.placement.request import Policy, gpu_policies
 from queuecontroller.reader import ManifestError, Problem
 from queuecontroller.service.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.serving import (
@@ -88,6 +88,7 @@ from queuecontroller.serving import (
     page_head,
     start_logging,
 )
+from queuecontroller.shares import Rules
 from queuecontroller.version import version
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
@@ -207,8 +208,9 @@ async def _serve(
         Credentials(access), "sluice-queue", WRITES, min(ANSWER_S, given.leader_lease_s / 3)
     )
     sharing = None
+    rules = rules_of(settings.shares, settings.extender)
     if given.webhooks_listen:
-        sharing = SharesDesk(rules_of(settings.shares), SystemClock().now_ns)
+        sharing = SharesDesk(rules, SystemClock().now_ns)
     plan = Plan(
         book=configured.book,
         identity=f"{socket.gethostname()}_{uids()}",
@@ -219,7 +221,7 @@ async def _serve(
         policy=configured.policy,
         document=configured.document,
         sharing=sharing,
-        extender=_defaults(settings.extender) if settings.extender.callers else None,
+        extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
         register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",
@@ -311,13 +313,12 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
     )
 
 
-def _defaults(given: ExtenderSettings) -> Defaults:
-    policies = gpu_policies("extender.gpu_policy", given.gpu_policy)
+def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
+    usual = (Policy.SPREAD,) if rules.devices.is_given else (Policy.BINPACK,)
+    policies = gpu_policies("extender.gpu_policy", given.gpu_policy or usual)
+    nvidia = rules.devices.nvidia
     names = ResourceNames(
-        given.resource_count,
-        given.resource_memory,
-        given.resource_memory_percentage,
-        given.resource_cores,
+        nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
     )
     return replace(with_policies(policies), node_policy=given.node_policy, names=names)
 

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
-from queuecontroller.config import ConfigError, SharesSettings
+from queuecontroller.config import ConfigError, ExtenderSettings, SharesSettings
 from queuecontroller.shares import Rules
 from queuecontroller.vendors.config import DeviceConfig, read_device_config
 from sluicecommon.hami import PartKind, split
 
+UNSAID: Final = ExtenderSettings()
+NAMED: Final = {
+    "count": "resource_count",
+    "memory": "resource_memory",
+    "percent": "resource_memory_percentage",
+    "cores": "resource_cores",
+}
 log = logging.getLogger(__name__)
 
 
-def rules_of(given: SharesSettings) -> Rules:
-    """With HAMi's file, where there is one. Raises ConfigError, OSError."""
+def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rules:
+    """With HAMi's file, where there is one; names that the settings change are the settings'.
+    Raises ConfigError, OSError."""
     devices = DeviceConfig()
     if given.hami_devices:
         devices = read_devices(Path(given.hami_devices))
         for warning in devices.warnings:
             log.warning("%s", warning)
+    changed = {
+        name: chosen
+        for name, setting in NAMED.items()
+        if (chosen := getattr(extender, setting)) != getattr(UNSAID, setting)
+    }
+    devices = replace(devices, nvidia=replace(devices.nvidia, **changed))
     return Rules(
         devices,
         given.scheduler,

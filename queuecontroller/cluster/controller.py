@@ -448,7 +448,8 @@ class Controller:
             plan.document,
             self._is_followed,
             self._around,
-            plan.sharing if plan.register_nodes else None,
+            plan.sharing,
+            plan.register_nodes,
         )
         if plan.extender is not None:
             session.extender = ExtenderDesk(

@@ -32,6 +32,7 @@ from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.failed_nodes import node_failed
+from queuecontroller.service.nodes.nodes_room import Cordon
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, Resource
@@ -86,12 +87,14 @@ class Session:
         configuration: Document | None = None,
         is_followed: Callable[[Resource], bool] = lambda kind: True,
         around: NodesAround | None = None,
-        register: SharesDesk | None = None,
+        sharing: SharesDesk | None = None,
+        register: bool = True,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
         is known, of those that are not served everywhere; `around`: nodes and what is on them;
-        `register`: nodes are to carry what they have, for other tools."""
+        `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
+        what they have, for other tools."""
         self._around = around
         self._failing = Failing()
         self._configuration = configuration
@@ -116,9 +119,10 @@ class Session:
         )
         self.extender: ExtenderDesk | None = None
         """Where schedulers ask."""
-        self._node_facts = (
-            NodeFacts(self.shell, client, register, may_write) if register is not None else None
-        )
+        self._sharing = sharing
+        self._node_facts: NodeFacts | None = None
+        if sharing is not None and register:
+            self._node_facts = NodeFacts(self.shell, client, sharing, may_write)
         self._began = False
 
     async def run(self) -> None:
@@ -131,6 +135,7 @@ class Session:
                 "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
             )
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
+        self._heed_cordons()
         self._began = True
         self.queues.ask_all()
         self.provisioner.ask_all()
@@ -148,6 +153,19 @@ class Session:
                 group.create_task(self._node_facts.run())
             group.create_task(self.teller.run())
             group.create_task(self._watch_nodes())
+
+    def _heed_cordons(self) -> None:
+        if self._sharing is None:
+            return
+        room = self.shell.book.nodes_room
+        for name, cordon in self._sharing.cordons.items():
+            room.cordon(name, cordon)
+
+        def told(name: str, cordon: Cordon) -> None:
+            if room.cordon(name, cordon):
+                self.room_changed()
+
+        self._sharing.told_of_cordon = told
 
     async def _watch_nodes(self) -> None:
         """Who fails, and what then becomes of those who were given places there."""

@@ -41,6 +41,8 @@ class ResourceNames:
     memory: str = "nvidia.com/gpumem"
     memory_percent: str = "nvidia.com/gpumem-percentage"
     cores: str = "nvidia.com/gpucores"
+    memory_factor: int = 1
+    """MiB in one of the resource for memory."""
 
 
 HAMI: Final = ResourceNames()
@@ -230,7 +232,7 @@ def _request(
     count = amount(names.count, MOST_GPUS)
     if not count:
         return None
-    memory = amount(names.memory, MOST_MIB)
+    memory = amount(names.memory, MOST_MIB // names.memory_factor) * names.memory_factor
     percent = amount(names.memory_percent, 100)
     cores = amount(names.cores, 100)
     return replace(

@@ -89,7 +89,7 @@ class _Quick:
 
     def fits(self, room: NodeRoom) -> bool:
         ask = self.request
-        if ask.use_types or ask.nouse_types or ask.use_uuids or ask.nouse_uuids or ask.gpu_uuids:
+        if any(ask.picks):
             return False
         if ask.one_numa_node or not room.keys or ask.count > SIZES[-1]:
             return False

@@ -67,7 +67,9 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
     """The wanted number of them: linked ones first, then of one NUMA node, by the policy else."""
     sign = 1 if request.gpu_policy is Policy.BINPACK else -1
 
-    def fullness(gpu: GpuRoom) -> tuple[int, int, int]:
+    def fullness(gpu: GpuRoom) -> tuple[float, int, int]:
+        if request.weights:
+            return (sign * _free(gpu, request.weights), 0, gpu.gpu.index)
         return (sign * gpu.memory_bytes, sign * gpu.share_ppm, gpu.gpu.index)
 
     ordered = sorted(fitting, key=fullness)
@@ -93,6 +95,17 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
         # The smallest group that does: larger ones stay whole for those who need them.
         return min(enough, key=len)[:count]
     return None if request.one_numa_node else ordered[:count]
+
+
+def _free(gpu: GpuRoom, weights: Sequence[int]) -> float:
+    """Slots, time and memory, each as a part of the whole card's, by weight."""
+    card = gpu.gpu
+    parts = (
+        gpu.slots / max(1, card.slots),
+        gpu.share_ppm / max(1, card.share_ppm),
+        gpu.memory_bytes / max(1, card.memory_bytes),
+    )
+    return sum(weight * part for weight, part in zip(weights, parts, strict=True))
 
 
 def _linked(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from queuecontroller.placement.capacity import GpuCapacity
+from queuecontroller.weighing import WEIGHTS, weights
 
 WHOLE_PPM: Final = 1_000_000
 
@@ -16,7 +17,11 @@ USE_TYPE: Final = "nvidia.com/use-gputype"
 NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+USE_INDEX: Final = "nvidia.com/use-gpuindexes"
+NOUSE_INDEX: Final = "nvidia.com/nouse-gpuindexes"
 NUMA_BIND: Final = "nvidia.com/numa-bind"
+VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+MODES: Final = ("hami-core", "mig", "mps")
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 SHARE_POLICY: Final = "sluice.dev/share-policy"
@@ -63,6 +68,14 @@ class GpuRequest:
     nouse_types: tuple[str, ...] = ()
     use_uuids: tuple[str, ...] = ()
     nouse_uuids: tuple[str, ...] = ()
+    use_indexes: tuple[int, ...] = ()
+    """By the driver's number on the node."""
+    nouse_indexes: tuple[int, ...] = ()
+    modes: tuple[str, ...] = ()
+    """Of MODES, those that a GPU may be in; empty: any."""
+    weights: tuple[int, ...] = ()
+    """How much slots, time and memory count where the fullest or the emptiest is looked for, in the
+    order of `weighing.WEIGHED`; empty: memory first, then time."""
     one_numa_node: bool = False
     node_policy: Policy = Policy.BINPACK
     gpu_policy: Policy = Policy.BINPACK
@@ -77,6 +90,20 @@ class GpuRequest:
     def count(self) -> int:
         """GPUs, or MIG instances."""
         return len(self.mig) or len(self.gpu_uuids) or self.gpus
+
+    @property
+    def picks(self) -> tuple[tuple[object, ...], ...]:
+        """What makes one GPU do and another one not, whatever is free."""
+        return (
+            self.use_types,
+            self.nouse_types,
+            self.gpu_uuids,
+            self.use_uuids,
+            self.nouse_uuids,
+            self.use_indexes,
+            self.nouse_indexes,
+            self.modes,
+        )
 
     def memory_on(self, gpu: GpuCapacity) -> int:
         if self.memory_bytes is not None:
@@ -109,6 +136,12 @@ class GpuRequest:
             return f"is not in {USE_UUID}"
         if gpu.uuid in self.nouse_uuids:
             return f"is in {NOUSE_UUID}"
+        if self.use_indexes and gpu.index not in self.use_indexes:
+            return f"is not in {USE_INDEX}"
+        if gpu.index in self.nouse_indexes:
+            return f"is in {NOUSE_INDEX}"
+        if self.modes and mode_of(gpu) not in self.modes:
+            return f"is in mode {mode_of(gpu)}, which is not in {VGPU_MODE}"
         model = gpu.type.lower()
         if self.use_types and not any(part.lower() in model for part in self.use_types):
             return f"is a {gpu.type}, which is not in {USE_TYPE}"
@@ -136,6 +169,11 @@ class GpuRequest:
         )
 
 
+def mode_of(gpu: GpuCapacity) -> str:
+    """Of MODES."""
+    return "mig" if gpu.mig_enabled else "hami-core"
+
+
 class AskError(ValueError):
     """What is asked of GPUs cannot be; the text names it and what would do."""
 
@@ -155,7 +193,15 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
         "nouse_types": listed(NOUSE_TYPE),
         "use_uuids": listed(USE_UUID),
         "nouse_uuids": listed(NOUSE_UUID),
+        "use_indexes": _indexes(USE_INDEX, listed(USE_INDEX)),
+        "nouse_indexes": _indexes(NOUSE_INDEX, listed(NOUSE_INDEX)),
+        "modes": _modes(listed(VGPU_MODE)),
     }
+    if annotations.get(WEIGHTS, "").strip():
+        try:
+            fields["weights"] = weights(annotations[WEIGHTS])
+        except ValueError as error:
+            raise AnnotationError(f"{WEIGHTS}: {error}") from None
     bind = annotations.get(NUMA_BIND, "false").strip().lower()
     if bind not in ("true", "false"):
         raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
@@ -168,6 +214,24 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
             allowed = " or ".join(Policy)
             raise AnnotationError(f"{NODE_POLICY}: {text!r} is not {allowed}") from None
     return fields | gpu_policies(GPU_POLICY, listed(GPU_POLICY))
+
+
+def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
+    found = []
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and len(part) < 5):
+            raise AnnotationError(f"{what}: {part[:40]!r} is no number of a GPU on its node")
+        found.append(int(part))
+    return tuple(found)
+
+
+def _modes(parts: tuple[str, ...]) -> tuple[str, ...]:
+    for one in parts:
+        if one not in MODES:
+            raise AnnotationError(f"{VGPU_MODE}: {one!r} is none of {', '.join(MODES)}")
+    if parts == ("mps",):
+        raise AnnotationError(f"{VGPU_MODE}: mps is not there; hami-core shares without a server")
+    return parts
 
 
 def gpu_policies(what: str, names: Iterable[str]) -> dict[str, object]:

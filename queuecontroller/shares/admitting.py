@@ -23,8 +23,6 @@ from queuecontroller.shares.names import (
     FRACTIONS,
     IGNORE,
     OPT_OUT,
-    VGPU_MODE,
-    WEIGHTS,
     Names,
     names_of,
     nearest,
@@ -36,8 +34,6 @@ from queuecontroller.vendors.asks import Container, annotations_of, containers_o
 from queuecontroller.vendors.config import DeviceConfig, Nvidia
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-MODES: Final = ("hami-core", "mig", "mps")
-WEIGHED: Final = ("slot", "core", "memory")
 WHOLE: Final = 100
 MOST_WARNINGS: Final = 8
 LONGEST_WARNING: Final = 250
@@ -163,7 +159,7 @@ def _changed(
         container = next(one for one in every if one.get("name") == read.name)
         asks |= _others(rules.names, spec, container, read, annotations)
     if asks:
-        _check_annotations(annotations)
+        annotated(annotations)
     if annotations != annotations_of(made):
         head["annotations"] = annotations
     return asks
@@ -250,34 +246,6 @@ def _set_env(container: dict[str, Any], name: str, value: str) -> None:
     env = list(env) if isinstance(env, list) else []
     if not any(_is_one(one) and one.get("name") == name for one in env):
         container["env"] = [*env, {"name": name, "value": value}]
-
-
-def _check_annotations(annotations: Mapping[str, str]) -> None:
-    """Raises AnnotationError, which names it and what it takes."""
-    annotated(annotations)
-    modes = [part.strip() for part in annotations.get(VGPU_MODE, "").split(",") if part.strip()]
-    for one in modes:
-        if one not in MODES:
-            raise AnnotationError(f"{VGPU_MODE}: {one!r} is none of {', '.join(MODES)}")
-    if modes and "mps" in modes and len(modes) == 1:
-        raise AnnotationError(f"{VGPU_MODE}: mps is not there; hami-core shares without a server")
-    weights(annotations)
-
-
-def weights(annotations: Mapping[str, str]) -> dict[str, int]:
-    """`slot=1,core=1,memory=3`. Raises AnnotationError."""
-    found = dict.fromkeys(WEIGHED, 1)
-    for part in annotations.get(WEIGHTS, "").split(","):
-        key, equals, value = (one.strip() for one in part.partition("="))
-        if not key and not equals:
-            continue
-        number = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else -1
-        if key not in found or number < 0:
-            raise AnnotationError(
-                f"{WEIGHTS}: {part.strip()!r} is none of slot=N, core=N, memory=N"
-            )
-        found[key] = number
-    return found
 
 
 # -- who places it, and who is refused ------------------------------------------------------------

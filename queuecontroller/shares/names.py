@@ -12,20 +12,22 @@ from typing import Final
 from queuecontroller.placement.request import (
     GPU_POLICY,
     NODE_POLICY,
+    NOUSE_INDEX,
     NOUSE_TYPE,
     NOUSE_UUID,
     NUMA_BIND,
     SHARE_POLICY,
+    USE_INDEX,
     USE_TYPE,
     USE_UUID,
+    VGPU_MODE,
 )
 from queuecontroller.vendors import Vendor
 from queuecontroller.vendors.config import DeviceConfig
+from queuecontroller.weighing import WEIGHTS
 
 PLACEMENT: Final = "sluice.dev/placement"
 """On a pod: its node and GPUs, written with its binding or its release."""
-VGPU_MODE: Final = "nvidia.com/vgpu-mode"
-WEIGHTS: Final = "hami.io/device-scoring-weights"
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """On a pod: the question of the API server in which its quota was taken."""
 OPT_OUT: Final = "hami.io/webhook"
@@ -59,6 +61,8 @@ _OURS_TO_CHOOSE: Final = (
     NOUSE_TYPE,
     USE_UUID,
     NOUSE_UUID,
+    USE_INDEX,
+    NOUSE_INDEX,
     NUMA_BIND,
     NODE_POLICY,
     GPU_POLICY,

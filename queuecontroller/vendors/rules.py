@@ -24,6 +24,7 @@ from queuecontroller.vendors.devices import (
     number,
     read_register,
 )
+from queuecontroller.weighing import EVEN, WEIGHTS, weights
 
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 CORDON: Final = "hami.io/device-cordon"
@@ -161,7 +162,8 @@ class Rules:
     def ordered(self, cards: Sequence[Card], annotations: Mapping[str, str]) -> list[Card]:
         """The emptiest first, as HAMi has it where nothing is said; `binpack`: the fullest."""
         sign = -1 if "binpack" in policies(annotations) else 1
-        return sorted(cards, key=lambda card: (sign * fullness(card), card.device.index))
+        weighed = weights_of(annotations)
+        return sorted(cards, key=lambda card: (sign * fullness(card, weighed), card.device.index))
 
     def obstacle(
         self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]
@@ -243,13 +245,23 @@ def listed(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def fullness(card: Card) -> float:
+def weights_of(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """Of slots, cores and memory. What cannot be meant is refused as the pod is made; here it
+    counts as not there."""
+    try:
+        return weights(annotations.get(WEIGHTS, ""))
+    except ValueError:
+        return EVEN
+
+
+def fullness(card: Card, weighed: Sequence[int] = EVEN) -> float:
     device = card.device
-    return (
-        card.slots / max(1, device.slots)
-        + card.memory_mib / max(1, device.memory_mib)
-        + card.cores / max(1, device.cores)
+    parts = (
+        card.slots / max(1, device.slots),
+        card.cores / max(1, device.cores),
+        card.memory_mib / max(1, device.memory_mib),
     )
+    return sum(weight * part for weight, part in zip(weighed, parts, strict=True))
 
 
 def unwanted(vendor: Vendor, device: Device, annotations: Mapping[str, str]) -> str | None:

@@ -39,14 +39,17 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def template(*values: str, kubernetes: str = "1.31") -> subprocess.CompletedProcess[str]:
-    words = (word for one in values for word in ("--set", one))
+def template(
+    *values: str, kubernetes: str = "1.31", files: Iterable[Path] = ()
+) -> subprocess.CompletedProcess[str]:
+    words = [word for one in values for word in ("--set", one)]
+    words += [word for one in files for word in ("-f", str(one))]
     return helm("template", "s", CHART, "-n", "gpu", "--kube-version", f"{kubernetes}.0", *words)
 
 
-def rendered(*values: str, kubernetes: str = "1.31") -> list[Any]:
+def rendered(*values: str, kubernetes: str = "1.31", files: Iterable[Path] = ()) -> list[Any]:
     """Hooks too; see of()."""
-    done = template(*values, kubernetes=kubernetes)
+    done = template(*values, kubernetes=kubernetes, files=files)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 

@@ -10,6 +10,7 @@ import base64
 import json
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import yaml
 
 from nodeagent.settings import daemon as node_config
 from queuecontroller import config as queue_config
+from queuecontroller.adapters.hami_file import rules_of
+from queuecontroller.vendors import ROWS
 from tests.kit.places import REPO
 from tests.packages.chart import (
     ALL,
@@ -320,6 +323,38 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     assert role == rules["cluster"]
 
 
+DEVICES = """
+nvidia:
+  resourceCountName: "example.com/gpu"
+  resourceMemoryName: example.com/mem
+vnpus:
+  - {chipName: 910X, commonWord: Ascend910X, resourceName: huawei.com/Ascend910X, memoryAllocatable: 32768}
+"""
+
+
+@needs_helm
+def test_hamis_file_names_the_resources_everywhere(tmp_path: Path) -> None:
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump({"shares": {"deviceConfig": DEVICES}}))
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", files=(given,))
+    data = of(objects, "ConfigMap", "queue")["data"]
+    queue = queue_config.parse(tomllib.loads(data["queue.toml"]))
+    (tmp_path / "device-config.yaml").write_text(data["device-config.yaml"])
+    shares = replace(queue.shares, hami_devices=str(tmp_path / "device-config.yaml"))
+    nvidia = rules_of(shares, queue.extender).devices.nvidia
+    agent = tomllib.loads(of(objects, "ConfigMap", "agent")["data"]["sluice.toml"])["kubelet"]
+    assert nvidia.count == "example.com/gpu" == agent["resource_count"]
+    assert nvidia.memory == "example.com/mem" == agent["resource_memory"]
+    assert nvidia.cores == "nvidia.com/gpucores" == agent["resource_cores"]
+    config = yaml.safe_load(of(objects, "ConfigMap", "scheduler")["data"]["config.yaml"])
+    managed = {one["name"] for one in config["extenders"][0]["managedResources"]}
+    assert {"example.com/gpu", "example.com/mem", "huawei.com/Ascend910X"} <= managed
+    assert "nvidia.com/gpu" not in managed
+    (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
+    mounted = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert mounted[queue.shares.hami_devices]["subPath"] == "device-config.yaml"
+
+
 @needs_helm
 def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
     values = ("queue.mode=kubernetes", "agent.resourceNames.memory=example.com/mem")
@@ -331,13 +366,16 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
     (extender,) = config["extenders"]
     managed = {one["name"] for one in extender["managedResources"]}
     names = queue.extender
-    assert managed == {
+    own = {
         names.resource_count,
         "example.com/mem",
         names.resource_memory_percentage,
         names.resource_cores,
         "nvidia.com/priority",
     }
+    assert managed == own | {one for row in ROWS for one in row.resources}
+    assert queue.shares.scheduler == "sluice-scheduler"
+    assert queue.shares.served_schedulers == ("sluice-scheduler", "hami-scheduler")
     assert names.resource_memory == "example.com/mem"
     service = of(objects, "Service", "sluice-queue-webhooks")["metadata"]
     address = f"https://{service['name']}.{service['namespace']}.svc/scheduler"
@@ -353,6 +391,17 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
     (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     assert container["command"][-1] == f"extender.own_address=$(POD_IP):{ports['webhooks']}"
+    more = (
+        "scheduler.vendors=false",
+        "scheduler.managedResources={a.com/b}",
+        "shares.takeOver=false",
+    )
+    other = rendered(*SECRETS, *values, *more)
+    config = yaml.safe_load(of(other, "ConfigMap", "scheduler")["data"]["config.yaml"])
+    (extender,) = config["extenders"]
+    assert {one["name"] for one in extender["managedResources"]} == own | {"a.com/b"}
+    text = of(other, "ConfigMap", "queue")["data"]["queue.toml"]
+    assert queue_config.parse(tomllib.loads(text)).shares.scheduler == ""
     without = rendered(*SECRETS, "queue.mode=kubernetes", "scheduler.enabled=false")
     text = of(without, "ConfigMap", "queue")["data"]["queue.toml"]
     assert queue_config.parse(tomllib.loads(text)).extender.callers == ""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.joining.registering import own_account
 from queuecontroller.cluster.known.world import version_of
+from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.shares import (
     Answer,
     PodUse,
@@ -26,6 +27,8 @@ from queuecontroller.shares import (
 from queuecontroller.shares.facts import ON_NODES
 from queuecontroller.vendors.asks import annotations_of
 from queuecontroller.vendors.book import ForeignBook
+from queuecontroller.vendors.devices import LONGEST
+from queuecontroller.vendors.rules import CORDON, listed
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway
@@ -48,6 +51,7 @@ class SeenNode:
     """With other vendors' devices, as much as is read of it; None: it has none."""
     noted: Mapping[str, str]
     """What it has of our own annotations for other tools."""
+    cordon: Cordon = NO_CORDON
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,10 @@ class SharesDesk:
         self._versions: dict[str, int] = {}
         """Of pods that count, by UID: they are heard of by the watch and by a leader's list."""
         self._followers: list[Follower[Any]] = []
+        self.cordons: dict[str, Cordon] = {}
+        """Of nodes that have any."""
+        self.told_of_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
+        """Of who leads."""
         self._noted: dict[str, Mapping[str, str]] = {}
         """By node that the API server has."""
 
@@ -126,18 +134,29 @@ class SharesDesk:
     def seen_node(self, document: Document) -> SeenNode:
         given = annotations_of(document)
         noted = {key: given[key] for key in ON_NODES if key in given}
-        return SeenNode(self.foreign.pruned_node(document), noted)
+        gpus = listed({CORDON: given.get(CORDON, "")[:LONGEST]}, CORDON)
+        whole = (document.get("spec") or {}).get("unschedulable") is True
+        return SeenNode(self.foreign.pruned_node(document), noted, Cordon(whole, frozenset(gpus)))
 
     def node_changed(self, change: Change[SeenNode]) -> None:
         match change:
             case Changed(item):
                 self._noted[item.key] = item.value.noted
+                self._cordoned(item.key, item.value.cordon)
                 self.foreign.node(item.key, item.value.foreign)
             case Removed(key):
                 self._noted.pop(key, None)
+                self._cordoned(key, NO_CORDON)
                 self.foreign.node(key, None)
             case _:
                 pass
+
+    def _cordoned(self, node: str, cordon: Cordon) -> None:
+        if cordon == NO_CORDON:
+            self.cordons.pop(node, None)
+        else:
+            self.cordons[node] = cordon
+        self.told_of_cordon(node, cordon)
 
     def noted(self, node: str) -> Mapping[str, str] | None:
         """What it has of our own annotations for other tools; None: there is no such node."""

@@ -128,13 +128,7 @@ class NodeHolders:
             self._on_gpus = _by_gpu(self)
         share_ppm = request.share_ppm if request.hard else 0
         memory_bytes = request.memory_bytes
-        picky = bool(
-            request.use_types
-            or request.nouse_types
-            or request.gpu_uuids
-            or request.use_uuids
-            or request.nouse_uuids
-        )
+        picky = any(request.picks)
         places = []
         for room, free_bytes, free_ppm, in_order, bytes_until, ppm_until in self._on_gpus:
             gpu = room.gpu
@@ -165,11 +159,7 @@ def tight_key(request: GpuRequest) -> Hashable:
         request.memory_bytes,
         request.memory_ppm,
         request.share_ppm if request.hard else 0,
-        request.use_types,
-        request.nouse_types,
-        request.gpu_uuids,
-        request.use_uuids,
-        request.nouse_uuids,
+        request.picks,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from queuecontroller.engine.model.objects import Workload, WorkloadKey
 from queuecontroller.extender.ledger import PodLedger, Running
@@ -57,6 +57,9 @@ class NodesRoom(StockRoom):
         """Priorities of those that are paused."""
         self.pods = PodLedger(self.stock)
         """Of what Kubernetes' pods hold that are not the queue's."""
+        self._cordons: dict[str, Cordon] = {}
+        self._stale: set[str] = set()
+        """Nodes to be looked at again although they report the same."""
         self._looked = -1
         self._expires_ns = 0
         """When the first lease ends of the nodes that count, if none of them reports."""
@@ -83,16 +86,31 @@ class NodesRoom(StockRoom):
         for name in self._capacities.keys() - reported.keys():
             self.stock.forget(name)
         for name, capacity in reported.items():
-            if self._capacities.get(name) is not capacity:
+            if self._capacities.get(name) is not capacity or name in self._stale:
                 self.pods.report(name, {one.uid: _running(one) for one in capacity.pods})
-                self.stock.report(name, without_pods(capacity))
+                cordon = self._cordons.get(name, NO_CORDON)
+                self.stock.report(name, cordoned(without_pods(capacity), cordon))
         for name in self._reporting - reported.keys():
             node = self._nodes.nodes.get(name)
             if node is None or node.record.lost:  # one that is away keeps what it runs
                 self.pods.forget_node(name)
                 self._reporting.discard(name)
+        self._stale.clear()
         self._reporting |= reported.keys()
         self._capacities = reported
+
+    def cordon(self, name: str, cordon: Cordon) -> bool:
+        """What of a node gets nothing new from now on, as the cluster's administrators say; whether
+        that is news."""
+        if cordon == self._cordons.get(name, NO_CORDON):
+            return False
+        self._cordons[name] = cordon
+        if cordon == NO_CORDON:
+            del self._cordons[name]
+        if name in self._capacities:
+            self._stale.add(name)
+            self._looked = -1
+        return True
 
     def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
         now = (one.node, shares_of(one)) if one is not None and one.gpus else None
@@ -232,6 +250,29 @@ class NodesRoom(StockRoom):
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
                 self._nodes.tell(one, Desired.STOP, reason, now_ns)
+
+
+class Cordon(NamedTuple):
+    whole: bool = False
+    """The node."""
+    gpus: frozenset[str] = frozenset()
+    """GPUs of it, by UUID."""
+
+
+NO_CORDON: Final = Cordon()
+CORDONED: Final = "cordoned"
+"""In the place of a GPU's health."""
+
+
+def cordoned(capacity: NodeCapacity, cordon: Cordon) -> NodeCapacity:
+    if cordon == NO_CORDON:
+        return capacity
+    out = cordon.gpus
+    gpus = tuple(
+        replace(one, health=CORDONED) if out & {one.uuid, one.parent_uuid} else one
+        for one in capacity.gpus
+    )
+    return replace(capacity, gpus=gpus, unschedulable=capacity.unschedulable or cordon.whole)
 
 
 def _running(pod: PodGpus) -> Running:

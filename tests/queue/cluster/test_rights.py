@@ -21,6 +21,7 @@ PACKAGING = ROOT / "packaging"
         (["rights.py", "--beside"], "kubernetes/queue-rights-beside.yaml"),
         (["rights.py", "--rules"], "helm/sluice/files/queue-rules.yaml"),
         (["crds.py", "--compact"], "helm/sluice/files/kueue-crds.yaml"),
+        (["vendors.py"], "helm/sluice/files/vendor-resources.yaml"),
     ],
 )
 def test_what_is_written_is_what_the_tables_say(program: list[str], written: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.service.shell import Shell
 from queuecontroller.shares import Question, Rules
 from queuecontroller.vendors import Card
@@ -122,6 +123,24 @@ def test_a_node_without_such_devices_is_not_kept(desk: SharesDesk) -> None:
         "status": {"capacity": {"cpu": "1"}},
     }
     assert desk.foreign.pruned_node(plain) is None
+
+
+def test_a_cordon_is_heard_of_and_taken_away(desk: SharesDesk) -> None:
+    told: list[tuple[str, Cordon]] = []
+    desk.told_of_cordon = lambda name, cordon: told.append((name, cordon))
+
+    def heard(spec: dict[str, Any], **annotations: str) -> None:
+        document = {"metadata": {"name": "n", "annotations": annotations}, "spec": spec}
+        desk.node_changed(Changed(Item("n", "1", desk.seen_node(document))))
+
+    heard({"unschedulable": True}, **{"hami.io/device-cordon": "GPU-a, GPU-b,"})
+    cordon = Cordon(True, frozenset({"GPU-a", "GPU-b"}))
+    assert desk.cordons == {"n": cordon}
+    heard({})
+    assert desk.cordons == {}
+    heard({"unschedulable": "yes"}, **{"hami.io/device-cordon": ""})
+    desk.node_changed(Removed("n"))
+    assert [one for _, one in told] == [cordon, NO_CORDON, NO_CORDON, NO_CORDON]
 
 
 def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from queuecontroller.extender.pods import PodPlace, read_pod
+from queuecontroller.extender.pods import HAMI, PodPlace, read_pod
 from queuecontroller.extender.verdicts import FITS, Verdicts, place_on, why_not
 from tests.queue.extender.rooms import (
     MIB,
@@ -179,3 +180,66 @@ def test_whole_pods_on_a_node_that_has_too_little_for_all_their_containers() -> 
     answer = one.filter(asked, ["a"])
     assert "lack memory" in answer.failed["a"]
     assert why_not(one.stock.nodes["a"], read_pod(asked).containers[0].request) == FITS
+
+
+@pytest.mark.parametrize(
+    ("annotations", "on"),
+    [
+        ({"nvidia.com/use-gpuindexes": "2"}, {2}),
+        ({"nvidia.com/nouse-gpuindexes": "0, 1,3"}, {2}),
+        ({"nvidia.com/use-gpuindexes": "1,2", "nvidia.com/nouse-gpuindexes": "1"}, {2}),
+        ({"nvidia.com/vgpu-mode": "hami-core,mps"}, {0, 1, 2, 3}),
+        ({"nvidia.com/vgpu-mode": "mig"}, set()),
+    ],
+    ids=["only one", "none of these", "both", "its mode", "a mode that no card is in"],
+)
+def test_cards_are_picked_by_number_and_mode(annotations: dict[str, str], on: set[int]) -> None:
+    nodes = {"n": node("n")}
+    one = extender(nodes)
+    found = set()
+    for number in range(len(on) or 1):
+        asked = pod(f"p{number}", gpucores=100, annotations=annotations)
+        if not one.filter(asked, ["n"]).names:
+            continue
+        found |= {int(share.uuid[-1]) for share in bind(one, asked, "n").held}
+    assert found == on
+    asked = pod("more", gpucores=100, annotations=annotations)
+    passed = one.filter(asked, ["n"])
+    assert not passed.names
+    why = {**passed.failed, **passed.hopeless}["n"]
+    assert ("are not of those that it takes" in why) == (len(on) < 4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "policy", "index"),
+    [
+        ("", "binpack", 0),
+        ("memory=0,slot=0,core=1", "binpack", 1),
+        ("memory=0,slot=0,core=1", "spread", 0),
+        ("memory=1,slot=0,core=0", "spread", 2),
+    ],
+    ids=["memory first", "time alone", "time alone, the emptiest", "memory alone, the emptiest"],
+)
+def test_weights_say_which_card_is_the_fullest(weights: str, policy: str, index: int) -> None:
+    one = extender({"n": node("n", gpus=3)})
+    for name, asked in (("a", {"gpumem": 60_000}), ("b", {"gpumem": 1_000, "gpucores": 60})):
+        at = {"nvidia.com/use-gpuindexes": str("ab".index(name))}
+        document = pod(name, annotations=at, **asked)  # type: ignore[arg-type]
+        bind(one, document, "n")
+    annotations = {"hami.io/gpu-scheduler-policy": policy}
+    if weights:
+        annotations["hami.io/device-scoring-weights"] = weights
+    place = one.place(pod("c", gpumem=1000, annotations=annotations), "n")
+    assert isinstance(place, PodPlace)
+    assert place.held[0].uuid == f"GPU-n-{index}"
+
+
+def test_memory_has_the_unit_that_the_clusters_file_says() -> None:
+    names = replace(HAMI, memory="example.com/mem", memory_factor=256)
+    document = pod("p")
+    limits = document["spec"]["containers"][0]["resources"]["limits"]
+    limits["example.com/mem"] = "4"
+    (container,) = read_pod(document, names).containers
+    assert container.request.memory_bytes == 1024 * MIB
+    limits["example.com/mem"] = str(1 << 40)
+    assert "is not between 0 and" in read_pod(document, names).wrong

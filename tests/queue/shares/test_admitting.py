@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from queuecontroller.shares import Rules, admit, patch, refused_change
-from queuecontroller.shares.admitting import weights
 from queuecontroller.vendors import ROWS
 from queuecontroller.vendors.config import DeviceConfig, Nvidia, read_device_config
+from queuecontroller.weighing import weights
 from tests.queue.manifests.collected import FOLDER, needs_manifests
 from tests.queue.shares.pods import env_of, limits_of, pod
 from tests.queue.vendors.plugins import PLUGINS
@@ -383,9 +383,7 @@ def test_a_patch_takes_out_and_grows() -> None:
 
 
 def test_weights_are_read_whole() -> None:
-    assert weights({"hami.io/device-scoring-weights": "slot=2, memory=3"}) == {
-        "slot": 2, "core": 1, "memory": 3,
-    }  # fmt: skip
+    assert weights("slot=2, memory=3") == (2, 1, 3)
 
 
 @needs_manifests

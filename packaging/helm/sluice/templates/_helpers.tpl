@@ -196,9 +196,35 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* What the resources are called: the agent's names, and where those are the usual ones HAMi's file's. */}}
+{{- define "sluice.resourceNames" -}}
+{{- $usual := (.Files.Get "files/values.yaml" | fromYaml).agent.resourceNames -}}
+{{- $given := (.Values.shares.deviceConfig | fromYaml).nvidia | default dict -}}
+{{- $names := dict -}}
+{{- range $key, $theirs := dict "count" "resourceCountName" "memory" "resourceMemoryName" "memoryPercentage" "resourceMemoryPercentageName" "cores" "resourceCoreName" -}}
+{{- $own := index $.Values.agent.resourceNames $key -}}
+{{- if and (eq $own (index $usual $key)) (index $given $theirs) }}{{ $own = index $given $theirs }}{{ end -}}
+{{- $_ := set $names $key $own -}}
+{{- end -}}
+{{- $_ := set $names "priority" (index $given "resourcePriorityName" | default "nvidia.com/priority") -}}
+{{- toYaml $names -}}
+{{- end -}}
+
+{{/* What nodes have of these is the extender's to know: NVIDIA's, the vendors', those that HAMi's file names. */}}
+{{- define "sluice.managedResources" -}}
+{{- $names := include "sluice.resourceNames" . | fromYaml -}}
+{{- $all := list $names.count $names.memory $names.memoryPercentage $names.cores $names.priority -}}
+{{- if .Values.scheduler.vendors -}}
+{{- $all = concat $all (.Files.Get "files/vendor-resources.yaml" | fromYaml).resources -}}
+{{- range regexFindAll "resource\\w*Name\\w*[\"']?\\s*:\\s*[\"']?[A-Za-z0-9.-]+/[A-Za-z0-9._-]+" .Values.shares.deviceConfig -1 -}}
+{{- $all = append $all (regexFind "[A-Za-z0-9.-]+/[A-Za-z0-9._-]+$" .) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (concat $all .Values.scheduler.managedResources | uniq) -}}
+{{- end -}}
+
 {{/* What the scheduler is told: its profiles, and whom it asks about GPUs. */}}
 {{- define "sluice.schedulerConfig" -}}
-{{- $names := .Values.agent.resourceNames -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
@@ -224,7 +250,7 @@ extenders:
     tlsConfig: {caFile: /etc/sluice/tls/ca.crt, certFile: /etc/sluice/tls/tls.crt, keyFile: /etc/sluice/tls/tls.key}
     # What nodes have of these is the extender's to know: a node's sums say nothing of its cards.
     managedResources:
-      {{- range list $names.count $names.memory $names.memoryPercentage $names.cores "nvidia.com/priority" }}
+      {{- range include "sluice.managedResources" . | fromYamlArray }}
       - {name: {{ . }}, ignoredByScheduler: true}
       {{- end }}
 {{- end -}}

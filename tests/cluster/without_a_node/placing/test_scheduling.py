@@ -50,7 +50,7 @@ class Lab:
 def lab(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     define(control_plane)
     place = tmp_path_factory.mktemp("scheduling")
-    with replicas(control_plane, place) as (replica,):
+    with replicas(control_plane, place, 1, "shares.scheduler=sluice-scheduler") as (replica,):
         fleet = Fleet(control_plane, {place / "0.sock": replica})
         for n in range(3):
             fleet.add(f"gpu-{n}", zone=f"z{n}")
@@ -103,49 +103,83 @@ def test_nodes_carry_hamis_register_and_what_others_write_there_is_written_over(
 
 
 # As HAMi's own examples ask, by their field values.
+def on(**annotations: str) -> dict[str, str]:
+    """By HAMi's names, `_` for `-`."""
+    return {f"nvidia.com/{key.replace('_', '-')}": value for key, value in annotations.items()}
+
+
 KINDS: dict[str, dict[str, object]] = {
     "default-use": {"count": 1, "gpumem": 10240},
-    "use-exclusive-card": {"count": 1, "gpucores": 100},
+    "example": {"count": 1, "gpumem": 3000, "scheduler": "default-scheduler"},
     "use-memory-fraction": {"count": 1, "gpumem_percentage": 50},
-    "specify-card-type-to-use": {
-        "count": 1,
-        "gpumem": 1000,
-        "annotations": {"nvidia.com/use-gputype": "A100"},
-    },
+    "use-sharing-card-1": {"count": 1, "gpumem_percentage": 40, "gpucores": 60},
+    "use-sharing-card-2": {"count": 1, "gpumem_percentage": 60, "gpucores": 40},
+    "specify-card-type-to-use": {"count": 1, "gpumem": 1000, "annotations": on(use_gputype="A100")},
     "specify-card-type-not-use": {
         "count": 1,
         "gpumem": 1000,
-        "annotations": {"nvidia.com/nouse-gputype": "h100, a30"},
+        "annotations": on(nouse_gputype="h100, a30"),
     },
-    "specify-uuid": {
+    "specify-uuid-to-use": {
         "count": 1,
         "gpumem": 1000,
-        "annotations": {"nvidia.com/use-gpuuuid": "GPU-gpu-1-2"},
+        "annotations": on(use_gpuuuid="GPU-gpu-1-2"),
+    },
+    "specify-uuid-not-use": {
+        "count": 2,
+        "gpumem": 1000,
+        "annotations": on(nouse_gpuuuid="GPU-gpu-0-0,GPU-gpu-1-0"),
+    },
+    "specify-index-to-use": {"count": 1, "gpumem": 1000, "annotations": on(use_gpuindexes="0,1")},
+    "specify-index-not-use": {
+        "count": 2,
+        "gpumem": 1000,
+        "annotations": on(nouse_gpuindexes="0"),
     },
     "specify-scheduling-policy": {
-        "count": 2,
+        "count": 1,
         "gpumem": 3000,
         "annotations": {
             "hami.io/node-scheduler-policy": "spread",
-            "hami.io/gpu-scheduler-policy": "spread",
+            "hami.io/gpu-scheduler-policy": "binpack",
         },
     },
-    "numa-bind": {"count": 1, "gpumem": 1000, "annotations": {"nvidia.com/numa-bind": "true"}},
+    "sglang-gpu-sharing": {"count": 1, "gpumem": 12000, "gpucores": 30},
+    "vllm-cross-vgpu": {"count": 2, "gpumem_percentage": 30, "gpucores": 30},
+    "vulkan-example": {
+        "count": 1,
+        "gpumem": 1024,
+        "gpucores": 30,
+        "annotations": {"hami.io/vulkan": "true"},
+    },
+    "numa-bind": {"count": 1, "gpumem": 1000, "annotations": on(numa_bind="true")},
     "two-cards-with-cores": {"count": 2, "gpumem": 3000, "gpucores": 30},
+    "default-use-legacy": {"count": 2},
+    "use-as-normal": {"count": 2},
+    "use-exclusive-card": {"count": 1, "gpucores": 100},
 }
+"""Whole cards last: they need empty ones. Pods that ask for MIG instances (mig-example,
+dynamic-mig-…) are not the extender's."""
 
 
 @pytest.mark.parametrize("profile", ["sluice-scheduler", "hami-scheduler"])
 def test_pods_of_hamis_examples_are_placed_as_they_ask(lab: Lab, profile: str) -> None:
     for kind, asked in KINDS.items():
-        lab.create(kind, scheduler=profile, **asked)
+        lab.create(kind, **{"scheduler": profile, **asked})
     pods = {kind: wait_bound(lab.plane, kind) for kind in KINDS}
     for kind, pod in pods.items():
         shares = placement(pod)["containers"]["main"]
         assert len({one["uuid"] for one in shares}) == KINDS[kind]["count"], kind
     assert bound(pods["specify-card-type-to-use"]) == "gpu-2"
     assert bound(pods["specify-card-type-not-use"]) == "gpu-2"
-    assert placement(pods["specify-uuid"])["containers"]["main"][0]["uuid"] == "GPU-gpu-1-2"
+    uuids = {
+        kind: {one["uuid"] for one in placement(pod)["containers"]["main"]}
+        for kind, pod in pods.items()
+    }
+    assert uuids["specify-uuid-to-use"] == {"GPU-gpu-1-2"}
+    assert not uuids["specify-uuid-not-use"] & {"GPU-gpu-0-0", "GPU-gpu-1-0"}
+    assert {one[-1] for one in uuids["specify-index-to-use"]} <= {"0", "1"}
+    assert "0" not in {one[-1] for one in uuids["specify-index-not-use"]}
     half = placement(pods["use-memory-fraction"])["containers"]["main"][0]
     assert half["memory_bytes"] == lab.fleet.memory // 2
     alone = placement(pods["use-exclusive-card"])["containers"]["main"][0]["uuid"]
@@ -162,6 +196,19 @@ def test_why_a_pod_is_not_placed_is_said_in_amounts(lab: Lab) -> None:
         lab.create("wrong", gpumem=1000, annotations={"hami.io/gpu-scheduler-policy": "best"})
     lab.create("foreign", gpumem=1000, annotations={"nvidia.com/use-gputype": "B200"})
     assert "are not of those that it takes" in wait_refused(lab.plane, "foreign")
+
+
+def test_what_is_cordoned_takes_nothing_new(lab: Lab) -> None:
+    path, key = "/api/v1/nodes/gpu-0", "hami.io/device-cordon"
+    cards = ",".join(lab.fleet.uuids("gpu-0"))
+    lab.plane.api.patch(path, {"metadata": {"annotations": {key: cards}}})
+    there = {"nodeSelector": {"zone": "z0"}}
+    try:
+        lab.create("kept-out", gpumem=1000, spec=there)
+        assert "4 are cordoned" in wait_refused(lab.plane, "kept-out")
+    finally:
+        lab.plane.api.patch(path, {"metadata": {"annotations": {key: None}}})
+    assert bound(wait_bound(lab.plane, "kept-out")) == "gpu-0"
 
 
 def test_what_frees_room_lets_the_next_in(lab: Lab) -> None:

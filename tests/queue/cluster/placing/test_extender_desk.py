@@ -16,6 +16,7 @@ from queuecontroller.cluster.session import Nothing
 from queuecontroller.extender.answers import Defaults
 from queuecontroller.extender.pods import PLACEMENT
 from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.service.nodes.sessions import Hello
 from queuecontroller.service.shell import Shell
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -140,6 +141,26 @@ def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None
         world.watch("p")
         assert "lack memory" in await world.bind("q", "a"), "and after"
         assert await world.bind("q", "b") == ""
+
+    run(test)
+
+
+def test_what_is_cordoned_gets_nothing_new_and_keeps_what_it_has() -> None:
+    async def test(world: World) -> None:
+        room = world.shell.book.nodes_room
+        world.create("before", gpumem=1_000)
+        assert await world.bind("before", "a") == ""
+        world.watch("before")
+        assert room.cordon("a", Cordon(gpus=frozenset({"GPU-a-0", "GPU-elsewhere"})))
+        world.create("p", gpumem=1_000)
+        assert "1 are cordoned" in await world.bind("p", "a")
+        assert await world.bind("p", "b") == ""
+        assert not room.cordon("a", Cordon(gpus=frozenset({"GPU-a-0", "GPU-elsewhere"})))
+        assert room.cordon("a", NO_CORDON)
+        world.create("q", gpumem=80_000)
+        assert await world.bind("q", "a") == ""
+        world.create("r", gpumem=1_000)
+        assert "lack memory" in await world.bind("r", "a"), "what came before the cordon counts"
 
     run(test)
 

@@ -1,0 +1,24 @@
+"""HAMi's weights for how full a device is: slots, cores and memory, whoever made it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WEIGHTS: Final = "hami.io/device-scoring-weights"
+"""An annotation of pods: `slot=1,core=1,memory=3`."""
+WEIGHED: Final = ("slot", "core", "memory")
+EVEN: Final = (1, 1, 1)
+
+
+def weights(text: str) -> tuple[int, ...]:
+    """In the order of WEIGHED; what is not named counts 1. Raises ValueError."""
+    found = dict.fromkeys(WEIGHED, 1)
+    for part in text.split(","):
+        key, equals, value = (one.strip() for one in part.partition("="))
+        if not key and not equals:
+            continue
+        number = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else -1
+        if key not in found or number < 0:
+            raise ValueError(f"{part.strip()[:60]!r} is none of slot=N, core=N, memory=N")
+        found[key] = number
+    return tuple(found.values())
