@@ -183,7 +183,7 @@ HAMI_INFO: Final = Metric("hami_build_info", _G, ("version",), "Our version, alw
 QUOTA_USED: Final = Metric(
     "hami_resource_quota_used",
     _G,
-    ("namespace", "quota_name"),
+    ("namespace", "quota_name", "limit"),
     "What the pods of a namespace take of a resource, each card counted, where any does.",
 )
 QUOTA_LIMIT: Final = Metric(
@@ -203,6 +203,18 @@ DEVICE_CORES: Final = Metric(
 )
 DEVICE_CORES_GIVEN: Final = Metric(
     "hami_gpu_core_allocated_ratio", _G, _DEVICE, "Of them, what pods were promised."
+)
+DEVICE_OVERVIEW: Final = Metric(
+    "hami_node_gpu_overview",
+    _G,
+    (*_DEVICE, "device_cores", "device_memory_limit"),
+    "What pods were given of its memory (bytes), beside its cores and its memory (MiB).",
+)
+DEVICE_MEMORY_RATIO: Final = Metric(
+    "hami_node_gpu_memory_allocated_ratio",
+    _G,
+    ("node", "device_uuid", "device_index"),
+    "The same as a part of its memory, 0 to 1.",
 )
 DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that have a part of it.")
 
@@ -256,4 +268,6 @@ CATALOGUE: Final = (
     DEVICE_CORES,
     DEVICE_CORES_GIVEN,
     DEVICE_SHARED,
+    DEVICE_OVERVIEW,
+    DEVICE_MEMORY_RATIO,
 )

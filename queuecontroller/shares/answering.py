@@ -10,7 +10,8 @@ from queuecontroller.reader import Problem
 from queuecontroller.shares.admitting import Rules, admit, refused_change
 from queuecontroller.shares.patching import patch
 from queuecontroller.shares.quota import Quotas
-from queuecontroller.shares.using import use_of
+from queuecontroller.shares.resizing import changed, problems
+from queuecontroller.shares.using import is_over, use_of
 
 NO_CHANGE: Final = b"[]"
 
@@ -35,9 +36,26 @@ class Answer:
     patch: bytes = NO_CHANGE
 
 
+def _of_change(
+    rules: Rules, quotas: Quotas, asked: Question, old: Mapping[str, Any], now_ns: int
+) -> Answer:
+    refused = refused_change(rules, old, asked.document, asked.user)
+    wanted = changed(old, asked.document)
+    refused += problems(wanted)
+    if refused or not wanted or is_over(asked.document):
+        return Answer(refused)
+    use = use_of(rules.devices, asked.document, asked.namespace)
+    uid = str((asked.document.get("metadata") or {}).get("uid"))
+    why = quotas.change(uid, use, now_ns, dry=asked.dry)
+    if not why:
+        return Answer()
+    fix = "ask for less, or wait until somebody's pod has ended"
+    return Answer(tuple(Problem(f"metadata.annotations[{key}]", why, fix) for key in wanted))
+
+
 def answer(rules: Rules, quotas: Quotas, asked: Question, now_ns: int) -> Answer:
     if asked.old is not None:
-        return Answer(refused_change(rules, asked.old, asked.document, asked.user))
+        return _of_change(rules, quotas, asked, asked.old, now_ns)
     verdict = admit(rules, asked.document, asked.user, asked.uid)
     if verdict.problems:
         return Answer(verdict.problems, verdict.warnings)

@@ -12,7 +12,7 @@ several replicas let in at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -85,8 +85,12 @@ class Quotas:
         self._quotas.get(namespace, {}).pop(name, None)
 
     def pod(self, uid: str, pod: PodUse) -> None:
+        before = self._pods.get(pod.namespace, {}).get(uid)
         self.no_pod(uid)
-        self._expected.get(pod.namespace, {}).pop(pod.ticket, None)
+        expected = self._expected.get(pod.namespace, {})
+        expected.pop(pod.ticket, None)
+        if before is None or before.use != pod.use:
+            expected.pop(f"change {uid}", None)
         if any(pod.use.values()):
             self._pods.setdefault(pod.namespace, {})[uid] = pod
             self._namespace_of[uid] = pod.namespace
@@ -126,6 +130,17 @@ class Quotas:
         if not why and not dry and pod.ticket and len(expected) < MOST_EXPECTED:
             expected[pod.ticket] = _Expected(pod, now_ns + HEARD_WITHIN_NS)
         return why
+
+    def change(self, uid: str, pod: PodUse, now_ns: int, *, dry: bool = False) -> str:
+        """Why a pod that is there may not take so much from now on, empty: it may, and the
+        difference counts until the change is heard of."""
+        before = self._pods.get(pod.namespace, {}).get(uid)
+        had = before.use if before is not None else {}
+        more = {one: amount - had.get(one, 0) for one, amount in pod.use.items()}
+        more = {one: amount for one, amount in more.items() if amount > 0}
+        if not more:
+            return ""
+        return self.let_in(replace(pod, use=more, ticket=f"change {uid}"), now_ns, dry=dry)
 
     def bind(self, uid: str, pod: PodUse) -> str:
         """Why a pod may not be bound, empty: it may. Those that are being bound count as bound."""

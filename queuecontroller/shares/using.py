@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from queuecontroller.shares.names import ADMITTED_AS
 from queuecontroller.shares.quota import PodUse
+from queuecontroller.shares.resizing import resized
 from queuecontroller.vendors import AskError, Vendor, asks_of, quota_of
-from queuecontroller.vendors.asks import Container, annotations_of, containers_of
+from queuecontroller.vendors.asks import Container, annotations_of
 from queuecontroller.vendors.config import DeviceConfig, Nvidia
 
 OVER: Final = ("Succeeded", "Failed")
@@ -20,8 +21,10 @@ _PERCENT_PPM: Final = 10_000
 def counted(devices: DeviceConfig) -> frozenset[str]:
     """Resources that quotas are kept of."""
     names = devices.nvidia
-    of_vendors = {one for vendor in devices.vendors for one in (vendor.memory, vendor.cores)}
-    return frozenset({names.memory, names.cores, *of_vendors} - {""})
+    of_vendors = {
+        one for vendor in devices.vendors for one in (vendor.count, vendor.memory, vendor.cores)
+    }
+    return frozenset({names.count, names.memory, names.cores, *of_vendors} - {""})
 
 
 def use_of(
@@ -53,11 +56,12 @@ def is_over(pod: Mapping[str, Any]) -> bool:
 def amounts(
     devices: DeviceConfig, pod: Mapping[str, Any], given: Sequence[tuple[int, int]] = ()
 ) -> dict[str, int]:
-    found = _nvidia(devices.nvidia, containers_of(pod))
+    found = _nvidia(devices.nvidia, resized(pod, devices.nvidia))
     if given:  # exact, also where it asked for a part of whatever card it gets
         names = devices.nvidia
         factor = _MIB * names.memory_factor
-        found[names.memory] = sum(-(-memory // factor) for memory, _ in given)
+        exact = sum(-(-memory // factor) for memory, _ in given)
+        found[names.memory] = max(found.get(names.memory, 0), exact)
         promised = sum(share for _, share in given) // _PERCENT_PPM
         found[names.cores] = max(found.get(names.cores, 0), promised)
     asking: tuple[Vendor, ...] = devices.vendors
@@ -70,11 +74,12 @@ def amounts(
 
 def _nvidia(names: Nvidia, containers: tuple[Container, ...]) -> dict[str, int]:
     found = {}
-    for resource in (names.memory, names.cores):
+    for resource in (names.count, names.memory, names.cores):
         running = before = 0
         for one in containers:
             try:
-                amount = one.amount(names.count) * one.amount(resource)
+                each = 1 if resource == names.count else one.amount(resource)
+                amount = one.amount(names.count) * each
             except AskError:
                 amount = 0
             if one.before:

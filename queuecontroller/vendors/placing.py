@@ -185,14 +185,15 @@ def allocation(
 
 
 def quota_of(vendors: Iterable[Vendor], pod: PodAsk) -> dict[str, int]:
-    """By resource, what a pod takes of a namespace's quota: of memory and cores that of each
-    device times their number, in the resource's own unit."""
+    """By resource, what a pod takes of a namespace's quota: how many devices, and of memory and
+    cores that of each times their number, in the resource's own unit."""
     found: dict[str, int] = {}
     for vendor in vendors:
         asks = pod.asks.get(vendor.word, ())
         pairs = list(zip(pod.containers, asks, strict=False))
         if not asks:
             continue
+        found[vendor.count] = _total(pairs, lambda ask: 1)
         if vendor.memory:
             found[vendor.memory] = _total(pairs, lambda ask: ask.memory_mib) // vendor.unit_mib
         if vendor.cores:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.adapters.host import elf
-from tests.fuzz import mutation, queue_readers, readers
+from tests.fuzz import mutation, queue_readers, readers, sharing_readers
 from tests.fuzz.__main__ import TARGETS
 from tests.kit.places import REPO
 
@@ -24,15 +24,22 @@ NAMES = (
         "usage page",
     ),
     *("http request", "watch of pods", "hami files", "kubeconfig", "token review"),
+    "resource claim",
     *("certificate", "seal", "http request of the queue", "applied object", "place in a list"),
     *("node object", "queued job", "conversion review", "admission review"),
+    *("hami device config", "vendor register", "vendor allocation", "scheduler question"),
+    *("pod with shares", "what-if of the page", "stamp of the page"),
 )
 SLOW = ("hami files", "usage page", "cdi yaml")
 
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mutation.Target]:
-    made = [*readers.targets(tmp_path_factory.mktemp("node")), *queue_readers.targets()]
+    made = [
+        *readers.targets(tmp_path_factory.mktemp("node")),
+        *queue_readers.targets(),
+        *sharing_readers.targets(),
+    ]
     return {target.name: target for target in made}
 
 

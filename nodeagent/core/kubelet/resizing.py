@@ -20,14 +20,10 @@ from nodeagent.ports.clients import GrantAsk, MemoryAsk, ResizeAsk
 from nodeagent.ports.kubelet import Never
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
+from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
 
-PREFIX: Final = "resize.sluice.dev/"
 REQUEST: Final = "request.sluice.dev/"
 """Of a pod that is made: what of its memory is guaranteed, in the same words."""
-LONGEST: Final = 256
-"""Characters of one annotation: four words."""
-MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
-KNOWN: Final = (MEMORY, PERCENT, CORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,10 @@ def guaranteed(
 def read_wish(container: str, text: str, names: ResourceNames, prefix: str = PREFIX) -> Wish:
     """Raises Never."""
     where = f"annotation {prefix}{container}"
-    if len(text) > LONGEST:
-        raise Never(f"{where} is longer than {LONGEST} characters")
-    said: dict[str, int] = {}
-    for word in text.replace(",", " ").split():
-        name, equals, amount = word.partition("=")
-        if name not in KNOWN or not equals:
-            raise Never(f"{where}: {word[:40]!r} is not NAME=AMOUNT with {', '.join(KNOWN)}")
-        if name in said:
-            raise Never(f"{where}: {name} is said twice")
-        said[name] = _whole(where, name, amount)
-    if MEMORY in said and PERCENT in said:
-        raise Never(f"{where}: {MEMORY} and {PERCENT} are two words for one thing: leave one out")
+    try:
+        said = {name: _whole(where, name, amount) for name, amount in words(text).items()}
+    except ValueError as error:
+        raise Never(f"{where}{error}") from None
     memory = None
     if MEMORY in said:
         memory = MemoryAsk(amount_bytes=Bytes(said[MEMORY] * names.memory_factor * MIB))

@@ -25,6 +25,8 @@ _MIG: Final = (
     *("node", "device_index", "device_uuid", "mig_uuid", "profile"),
     *("gpu_instance_id", "compute_instance_id"),
 )
+_OVERVIEW: Final = (*_HOST, "device_cores", "device_memory_limit")
+_INSTANCE: Final = (*_MIG, "placement_start", "placement_size")
 OUTSIDE_NAMESPACE: Final = "sluice"
 
 
@@ -99,6 +101,24 @@ VGPU_MEMORY_ALLOCATED: Final = _gauge(
 VGPU_CORE_ALLOCATED: Final = _gauge(
     "hami_vgpu_core_allocated_ratio", "vGPUCoreAllocated", _ALLOCATED, "Compute granted, 0 to 100."
 )
+NODE_OVERVIEW: Final = _gauge(
+    "hami_node_gpu_overview",
+    "nodeGPUOverview",
+    _OVERVIEW,
+    "Memory granted (bytes), beside the card's compute (100) and its memory (MiB).",
+)
+NODE_MEMORY_RATIO: Final = _gauge(
+    "hami_node_gpu_memory_allocated_ratio",
+    "nodeGPUMemoryPercentage",
+    ("node", "device_index", "device_uuid"),
+    "Memory granted of what may be, 0 to 1.",
+)
+NODE_MIG: Final = _gauge(
+    "hami_node_gpu_mig_instance_info",
+    "nodeGPUMigInstance",
+    _INSTANCE,
+    "One MIG device with its place in memory slices, always 1.",
+)
 FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstance(value, _Family))
 
 
@@ -116,6 +136,10 @@ class Filler:
             self._add(GPU_MEMORY_ALLOCATED, labels, gpu.memory_granted_bytes)
             self._add(GPU_CORE_ALLOCATED, labels, _percent(gpu.share_granted_ratio))
             self._add(GPU_SHARED, labels, gpu.grants)
+            granted, total = gpu.memory_granted_bytes, gpu.memory_total_bytes
+            self._add(NODE_OVERVIEW, (*labels, "100", str(total >> 20)), granted)
+            if total:
+                self._add(NODE_MEMORY_RATIO, labels[:3], round(granted / total, 4))
         by_pid: dict[tuple[str, int], ProcessReading] = {}
         for reading in view.readings:
             labels = (self._node, str(reading.index), reading.uuid, reading.name)
@@ -126,7 +150,10 @@ class Filler:
             for mig in reading.mig or ():
                 instances = (str(mig.gpu_instance), str(mig.compute_instance))
                 where = (self._node, str(reading.index), reading.uuid)
-                self._add(MIG_INFO, (*where, mig.uuid, mig.profile, *instances), 1)
+                known = (*where, mig.uuid, mig.profile, *instances)
+                self._add(MIG_INFO, known, 1)
+                if mig.slice_start is not None and mig.slices is not None:
+                    self._add(NODE_MIG, (*known, str(mig.slice_start), str(mig.slices)), 1)
         seen: Counter[str] = Counter()
         for grant in view.grants:
             self._grant(grant, by_pid, seen)

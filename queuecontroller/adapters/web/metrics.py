@@ -209,9 +209,11 @@ class QueueCollector:
         if self._sharing is None:
             return
         quotas = self._sharing.quotas
-        for metric, amounts in ((m.QUOTA_USED, quotas.used()), (m.QUOTA_LIMIT, quotas.limits())):
-            for key, amount in islice(amounts.items(), MOST_QUEUES):
-                samples.add(metric, key, amount)
+        limits = quotas.limits()
+        for key, amount in islice(quotas.used().items(), MOST_QUEUES):
+            samples.add(m.QUOTA_USED, (*key, str(limits.get(key, ""))), amount)
+        for key, amount in islice(limits.items(), MOST_QUEUES):
+            samples.add(m.QUOTA_LIMIT, key, amount)
         for node, _, card in islice(self._sharing.foreign.figures(), MOST_DEVICES):
             device = card.device
             labels = (node, device.id, str(device.index), device.type)
@@ -220,6 +222,11 @@ class QueueCollector:
             samples.add(m.DEVICE_CORES, labels, device.cores)
             samples.add(m.DEVICE_CORES_GIVEN, labels, card.cores)
             samples.add(m.DEVICE_SHARED, labels, len(card.holders))
+            wider = (*labels, str(device.cores), str(device.memory_mib))
+            samples.add(m.DEVICE_OVERVIEW, wider, card.memory_mib << 20)
+            if device.memory_mib:
+                ratio = card.memory_mib / device.memory_mib
+                samples.add(m.DEVICE_MEMORY_RATIO, labels[:3], ratio)
 
 
 def render(shell: Shell, version: str, sharing: SharesDesk | None = None) -> bytes:

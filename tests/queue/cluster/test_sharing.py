@@ -11,7 +11,7 @@ from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.service.shell import Shell
 from queuecontroller.shares import Question, Rules
-from queuecontroller.vendors import Card
+from queuecontroller.vendors import ROWS, Card
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
 from tests.queue.service.world import World
@@ -153,12 +153,53 @@ def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:
     heard(desk, pod({"nvidia.com/gpu": 2, MEM: 300}), "a")
     world = World()
     text = render(Shell(world.book, world.store, _Clock()), "1.2.3", desk).decode()
-    assert f'hami_resource_quota_used{{namespace="team",quota_name="{MEM}"}} 600.0' in text
+    wanted = f'hami_resource_quota_used{{limit="10000",namespace="team",quota_name="{MEM}"}} 600.0'
+    assert wanted in text
     assert f'hami_resource_quota_limit{{namespace="team",quota_name="{MEM}"}} 10000.0' in text
     labels = f'device_index="0",device_type="DCU-Z100",device_uuid="DCU-0",node="{NODE}"'
     assert f"hami_gpu_memory_allocated_bytes{{{labels}}} {16000 << 20:.11e}".split("} ")[0] in text
     assert f"hami_gpu_core_allocated_ratio{{{labels}}} 30.0" in text
     assert f"hami_gpu_shared_count{{{labels}}} 1.0" in text
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
+def test_every_row_shows_its_devices_and_counts_quota(desk: SharesDesk, plugin: Simulated) -> None:
+    node(desk, plugin)
+    row = next(one for one in ROWS if one.word == plugin.word)
+    amounts = dict(plugin.quota)
+    for key in row.resources:
+        amounts.setdefault(key, 0)
+    document = plugin.pod("first")
+    given = desk.foreign.choose(document, NODE, 10**18)
+    assert not isinstance(given, str), given
+    document["metadata"]["annotations"] = given
+    heard(desk, document, "first", spec={**document["spec"], "nodeName": NODE})
+    devices = desk.foreign.asks(plugin.pod()).asks[row.word][0]
+    assert devices is not None
+    used = desk.quotas.used()
+    assert used["team", row.count] == devices.count
+    assert {key: used.get(("team", key), 0) for key in plugin.quota} == plugin.quota
+    # One more of whatever it counts is one too many.
+    counted = {key for namespace, key in used if namespace == "team"}
+    for key in counted:
+        hard = {f"limits.{key}": used["team", key]}
+        head = {"name": "full", "namespace": "team"}
+        desk.quota_changed(
+            Changed(Item("team/full", "1", {"metadata": head, "spec": {"hard": hard}}))
+        )
+        said = desk.answer(Question(plugin.pod(), None, "team", "user", key, dry=True))
+        assert any(f"{key}: " in str(one) for one in said.problems), (key, said.problems)
+    world = World()
+    text = render(Shell(world.book, world.store, _Clock()), "1.2.3", desk).decode()
+    shown = [line for line in text.splitlines() if f'node="{NODE}"' in line]
+    assert sum(line.startswith("hami_gpu_shared_count{") for line in shown) == len(
+        cards(desk, plugin)
+    )
+    shared = [line for line in shown if line.startswith("hami_gpu_shared_count{")]
+    assert sum(float(line.rsplit(" ", 1)[1]) for line in shared) == devices.count
+    assert f'quota_name="{row.count}"' in text
+    for family in ("hami_node_gpu_overview", "hami_gpu_core_limit_ratio"):
+        assert any(line.startswith(f"{family}{{") for line in shown), family
 
 
 class _Clock:

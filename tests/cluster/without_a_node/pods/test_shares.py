@@ -4,7 +4,7 @@ never past their namespace's quota."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -165,6 +165,50 @@ def test_forty_at_once_get_no_more_than_the_quota(plane: ControlPlane) -> None:
         plane.api.delete(f"{path}/{gone['metadata']['name']}?gracePeriodSeconds=0")
     until("what is given back can be had", lambda: not one("later", 1500), 30)
     assert "10000 of 10000 are used" in one("later-still", 1)
+
+
+def test_a_running_pod_is_resized_within_its_quota_and_kubernetes_resizes_none_of_these(
+    plane: ControlPlane,
+) -> None:
+    path = "/api/v1/namespaces/limited/pods/large"
+    key = "resize.sluice.dev/main"
+    there = plane.api.get("/api/v1/namespaces/limited/pods")["items"]
+    for one in there:
+        name = one["metadata"]["name"]
+        plane.api.delete(f"/api/v1/namespaces/limited/pods/{name}?gracePeriodSeconds=0")
+    document = pod("large", {"nvidia.com/gpu": 2, MEM: 3000})
+    document["metadata"]["namespace"] = "limited"
+
+    def made() -> bool:
+        try:
+            plane.api.call("POST", "/api/v1/namespaces/limited/pods", document)
+        except ApiError:
+            return False
+        return True
+
+    until("there is room again", made, 30)
+
+    def annotate(text: str | None) -> None:
+        plane.api.patch(path, {"metadata": {"annotations": {key: text}}})
+
+    until("the pod is counted", lambda: not _refused(lambda: annotate("gpumem=4000")), 30)
+    with pytest.raises(ApiError, match="exceeding resource quota shares"):
+        annotate("gpumem=5001")
+    with pytest.raises(ApiError, match="is not NAME=AMOUNT"):
+        annotate("memory=5")
+    annotate("gpumem=5000")
+    annotate(None)
+    resized = {"resources": {"limits": {MEM: "100", "nvidia.com/gpu": "2"}}}
+    with pytest.raises(ApiError, match="only cpu and memory resources are mutable"):
+        plane.api.patch(f"{path}/resize", {"spec": {"containers": [{"name": "main", **resized}]}})
+
+
+def _refused(do: Callable[[], None]) -> bool:
+    try:
+        do()
+    except ApiError:
+        return True
+    return False
 
 
 def test_kubectl_shows_why(plane: ControlPlane) -> None:

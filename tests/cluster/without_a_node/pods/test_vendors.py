@@ -96,6 +96,9 @@ def test_a_vendors_pod_is_placed_and_its_plugin_reads_what_it_was_given(
     text = page(replica)
     assert "hami_gpu_shared_count{" in text
     assert f'node="{name_of(plugin)}"' in text
+    counted = [line for line in text.splitlines() if f'quota_name="{row.count}"' in line]
+    assert counted, "its devices count for quota"
+    assert float(counted[0].rsplit(" ", 1)[1]) >= fills
     if fills == plugin.fills:
         create(plane, plugin, "too-many")
         until("it waits", lambda: row.title in events(plane, "too-many"), 60)

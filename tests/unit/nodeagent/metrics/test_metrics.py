@@ -277,6 +277,8 @@ HAMI_MONITOR = {
     "hami_container_device_memory_bytes": {"namespace", "pod", "container", "vdevice_index", "device_uuid"},
     "hami_container_device_utilization_ratio": {"namespace", "pod", "container", "vdevice_index", "device_uuid"},
     "hami_gpu_memory_limit_bytes": {"node", "device_uuid", "device_index", "device_type"},
+    "hami_node_gpu_overview": {"node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"},
+    "hami_node_gpu_memory_allocated_ratio": {"node", "device_uuid", "device_index"},
     "hami_gpu_shared_count": {"node", "device_uuid", "device_index", "device_type"},
     "hami_gpu_core_allocated_ratio": {"node", "device_uuid", "device_index", "device_type"},
     "hami_vgpu_memory_allocated_bytes": {"namespace", "node", "pod", "container_index", "device_uuid"},

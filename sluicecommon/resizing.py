@@ -1,0 +1,29 @@
+"""The words of `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`, an annotation of pods: the
+node does what it says, the queue counts it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "resize.sluice.dev/"
+LONGEST: Final = 256
+"""Characters of one annotation: four words."""
+MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
+KNOWN: Final = (MEMORY, PERCENT, CORES)
+
+
+def words(text: str) -> dict[str, str]:
+    """Each amount by its name, unread. Raises ValueError."""
+    if len(text) > LONGEST:
+        raise ValueError(f" is longer than {LONGEST} characters")
+    said: dict[str, str] = {}
+    for word in text.replace(",", " ").split():
+        name, equals, amount = word.partition("=")
+        if name not in KNOWN or not equals:
+            raise ValueError(f": {word[:40]!r} is not NAME=AMOUNT with {', '.join(KNOWN)}")
+        if name in said:
+            raise ValueError(f": {name} is said twice")
+        said[name] = amount
+    if MEMORY in said and PERCENT in said:
+        raise ValueError(f": {MEMORY} and {PERCENT} are two words for one thing: leave one out")
+    return said
