@@ -155,8 +155,7 @@ def _changed(
     asks = False
     for container in every:
         asks |= _nvidia(names, spec, container, warnings)
-    for read in containers_of(made):
-        container = next(one for one in every if one.get("name") == read.name)
+    for read, container in zip(containers_of(made), every, strict=True):  # both: init ones first
         asks |= _others(rules.names, spec, container, read, annotations)
     if asks:
         annotated(annotations)

@@ -61,12 +61,12 @@ def resized(pod: Mapping[str, Any], names: Nvidia) -> tuple[Container, ...]:
 def _one(container: Container, text: str | None, names: Nvidia) -> Container:
     if text is None or not container.has(names.count):
         return container
+    more = dict(container.amounts)
     try:
         wanted = amounts(text)
-    except ValueError:
+        for word, resource in ((MEMORY, names.memory), (CORES, names.cores)):
+            if word in wanted:
+                more[resource] = max(wanted[word], container.amount(resource))
+    except ValueError:  # AskError is one
         return container
-    more = dict(container.amounts)
-    for word, resource in ((MEMORY, names.memory), (CORES, names.cores)):
-        if word in wanted:
-            more[resource] = max(wanted[word], container.amount(resource))
     return replace(container, amounts=more)

@@ -1,5 +1,5 @@
 """`make fuzz`: every target in C under libFuzzer for its part of the time, corpora merged back into the tree; then the
-readers in Python (readers.py, queue_readers.py, sharing_readers.py) for theirs.
+readers in Python (readers.py, queue_readers.py, shares/) for theirs.
 
 Exits non-zero at the first finding and leaves the input that shows it in build/fuzz/. How much was tried is in build/fuzz.json.
 """
@@ -16,7 +16,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.fuzz import mutation, queue_readers, readers, sharing_readers
+from tests.fuzz import mutation, queue_readers, readers
+from tests.fuzz.shares import claims
+from tests.fuzz.shares import readers as shares
 from tests.kit.places import BUILD, REPO
 
 HERE = REPO / "tests" / "fuzz"
@@ -123,7 +125,7 @@ def main() -> int:
         say(name, results[name], "edges", f"{kept} kept in the corpus")
     seed = int(time.time())
     every = [*readers.targets(directory / "node"), *queue_readers.targets()]
-    every += sharing_readers.targets()
+    every += [*claims.targets(), *shares.targets()]
     for one in every:
         try:
             tried = mutation.fuzz(one, seed, options.seconds / 2 / len(every))

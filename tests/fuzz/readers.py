@@ -28,12 +28,9 @@ from nodeagent.adapters.region import layout as region_layout
 from nodeagent.adapters.region import registration
 from nodeagent.adapters.region import store as region
 from nodeagent.adapters.web import metrics as metrics_http
-from nodeagent.core.dra import allotment as allotting
-from nodeagent.core.dra import configuration
 from nodeagent.core.grants import quantities
 from nodeagent.core.kubelet.pod_documents import read_pod
 from nodeagent.core.plain import read_plain
-from nodeagent.ports.dra.claims import ClaimRef, ClaimUid, NoAllotment
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.ports.kubelet import KubeletAway
 from nodeagent.ports.ledger import GrantRecord
@@ -42,7 +39,7 @@ from nodeagent.ports.registration import RegisterAnswer
 from nodeagent.settings import hami_pods
 from nodeagent.testing.nvidia_cdi import installed_spec
 from nodeagent.testing.nvml import gpu_reading
-from nodeagent.units import GpuUuid, GrantId, SlotIndex
+from nodeagent.units import GrantId, SlotIndex
 from sluicecommon.kubernetes import credentials, decoding, reviews
 from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.settings import ConfigError
@@ -276,64 +273,6 @@ HAMI = {
 }
 
 
-def resource_claim(data: bytes) -> object:
-    """Allotted, and asked of the ledger."""
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
-        return None
-    ref = ClaimRef("t", "c", ClaimUid("b2f6fa73-5b8f-4a83-9c0f-8d6f2f6f5f11"))
-    allotment = allotting.read_claim(document, ref, "gpu-1")
-    assert len(allotment.shares) <= 32
-    units = {"gpu-0": GpuUuid("GPU-0"), "gpu-1": GpuUuid("GPU-1")}
-    return [
-        allotting.grant_ask(allotment, part, units, False) for part in allotting.parts_of(allotment)
-    ]
-
-
-CLAIM: dict[str, Any] = {
-    "metadata": {
-        "ownerReferences": [
-            {"apiVersion": "v1", "kind": "Pod", "controller": True, "name": "p", "uid": "u"}
-        ]
-    },
-    "status": {
-        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
-        "allocation": {
-            "devices": {
-                "results": [
-                    {
-                        "driver": "sluice.dev",
-                        "pool": "gpu-1",
-                        "request": "gpu",
-                        "device": "gpu-0",
-                        "shareID": "1",
-                        "consumedCapacity": {"memory": "8Gi", "cores": "30"},
-                    }
-                ],
-                "config": [
-                    {
-                        "source": "FromClaim",
-                        "requests": ["gpu"],
-                        "opaque": {
-                            "driver": "sluice.dev",
-                            "parameters": {
-                                "apiVersion": configuration.API_VERSION,
-                                "kind": configuration.KIND,
-                                "policy": "hard",
-                                "priority": 5,
-                                "ceilingPercent": 40,
-                                "paused": False,
-                            },
-                        },
-                    }
-                ],
-            }
-        },
-    },
-}
 REVIEW = {
     "status": {
         "authenticated": True,
@@ -511,12 +450,5 @@ def targets(directory: Path) -> list[Target]:
             (ApiAway,),
             (json.dumps(REVIEW).encode(),),
             "an API server",
-        ),
-        Target(
-            "resource claim",
-            resource_claim,
-            (NoAllotment,),
-            (json.dumps(CLAIM).encode(),),
-            "users, by way of an API server",
         ),
     ]

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from nodeagent.adapters.host import elf
-from tests.fuzz import mutation, queue_readers, readers, sharing_readers
+from tests.fuzz import mutation, queue_readers, readers
 from tests.fuzz.__main__ import TARGETS
+from tests.fuzz.shares import claims
+from tests.fuzz.shares import readers as shares
 from tests.kit.places import REPO
 
 NAMES = (
@@ -24,9 +26,9 @@ NAMES = (
         "usage page",
     ),
     *("http request", "watch of pods", "hami files", "kubeconfig", "token review"),
-    "resource claim",
     *("certificate", "seal", "http request of the queue", "applied object", "place in a list"),
     *("node object", "queued job", "conversion review", "admission review"),
+    "resource claim",
     *("hami device config", "vendor register", "vendor allocation", "scheduler question"),
     *("pod with shares", "what-if of the page", "stamp of the page"),
 )
@@ -38,7 +40,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, mutation.Targ
     made = [
         *readers.targets(tmp_path_factory.mktemp("node")),
         *queue_readers.targets(),
-        *sharing_readers.targets(),
+        *claims.targets(),
+        *shares.targets(),
     ]
     return {target.name: target for target in made}
 

@@ -1,7 +1,7 @@
 """The chart as helm renders it: valid for Kubernetes, and every value does what it says.
 
 Rendering needs helm (`packaging/fetch/helm-tool.sh` builds it; `make test-packages` does), the schemas come with the Python
-package kubernetes-validate. What needs neither is in test_chart.py.
+package kubernetes-validate. What needs neither is in test_chart.py. Long, for every part of the chart has its tests here.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def test_another_pod_by_the_same_name_counts_in_its_place(desk: SharesDesk) -> N
         document = pod({"nvidia.com/gpu": 1, MEM: 6000})
         document["metadata"] |= {"uid": uid}
         desk.pod_changed(Changed(Item("team/same", "1", desk.seen(document))))
-    assert desk.quotas.used() == {("team", MEM): 6000}
+    assert desk.quotas.used() == {("team", MEM): 6000, ("team", "nvidia.com/gpu"): 1}
     desk.pod_changed(Removed("team/same"))
     assert desk.quotas.used() == {}
 

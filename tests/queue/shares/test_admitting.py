@@ -403,3 +403,10 @@ def test_rules_of_a_file_are_taken_whole() -> None:
     )
     rules = replace(RULES, devices=found)
     assert limits_of(made({"ex.com/mem": 5}, rules=rules))["ex.com/gpu"] == "1"
+
+
+def test_containers_without_a_name_are_the_api_servers_to_refuse() -> None:
+    document = pod({GPU: 1, MEM: 5}, {GPU: 1, "hygon.com/dcunum": 1})
+    for container in document["spec"]["containers"]:
+        del container["name"]
+    assert admit(RULES, document, "u", "t").asks

@@ -13,7 +13,7 @@ from queuecontroller.shares.quota import HEARD_WITHIN_NS, PodUse
 from queuecontroller.vendors.config import DeviceConfig
 from tests.queue.shares.pods import pod
 
-MEM, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
+GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 DEVICES = DeviceConfig()
 
 
@@ -35,7 +35,7 @@ def use(memory: int = 0, cores: int = 0, ticket: str = "", **more: Any) -> PodUs
 
 def test_amounts_are_those_of_each_card_times_their_number() -> None:
     document = pod({"nvidia.com/gpu": 2, MEM: 3000, CORES: 40}, {"nvidia.com/gpu": 1, MEM: 500})
-    assert use_of(DEVICES, document).use == {MEM: 6500, CORES: 80}
+    assert use_of(DEVICES, document).use == {GPU: 3, MEM: 6500, CORES: 80}
 
 
 def test_of_init_containers_the_largest_counts() -> None:
@@ -44,13 +44,14 @@ def test_of_init_containers_the_largest_counts() -> None:
         {"name": f"i{i}", "resources": {"limits": {"nvidia.com/gpu": 1, MEM: memory}}}
         for i, memory in enumerate((5000, 2000))
     ]
-    assert use_of(DEVICES, document).use == {MEM: 5000}
+    assert use_of(DEVICES, document).use == {GPU: 1, MEM: 5000}
 
 
 def test_what_was_given_counts_exactly() -> None:
     document = pod({"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 50})
-    assert use_of(DEVICES, document).use == {}
-    assert use_of(DEVICES, document, given=[(40 << 30, 0), (40 << 30, 0)]).use == {MEM: 81920}
+    assert use_of(DEVICES, document).use == {GPU: 2}
+    given = [(40 << 30, 0), (40 << 30, 0)]
+    assert use_of(DEVICES, document, given=given).use == {GPU: 2, MEM: 81920}
 
 
 def test_what_goes_over_is_told_with_its_amounts() -> None:

@@ -18,7 +18,7 @@ from queuecontroller.manifests.sources import sources_of
 from queuecontroller.page import questions
 from queuecontroller.placement.stock import Stock
 from queuecontroller.shares import Question, Quotas, Rules, answer, counted
-from queuecontroller.vendors import ROWS, AskError, asks_of, cards_of, fit
+from queuecontroller.vendors import ROWS, asks_of, cards_of, fit
 from queuecontroller.vendors.book import ForeignBook
 from queuecontroller.vendors.config import read_device_config
 from queuecontroller.vendors.devices import BadRegister, decode, read_register
@@ -228,7 +228,7 @@ def targets() -> list[Target]:
         Target(
             "pod with shares",
             made_pod,
-            (AskError,),
+            (),
             (json.dumps(POD).encode(), json.dumps(FRACTION).encode()),
             "users, by way of an API server",
         ),

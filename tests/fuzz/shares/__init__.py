@@ -1,0 +1,1 @@
+"""Readers around pods that ask for shares."""
