@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -18,8 +18,9 @@ from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
 from queuecontroller.config import SYSTEM_SOCKET, user_socket
-from queuecontroller.manifests.documents import misread_of
-from queuecontroller.manifests.sources import Source, sources_of
+
+if TYPE_CHECKING:
+    from queuecontroller.manifests.sources import Source
 
 _KINDS: Final = {
     "Workload": ("workloads", "wl", "job", "jobs"),
@@ -154,6 +155,10 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
 def read_manifests(paths: Iterable[str]) -> list[Source]:
     """Every object of files, folders or stdin. Raises Failed with everything that cannot be
     read."""
+    # Here: who only asks does not pay for the reading of manifests, a third of such a command.
+    from queuecontroller.manifests.documents import misread_of
+    from queuecontroller.manifests.sources import sources_of
+
     try:
         texts = read_texts(paths)
     except Unreadable as error:

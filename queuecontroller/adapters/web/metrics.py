@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -24,13 +24,15 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 
 from queuecontroller import metrics as m
-from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.engine.model.workload_info import ADMITTED
 from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
 from queuecontroller.engine.quota.shares import dominant_share
 from queuecontroller.engine.quota.usage_history import usage_of
 from queuecontroller.service.figures import Histogram
 from queuecontroller.service.shell import Shell
+
+if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
+    from queuecontroller.cluster.sharing.desk import SharesDesk
 
 MOST_QUEUES: Final = 2000
 MOST_NODES: Final = 1000
