@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,15 @@ from nodeagent import native
 from nodeagent.adapters.dra.wire import DraWire, service
 from nodeagent.core.kubelet.cdi import settles_s
 from tests.bench.entries import Entry, entry, quantile
-from tests.bench.kubelet import install
+from tests.bench.kubelet import cpu_s, install
 from tests.kit.apiserver import ApiServer
 from tests.kit.node import Node, running, until
 from tests.kit.workplace import workplace
 
 GPUS, LIVING = 8, 40
+AT_ONCE, ROUNDS = 8, 25
+"""Claims of one call, as of a pod with as many, and calls."""
+REPUBLISHED = 20
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -62,9 +67,16 @@ class Asker:
 
     async def call(self, method: str, number: int) -> str:
         """The error; empty: none."""
+        return (await self.call_all(method, (number,)))[0]
+
+    async def call_all(self, method: str, numbers: Sequence[int]) -> list[str]:
+        """The errors of one call with so many claims."""
         request, response, _ = self._wire.service_methods(service("v1"))[method]
         ask = request(
-            claims=[{"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}]
+            claims=[
+                {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}
+                for number in numbers
+            ]
         )
         call = self._channel.unary_unary(
             f"/{service('v1')}/{method}",
@@ -72,42 +84,103 @@ class Asker:
             response_deserializer=response.FromString,
         )
         answer = await call(ask, timeout=45)
-        return str(answer.claims[f"uid-{number}"].error)
+        return [str(answer.claims[f"uid-{number}"].error) for number in numbers]
 
 
 def directory_bytes(directory: Path) -> int:
     return sum(one.stat().st_size for one in directory.glob("*.json"))
 
 
-async def churn(directory: Path, api: ApiServer, count: int) -> tuple[list[float], list[float]]:
-    """Seconds of prepare, without what the runtime needs, and of unprepare."""
+@dataclass
+class Measured:
+    """In s, without what the runtime needs."""
+
+    prepared: list[float] = field(default_factory=list)
+    given_back: list[float] = field(default_factory=list)
+    together: list[float] = field(default_factory=list)
+    """A call with several claims."""
+    cpu: float = 0.0
+    """The daemon's own time for a claim prepared and given back."""
+    republished: list[float] = field(default_factory=list)
+    """From a program's end until what it had is offered again, and from a slice's removal until it is there again."""
+
+
+async def churn(directory: Path, api: ApiServer, count: int, daemon: int) -> Measured:
     await asyncio.to_thread(until, "the slices are there", lambda: bool(slices(api)))
     devices = [one["name"] for each in slices(api) for one in each["spec"]["devices"]]
     assert len(devices) == GPUS
     (socket,) = (directory / "kubelet/plugins/sluice.dev").glob("dra-*.sock")
-    prepared: list[float] = []
-    given_back: list[float] = []
+    found = Measured()
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         asker = Asker(channel)
+        began_cpu_s = cpu_s(daemon)
         for number in range(count + LIVING):
             if number < count:
                 api.put(CLAIMS, claim(number, devices[number % GPUS]))
                 began_s = time.monotonic()
                 assert await asker.call("NodePrepareResources", number) == ""
                 waited_s = settles_s(directory_bytes(directory / "cdi"))
-                prepared.append(max(0.0, time.monotonic() - began_s - waited_s))
+                found.prepared.append(max(0.0, time.monotonic() - began_s - waited_s))
             if number >= LIVING:
                 began_s = time.monotonic()
                 assert await asker.call("NodeUnprepareResources", number - LIVING) == ""
-                given_back.append(time.monotonic() - began_s)
-    return prepared, given_back
+                found.given_back.append(time.monotonic() - began_s)
+        found.cpu = (cpu_s(daemon) - began_cpu_s) / count
+        for first in range(count, count + ROUNDS * AT_ONCE, AT_ONCE):
+            numbers = range(first, first + AT_ONCE)
+            for number in numbers:
+                api.put(CLAIMS, claim(number, devices[number % GPUS]))
+            began_s = time.monotonic()
+            assert await asker.call_all("NodePrepareResources", numbers) == [""] * AT_ONCE
+            waited_s = settles_s(directory_bytes(directory / "cdi"))
+            found.together.append(max(0.0, time.monotonic() - began_s - waited_s))
+            assert await asker.call_all("NodeUnprepareResources", numbers) == [""] * AT_ONCE
+    return found
+
+
+async def republish(node: Node, api: ApiServer) -> list[float]:
+    """Of a node with 8 GPUs whose claims are all given back."""
+
+    def memory() -> int:
+        """MiB offered, of all devices."""
+        return sum(
+            int(one["capacity"]["memory"]["value"].removesuffix("Mi"))
+            for each in slices(api)
+            for one in each["spec"]["devices"]
+        )
+
+    found = []
+    await asyncio.sleep(1.0)
+    full = memory()
+    for number in range(REPUBLISHED):
+        holder = await asyncio.to_thread(
+            node.run, f"holder-{number}", "sleep", "600", flags=("--memory", "1GiB")
+        )
+        await _when(lambda: memory() == full - 1024)
+        began_s = time.monotonic()
+        holder.kill()
+        await _when(lambda: memory() == full)
+        found.append(time.monotonic() - began_s)
+        ((_, name),) = [key for key in api.objects if key[0] == SLICES]
+        began_s = time.monotonic()
+        api.remove(SLICES, name)
+        await _when(lambda: bool(slices(api)))
+        found.append(time.monotonic() - began_s)
+    return found
+
+
+async def _when(condition: Callable[[], bool]) -> None:
+    """Here and not in a thread: this process is the API server too."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 def slices(api: ApiServer) -> list[dict[str, Any]]:
     return [one for (where, _), one in api.objects.items() if where == SLICES]
 
 
-async def measured(directory: Path, count: int) -> tuple[list[float], list[float]]:
+async def measured(directory: Path, count: int) -> Measured:
     api = ApiServer()
     await api.start()
     (directory / "kubeconfig").write_text(json.dumps(kubeconfig(api.url)))
@@ -121,7 +194,10 @@ async def measured(directory: Path, count: int) -> tuple[list[float], list[float
         place, node = await asyncio.to_thread(up)
         try:
             await asyncio.to_thread(install, node, directory)
-            return await churn(directory, api, count)
+            assert node.daemon is not None
+            found = await churn(directory, api, count, node.daemon.pid)
+            found.republished = await republish(node, api)
+            return found
         finally:
             await asyncio.to_thread(place.__exit__, None, None, None)
     finally:
@@ -131,10 +207,20 @@ async def measured(directory: Path, count: int) -> tuple[list[float], list[float
 def run(quick: bool) -> list[Entry]:
     with workplace() as directory:
         (directory / "kubelet").mkdir()
-        prepared, given_back = asyncio.run(measured(directory, 200 if quick else 1000))
-    ms = [1000 * one for one in prepared]
-    back = [1000 * one for one in given_back]
+        found = asyncio.run(measured(directory, 200 if quick else 1000))
+    ms, back, together = (
+        [1000 * one for one in each] for each in (found.prepared, found.given_back, found.together)
+    )
     return [
         entry("dra_prepare_p99_ms", "ms", ms, value=quantile(ms, 0.99), target="<= 20"),
         entry("dra_unprepare_p99_ms", "ms", back, value=quantile(back, 0.99)),
+        entry("dra_prepare_8_at_once_p99_ms", "ms", together, value=quantile(together, 0.99)),
+        entry("dra_claim_cpu_ms", "ms", [1000 * found.cpu]),
+        entry(
+            "dra_republished_8_gpus_s",
+            "s",
+            found.republished,
+            value=max(found.republished),
+            target="<= 1",
+        ),
     ]

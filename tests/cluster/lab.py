@@ -290,7 +290,7 @@ class Lab:
             for name, times in found.items()
             if times > 1
         ]
-        return twice + [f"GPU {labels['gpu']}" for labels in self._overfull()]
+        return twice + [f"GPU {labels['gpu']}" for labels in self.overfull()]
 
     def lost(self) -> list[str]:
         """Running pods without a grant, and grants without a pod."""
@@ -315,7 +315,8 @@ class Lab:
             one["name"] for one in pod["spec"].get("initContainers", [])
         }
 
-    def _overfull(self) -> list[dict[str, str]]:
+    def overfull(self) -> list[dict[str, str]]:
+        """Labels of GPUs of which more memory is granted than they have."""
         values = self.metrics()
         memory = {
             labels["gpu"]: value

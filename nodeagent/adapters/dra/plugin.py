@@ -21,7 +21,15 @@ from typing import Any, Final
 
 import grpc
 
-from nodeagent.adapters.dra.wire import HEALTH, REGISTRATION, VERSIONS, DraWire, Unreadable, service
+from nodeagent.adapters.dra.wire import (
+    HEALTH_VERSIONS,
+    REGISTRATION,
+    VERSIONS,
+    DraWire,
+    Unreadable,
+    health_service,
+    service,
+)
 from nodeagent.adapters.host.inotify import DirectoryWatch
 from nodeagent.ports.dra.claims import (
     DRIVER,
@@ -195,7 +203,9 @@ class DraPlugin:
             )
             for version in VERSIONS
         }
-        found[HEALTH] = self._handlers(HEALTH, {"NodeWatchResources": self._health})
+        for version in HEALTH_VERSIONS:
+            name = health_service(version)
+            found[name] = self._handlers(name, {"NodeWatchResources": self._health(version)})
         return found
 
     def _handlers(self, name: str, behaviours: dict[str, Any]) -> dict[str, Any]:
@@ -251,10 +261,13 @@ class DraPlugin:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    async def _health(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        while True:
-            yield self._wire.write_health(self._desk.health(), HEALTH_AGAIN_S)
-            await self._desk.health_changed(HEALTH_AGAIN_S)
+    def _health(self, version: str) -> Any:
+        async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
+            while True:
+                yield self._wire.write_health(version, self._desk.health(), HEALTH_AGAIN_S)
+                await self._desk.health_changed(HEALTH_AGAIN_S)
+
+        return behaviour
 
 
 async def _listening(path: Path, services: dict[str, Any]) -> Any:

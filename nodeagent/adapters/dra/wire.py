@@ -13,7 +13,9 @@ TYPE: Final = "DRAPlugin"
 _PACKAGE: Final = "k8s.io.kubelet.pkg.apis.dra"
 VERSIONS: Final = ("v1", "v1beta1")
 """Newest first: the kubelet takes the first that it knows."""
-HEALTH: Final = "v1alpha1.DRAResourceHealth"
+HEALTH_VERSIONS: Final = ("v1", "v1alpha1")
+"""The same; a kubelet of 1.37 and later listens to one that was announced, 1.36 to v1alpha1
+whatever was."""
 LONGEST: Final = 253
 MOST_CLAIMS: Final = 1024
 """Of one call; a pod has 32 at most."""
@@ -26,6 +28,11 @@ def service(version: str) -> str:
 def announced(version: str) -> str:
     """As it is named in the registration."""
     return f"{version}.DRAPlugin"
+
+
+def health_service(version: str) -> str:
+    """Also as it is named in the registration."""
+    return f"{version}.DRAResourceHealth"
 
 
 class Unreadable(ValueError):
@@ -43,7 +50,10 @@ class DraWire(Descriptors):
             type=TYPE,
             name=name,
             endpoint=endpoint,
-            supported_versions=[announced(one) for one in VERSIONS],
+            supported_versions=[
+                *map(announced, VERSIONS),
+                *map(health_service, HEALTH_VERSIONS),
+            ],
         )
 
     def read_claims(self, request: Any) -> list[ClaimRef]:
@@ -86,10 +96,12 @@ class DraWire(Descriptors):
             response.claims[uid].error = why
         return response
 
-    def write_health(self, devices: Sequence[DeviceHealth], told_again_s: float) -> Any:
-        health = self.message_class("v1alpha1.DeviceHealth")
-        identifier = self.message_class("v1alpha1.DeviceIdentifier")
-        return self.message_class("v1alpha1.NodeWatchResourcesResponse")(
+    def write_health(
+        self, version: str, devices: Sequence[DeviceHealth], told_again_s: float
+    ) -> Any:
+        health = self.message_class(f"{version}.DeviceHealth")
+        identifier = self.message_class(f"{version}.DeviceIdentifier")
+        return self.message_class(f"{version}.NodeWatchResourcesResponse")(
             devices=[
                 health(
                     device=identifier(pool_name=one.pool, device_name=one.device),

@@ -400,11 +400,15 @@ class ClaimDesk:
         held, opened = self._keeper.grant(do.grant), self._keeper.opened(do.grant)
         if held is None or opened is None:
             raise ValueError(f"grant {do.grant} has just ended")
-        mounts = await asyncio.to_thread(
-            self._mounts_of, held.record, opened.region.directory, do.claim
-        )
-        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts, do.driver)
-        self._settles_s = max(self._settles_s, settles_s)
+        record, directory = held.record, opened.region.directory
+
+        def write() -> float:
+            return self._cdi.write(
+                do.nonce, self._mounts_of(record, directory, do.claim), do.driver
+            )
+
+        # In one thread and once: on a busy machine each change of threads waits for its turn.
+        self._settles_s = max(self._settles_s, await asyncio.to_thread(write))
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.cluster import manifests
@@ -47,13 +47,24 @@ def spec(
 
 
 def pod(
-    name: str, image: str, of: str, command: str = manifests.JOB, **more: Any
+    name: str,
+    image: str,
+    of: str,
+    command: str = manifests.JOB,
+    others: Sequence[str] = (),
+    **more: Any,
 ) -> dict[str, Any]:
-    """With a claim made from the template `of`."""
+    """With a claim made from the template `of`, and one of each of `others`, which no container uses."""
     document = manifests.gpu_pod(
         name, image, gpus=0, memory_mib=None, cores=None, command=command, **more
     )
-    document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": of}]
+    document["spec"]["resourceClaims"] = [
+        {"name": "gpu", "resourceClaimTemplateName": of},
+        *(
+            {"name": f"other-{at}", "resourceClaimTemplateName": one}
+            for at, one in enumerate(others)
+        ),
+    ]
     document["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     return document
 
@@ -62,8 +73,8 @@ def claim_of(lab: Lab, name: str) -> dict[str, Any]:
     """Of a pod, when it has one."""
 
     def found() -> dict[str, Any] | None:
+        names = names_of(lab, name)
         status = (lab.pod(name) or {}).get("status", {})
-        names = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses", [])]
         extended = status.get("extendedResourceClaimStatus")
         names += [extended["resourceClaimName"]] if extended else []
         if not names:
@@ -74,6 +85,18 @@ def claim_of(lab: Lab, name: str) -> dict[str, Any]:
         return claim
 
     return until(f"{name} has a claim", found, 60)
+
+
+def names_of(lab: Lab, pod: str) -> list[str]:
+    """Of the claims that were made for it."""
+    status = (lab.pod(pod) or {}).get("status", {})
+    return [one["resourceClaimName"] for one in status.get("resourceClaimStatuses", [])]
+
+
+def left(lab: Lab) -> list[str]:
+    """Names of all claims in the tests' namespace."""
+    found = lab.api.get(f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims")["items"]
+    return [str(one["metadata"]["name"]) for one in found]
 
 
 def slices(lab: Lab) -> list[dict[str, Any]]:

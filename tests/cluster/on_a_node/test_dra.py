@@ -1,5 +1,5 @@
 """A node that gives its GPUs to claims: shares that measure as they were asked for, on a cluster of its own, installed by the
-chart with `agent.door=dra` and nothing else. SLUICE_CLUSTER_CHURN: pods in the run with kills (12)."""
+chart with `agent.door=dra` and nothing else. SLUICE_CLUSTER_CHURN: claims prepared and given back in the run with kills (40)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.api import path_of
 from tests.cluster.dra import claims
-from tests.cluster.dra.churn import churn
+from tests.cluster.dra.churn import SLOTS, churn
 from tests.cluster.figures import Figures
 from tests.cluster.lab import GPU, SYSTEM, Lab
 from tests.cluster.machine.node import Cluster, ClusterError
@@ -22,7 +23,7 @@ from tests.cluster.shares import measure
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
-PAIRS = int(os.environ.get("SLUICE_CLUSTER_CHURN", "12"))
+PAIRS = int(os.environ.get("SLUICE_CLUSTER_CHURN", "40"))
 FIRST = 'device.attributes["sluice.dev"].index == 0'
 CONTROL = "/run/nvidia/state/control"
 
@@ -30,10 +31,20 @@ CONTROL = "/run/nvidia/state/control"
 class ClaimLab(Lab):
     """Where nothing is counted for the device plugin, but published."""
 
-    def by_claims(self) -> None:
-        self.helm_values({"agent.door": "dra"})
+    def by_claims(self, config: str = "") -> None:
+        """`config`: lines of [kubelet] besides."""
+        more = {"agent.config": f"[kubelet]\n{config}\n"} if config else {}
+        self.helm_values({"agent.door": "dra", **more})
         until("the GPUs are published", lambda: len(claims.devices(self)) == 2, 120)
         until("the driver is registered", lambda: self.metric("sluice_dra_registered") == 1, 60)
+
+    @contextmanager
+    def configured(self, config: str) -> Iterator[None]:
+        self.by_claims(config)
+        try:
+            yield
+        finally:
+            self.by_claims()
 
     def helm_values(self, values: dict[str, object]) -> None:
         words = []
@@ -146,8 +157,40 @@ def test_a_gpu_falls_ill_and_its_pods_leave(dra: ClaimLab) -> None:
     )
 
 
-def test_kills_of_kubelet_daemon_and_runtime_lose_nothing(dra: ClaimLab) -> None:
-    outcome = churn(dra, dra.image, PAIRS, dra.kill_agent)
+def test_a_gpus_health_is_in_the_status_of_its_pods(dra: ClaimLab) -> None:
+    """By the driver's stream to the kubelet, and with the reason."""
+    with dra.configured('dra_sick = "keep"'):
+        dra.claimed("watched", "exec sleep 3600", memory="1Gi", cores=10, selector=FIRST)
+        dra.wait_for("watched")
+        until("it is well", lambda: healths(dra, "watched") == [("Healthy", "")], 60)
+        dra.cluster.run("sh", "-c", f"echo gpu_lost=0 > {CONTROL}")
+        try:
+            until("it is told", lambda: healths(dra, "watched")[0][0] == "Unhealthy", 90)
+            assert healths(dra, "watched")[0][1].startswith("lost: ")
+        finally:
+            dra.cluster.run("sh", "-c", f": > {CONTROL}")
+        until("it is well again", lambda: healths(dra, "watched") == [("Healthy", "")], 300)
+        assert dra.phase("watched") == "Running"
+        dra.delete("watched")
+
+
+def healths(dra: ClaimLab, pod: str) -> list[tuple[str, str]]:
+    """Of its first container's devices, with the message."""
+    states = (dra.pod(pod) or {})["status"].get("containerStatuses", [])
+    return [
+        (one["health"], one.get("message", ""))
+        for state in states[:1]
+        for resource in state.get("allocatedResourcesStatus", [])
+        for one in resource["resources"]
+    ]
+
+
+@pytest.mark.timeout(3600)
+def test_kills_of_kubelet_daemon_and_runtime_lose_nothing(dra: ClaimLab, figures: Figures) -> None:
+    with dra.configured(f"slots_per_gpu = {SLOTS}"):
+        outcome = churn(dra, dra.image, PAIRS, dra.kill_agent)
+    figures.more.update(outcome.document())
+    print(outcome)
     assert (outcome.lost, outcome.double, outcome.leaked) == ([], [], [])
     assert outcome.pairs == PAIRS
 
