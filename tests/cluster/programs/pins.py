@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
-MINORS = {"1.36": "go.mod", "1.30": "v1.30.mod"}
-"""Minors of Kubernetes, newest first, with their module file: the newest there is and the oldest we claim."""
-NEWEST = next(iter(MINORS))
+MINORS = {"1.37": "v1.37.mod", "1.36": "go.mod", "1.30": "v1.30.mod"}
+"""Minors of Kubernetes, newest first, with their module file: the newest there is, the first that divides a device by
+default, and the oldest we claim."""
+DEFAULT = "1.36"
 DEBS = ("runc", "containernetworking-plugins", "busybox-static")
 """Taken out of Debian's packages, not installed: a node's runtime and network plugins, and what small images are made of."""
 KUBERNETES_PROGRAMS = (
@@ -39,8 +40,8 @@ def cache() -> Path:
 
 
 def wanted_minor() -> str:
-    """SLUICE_KUBERNETES (`make cluster-up KUBERNETES=1.30`), default the newest."""
-    minor = os.environ.get("SLUICE_KUBERNETES") or NEWEST
+    """SLUICE_KUBERNETES (`make cluster-up KUBERNETES=1.30`), default DEFAULT."""
+    minor = os.environ.get("SLUICE_KUBERNETES") or DEFAULT
     if minor not in MINORS:
         raise ValueError(f"Kubernetes {minor}: there is {', '.join(MINORS)}")
     return minor

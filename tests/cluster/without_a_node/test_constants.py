@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(7200)]
 
 @pytest.fixture(scope="module")
 def newest() -> dict[str, Any]:
-    _, directory = build.kubernetes(pins.NEWEST)
+    _, directory = build.kubernetes(pins.DEFAULT)
     text = subprocess.run(
         [directory / "constants"], capture_output=True, text=True, check=True
     ).stdout
