@@ -154,6 +154,10 @@ class SharesSettings:
     """Nodes carry HAMi's register of their GPUs (hami.io/node-nvidia-register, handshake), for
     tools that read it; nothing here does. false: where HAMi's own plugin has nodes of the same
     cluster and something else is to write there."""
+    as_claims: bool = False
+    """Pods that ask for nvidia.com/gpu, gpumem and gpucores come with ResourceClaims of class
+    gpu.sluice.dev instead, for clusters whose agents have door = "dra" (Kubernetes 1.36 and
+    later). Their templates are made in the pods' namespaces, and named by what they ask for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,7 @@ async def _serve(
         clock=SystemClock(),
         policy=configured.policy,
         document=configured.document,
+        counts_claims=configured.counts_claims,
         sharing=sharing,
         extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
         register_nodes=settings.shares.register_nodes,

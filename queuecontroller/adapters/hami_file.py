@@ -44,6 +44,7 @@ def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rule
         frozenset(given.replaced_schedulers),
         frozenset({*given.served_schedulers, given.scheduler} - {""}),
         frozenset(given.writers),
+        given.as_claims,
     )
 
 

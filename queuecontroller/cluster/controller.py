@@ -28,6 +28,7 @@ from queuecontroller.cluster.known.around_nodes import (
     slim_node,
     slim_pod,
 )
+from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.known.kinds import (
     BUDGETS,
     CRDS,
@@ -186,6 +187,8 @@ class Controller:
             self._found = True
             return
         for kind in (*OBJECTS, CONFIGS, WORKLOADS):
+            self._follow(kind)
+        for kind in CLAIM_KINDS if self._plan.counts_claims else ():
             self._follow(kind)
         if self._plan.sharing is not None:
             self._plan.sharing.follow(group, self._watching)

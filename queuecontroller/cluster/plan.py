@@ -26,6 +26,8 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
     document: Document | None = None
     """Kueue's Configuration, as far as the book reads it."""
+    counts_claims: bool = False
+    """It maps classes of devices to quotas."""
     sharing: SharesDesk | None = None
     """None: nobody asks about pods as they are made."""
     extender: Defaults | None = None

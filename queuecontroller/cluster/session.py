@@ -15,6 +15,7 @@ from typing import Final
 from queuecontroller.cluster.checking.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.checking.requests import REQUESTS
 from queuecontroller.cluster.known.around_nodes import NodesAround
+from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
@@ -39,6 +40,8 @@ from sluicecommon.kubernetes.resources import NODES, Resource
 
 log = logging.getLogger(__name__)
 _KINDS: Final = frozenset(OBJECTS)
+CLAIMS_S: Final = 0.5
+"""Between two counts of the claims of all that wait."""
 REVISION_BITS: Final = 32
 """Decisions of one term: four billion, in numbers below 2**60."""
 
@@ -123,6 +126,7 @@ class Session:
         self._node_facts: NodeFacts | None = None
         if sharing is not None and register:
             self._node_facts = NodeFacts(self.shell, client, sharing, may_write)
+        self._claims_changed = asyncio.Event()
         self._began = False
 
     async def run(self) -> None:
@@ -153,6 +157,15 @@ class Session:
                 group.create_task(self._node_facts.run())
             group.create_task(self.teller.run())
             group.create_task(self._watch_nodes())
+            group.create_task(self._count_claims())
+
+    async def _count_claims(self) -> None:
+        """Anew, whenever what they count by has changed; not for each slice of many nodes."""
+        while True:
+            await self._claims_changed.wait()
+            self._claims_changed.clear()
+            self.shell.step("claims", lambda book, now_ns: self.mirror.count_claims_again(now_ns))
+            await asyncio.sleep(CLAIMS_S)
 
     def _heed_cordons(self) -> None:
         if self._sharing is None:
@@ -220,6 +233,8 @@ class Session:
             else:
                 namespace, _, name = key.rpartition("/")
                 self.queues.ask([(kind.kind, namespace, name)])
+        elif kind in CLAIM_KINDS:
+            self._claims_changed.set()
         elif kind in (CONFIGS, REQUESTS):
             self.provisioner.changed(kind, key, document)
         else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
+from queuecontroller.claims.mappings import DeviceClasses, read_mappings
 from queuecontroller.engine.model.settings import WEIGHT_UNIT, AdmissionFairSharing
 from queuecontroller.engine.model.transformations import Strategy, Transformation, Transformations
 from queuecontroller.manifests.durations import parse_duration_ns
@@ -31,6 +32,8 @@ class Configuration:
     """None: off, whatever the admission scopes say."""
     protection: MinAdmitDurations | None = None
     """None: what the service's own settings say."""
+    device_classes: DeviceClasses = field(default_factory=dict)
+    """Whose claims count; none: claims count for nothing."""
 
 
 def read_configuration(value: object, path: str = "Configuration") -> Configuration:
@@ -43,7 +46,8 @@ def _configuration(reader: Reader) -> Configuration:
     resources = reader.child("resources")
     rules = tuple(_rule(one) for one in resources.children("transformations"))
     prefixes = resources.texts("excludeResourcePrefixes")
-    resources.ignore("deviceClassMappings", "quotaCheckStrategy")
+    classes = read_mappings(resources.children("deviceClassMappings"))
+    resources.ignore("quotaCheckStrategy")
     resources.done()
     sharing = None
     if reader.has("admissionFairSharing"):
@@ -52,7 +56,7 @@ def _configuration(reader: Reader) -> Configuration:
     if reader.has("preemptionProtection"):
         protection = _protection(reader.child("preemptionProtection"))
     reader.ignore(*reader.names())
-    return Configuration(Transformations(rules, prefixes), sharing, protection)
+    return Configuration(Transformations(rules, prefixes), sharing, protection, classes)
 
 
 def _protection(reader: Reader) -> MinAdmitDurations:

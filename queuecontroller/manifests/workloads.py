@@ -3,10 +3,12 @@ template as a pod set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
+from queuecontroller.claims.counting import Known, claims_of
 from queuecontroller.engine.model.objects import (
     Admission,
     AdmissionCheckStatus,
@@ -19,6 +21,7 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.engine.model.quantities import saturate
 from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.kueue_api.slices import domains_of
 from queuecontroller.manifests.checking import read_kind
@@ -37,19 +40,26 @@ ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 """Of the pod template, where a job says what a Workload says in topologyRequest."""
+More: TypeAlias = Callable[[Reader], Mapping[str, int]]
+"""What a pod counts for besides, by its spec."""
 GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
 """Prefixes of those that placement reads."""
 
 
 def read_workload(
-    value: object, path: str = "Workload", change: Transformations = AS_GIVEN
+    value: object,
+    path: str = "Workload",
+    change: Transformations = AS_GIVEN,
+    claims: Known | None = None,
 ) -> Workload:
-    return read_kind(
-        lambda reader: _workload(reader, lambda spec: _pod_sets(spec, change)),
-        "Workload",
-        value,
-        path,
-    )
+    """`claims`: what the claims of its pods count by; None: for nothing."""
+
+    def build(reader: Reader) -> Workload:
+        namespace = reader.child("metadata").text("namespace")
+        more = None if claims is None else partial(claims_of, namespace=namespace, known=claims)
+        return _workload(reader, lambda spec: _pod_sets(spec, change, more))
+
+    return read_kind(build, "Workload", value, path)
 
 
 def read_workload_again(value: object, path: str, known: Workload) -> Workload:
@@ -62,16 +72,20 @@ def read_workload_again(value: object, path: str, known: Workload) -> Workload:
     return result
 
 
-def _pod_sets(spec: Reader, change: Transformations) -> tuple[PodSet, ...]:
-    return tuple(read_pod_set(one, change) for one in spec.children("podSets"))
+def _pod_sets(spec: Reader, change: Transformations, more: More | None) -> tuple[PodSet, ...]:
+    return tuple(read_pod_set(one, change, more) for one in spec.children("podSets"))
 
 
-def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
+def read_pod_set(
+    reader: Reader, change: Transformations = AS_GIVEN, more: More | None = None
+) -> PodSet:
     template = reader.child("template")
     topology = reader.child("topologyRequest")
     count = reader.whole("count", 1, least=0)
     least = reader.optional_whole("minCount", least=1)
     made = pod_set_of(template, reader.text("name", "main"), count, least, change)
+    if more is not None:
+        made = replace(made, requests=_with(made.requests, more(template.child("spec"))))
     return replace(
         made,
         group=topology.optional_text("podSetGroupName"),
@@ -82,6 +96,13 @@ def read_pod_set(reader: Reader, change: Transformations = AS_GIVEN) -> PodSet:
         slice_size=topology.optional_whole("podSetSliceSize", least=1),
         slice_layers=_layers(topology),
     )
+
+
+def _with(requests: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    if not more:
+        return requests
+    names = (*requests, *(name for name in more if name not in requests))
+    return {name: saturate(requests.get(name, 0) + more.get(name, 0)) for name in names}
 
 
 def _layers(topology: Reader) -> tuple[tuple[str, int], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from queuecontroller.shares.admitting import Rules, Verdict, admit, refused_change
 from queuecontroller.shares.answering import Answer, Question, answer
+from queuecontroller.shares.claiming import share_of, template_of, templates_of
 from queuecontroller.shares.patching import patch
 from queuecontroller.shares.quota import PodUse, Quotas
 from queuecontroller.shares.using import amounts, counted, is_over, use_of
@@ -23,5 +24,8 @@ __all__ = [
     "is_over",
     "patch",
     "refused_change",
+    "share_of",
+    "template_of",
+    "templates_of",
     "use_of",
 ]

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from queuecontroller.placement.request import AnnotationError, annotated
 from queuecontroller.reader import Problem
+from queuecontroller.shares.claiming import as_claims
 from queuecontroller.shares.names import (
     ADMITTED_AS,
     FRACTION,
@@ -54,6 +55,8 @@ class Rules:
     writers: frozenset[str] = frozenset()
     """Users who may write allocations; we are one of them. Empty: it is not known who we are, and
     what a pod has is not guarded against changes."""
+    claims: bool = False
+    """The cluster gives its GPUs to claims: pods that ask for parts of them come with some."""
 
     names: Names = field(init=False)
 
@@ -105,11 +108,18 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     try:
         asks = _changed(rules, made, spec, every, warnings)
         problems = tuple(_refusals(rules, spec, every)) if asks else ()
+        claimed = (
+            asks
+            and rules.claims
+            and not problems
+            and as_claims(rules.devices.nvidia, spec, annotations_of(made))
+        )
     except (AskError, AnnotationError) as error:
         return Verdict(pod, (_of_error(error),), tuple(warnings), True)
     if problems or not asks:
         return Verdict(pod, problems, tuple(warnings), asks)
-    _schedule(rules, spec, given, warnings)
+    if not claimed:  # of claims any scheduler knows
+        _schedule(rules, spec, given, warnings)
     made["metadata"].setdefault("annotations", {})[ADMITTED_AS] = ticket
     return Verdict(made, (), tuple(warnings), True)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from queuecontroller.shares.claiming import as_asked
 from queuecontroller.shares.names import ADMITTED_AS
 from queuecontroller.shares.quota import PodUse
 from queuecontroller.shares.resizing import resized
@@ -56,7 +57,7 @@ def is_over(pod: Mapping[str, Any]) -> bool:
 def amounts(
     devices: DeviceConfig, pod: Mapping[str, Any], given: Sequence[tuple[int, int]] = ()
 ) -> dict[str, int]:
-    found = _nvidia(devices.nvidia, resized(pod, devices.nvidia))
+    found = _nvidia(devices.nvidia, resized(as_asked(devices.nvidia, pod), devices.nvidia))
     if given:  # exact, also where it asked for a part of whatever card it gets
         names = devices.nvidia
         factor = _MIB * names.memory_factor

@@ -6,19 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from nodeagent import native
-from nodeagent.adapters.dra.wire import DraWire, service
 from nodeagent.core.kubelet.cdi import settles_s
 from tests.bench.entries import Entry, entry, quantile
 from tests.bench.kubelet import cpu_s, install
 from tests.kit.apiserver import ApiServer
+from tests.kit.daemon.claims import CLAIMS, SLICES, Asker, claim, kubeconfig, settings
 from tests.kit.node import Node, running, until
 from tests.kit.workplace import workplace
 
@@ -26,65 +25,6 @@ GPUS, LIVING = 8, 40
 AT_ONCE, ROUNDS = 8, 25
 """Claims of one call, as of a pod with as many, and calls."""
 REPUBLISHED = 20
-CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
-SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-
-
-def settings(directory: Path) -> str:
-    return (
-        f'[kubelet]\nenabled = true\ndoor = "dra"\ndirectory = "{directory}/kubelet"\n'
-        f'cdi_dir = "{directory}/cdi"\nkubeconfig = "{directory}/kubeconfig"\ndra_status_s = 0\n'
-        '[queue]\nnode_name = "bench"\n'
-    )
-
-
-def kubeconfig(server: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }
-
-
-def claim(number: int, device: str) -> dict[str, Any]:
-    consumed = {"memory": "512Mi", "cores": "1", "slots": "1"}
-    result = {"request": "gpu", "driver": "sluice.dev", "pool": "bench", "device": device, "shareID": str(number), "consumedCapacity": consumed}  # fmt: skip
-    return {
-        "metadata": {"name": f"c{number}", "namespace": "default", "uid": f"uid-{number}"},
-        "status": {"allocation": {"devices": {"results": [result]}}},
-    }
-
-
-class Asker:
-    """The kubelet's part."""
-
-    def __init__(self, channel: Any) -> None:
-        self._wire = DraWire(native.locate().kubelet_descriptors)
-        self._channel = channel
-
-    async def call(self, method: str, number: int) -> str:
-        """The error; empty: none."""
-        return (await self.call_all(method, (number,)))[0]
-
-    async def call_all(self, method: str, numbers: Sequence[int]) -> list[str]:
-        """The errors of one call with so many claims."""
-        request, response, _ = self._wire.service_methods(service("v1"))[method]
-        ask = request(
-            claims=[
-                {"namespace": "default", "name": f"c{number}", "uid": f"uid-{number}"}
-                for number in numbers
-            ]
-        )
-        call = self._channel.unary_unary(
-            f"/{service('v1')}/{method}",
-            request_serializer=request.SerializeToString,
-            response_deserializer=response.FromString,
-        )
-        answer = await call(ask, timeout=45)
-        return [str(answer.claims[f"uid-{number}"].error) for number in numbers]
 
 
 def directory_bytes(directory: Path) -> int:

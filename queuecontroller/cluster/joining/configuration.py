@@ -52,6 +52,8 @@ class Given:
     book: BookSettings = field(default_factory=BookSettings)
     document: dict[str, Any] | None = None
     """For the book: transformations, fair sharing of admission, protection from preemption."""
+    counts_claims: bool = False
+    """It maps classes of devices to quotas."""
     remarks: tuple[str, ...] = ()
     """Sections without effect, and why."""
 
@@ -62,7 +64,8 @@ def given_by(document: object, book: BookSettings) -> Given:
     assert isinstance(document, dict)
     wanted = {key: document[key] for key in OF_THE_BOOK if key in document}
     if wanted:
-        read_configuration(wanted)
+        classes = read_configuration(wanted).device_classes
+        found = replace(found, counts_claims=bool(classes))
         head = {"apiVersion": document["apiVersion"], "kind": "Configuration"}
         found = replace(found, document={**head, "metadata": {"name": "kueue"}, **wanted})
     return found
@@ -101,7 +104,7 @@ def _given(reader: Reader, book: BookSettings) -> Given:
             reader.ignore(name)
     reader.done()
     book = replace(book, engine=engine, pods_ready=ready, balanced_topology=balanced)
-    return Given(policy, book, None, tuple(remarks))
+    return Given(policy, book, None, remarks=tuple(remarks))
 
 
 def _integrations(reader: Reader, policy: Policy) -> Policy:

@@ -10,6 +10,7 @@ from queuecontroller.cluster.joining.delegating import READER, REVIEWS, SYSTEM
 from queuecontroller.cluster.joining.registering import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.known.around import KINDS as JOBS
 from queuecontroller.cluster.known.around import SETS
+from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.known.kinds import (
     BUDGETS,
     CHECKS,
@@ -25,7 +26,12 @@ from queuecontroller.cluster.known.kinds import (
 from queuecontroller.cluster.saying.visibility import services
 from queuecontroller.kueue_api.crds import Webhook, validation
 from queuecontroller.kueue_api.table import GROUP, KINDS
-from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS
+from sluicecommon.kubernetes.resources import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    STATEFUL_SETS,
+)
 
 NAME: Final = "sluice-queue-kubernetes"
 _HOOKS: Final = "admissionregistration.k8s.io"
@@ -74,6 +80,10 @@ def cluster_rules() -> list[Rule]:
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
         # HAMi's register, in their annotations.
         _rule("", [NODES.plural], "patch"),
+        # What pods that ask in HAMi's words have their claims made from.
+        _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
+        # What claims of pods count by.
+        _rule(CLAIM_KINDS[0].group, [one.plural for one in CLAIM_KINDS], "list", "watch"),
         # Whose token a node shows.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # Whether Kueue runs.

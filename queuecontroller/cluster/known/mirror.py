@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from queuecontroller.cluster.known.claims import KnownClaims, has_claims, holds_quota
 from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.world import (
     Document,
@@ -41,6 +42,7 @@ from queuecontroller.service.book import Book
 from sluicecommon.kubernetes.resources import Resource
 
 MOST_ALIKE: Final = 1024
+NOT_COUNTED: Final = -1
 _TOLD: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
 """Conditions that say who holds quota."""
 _KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
@@ -71,6 +73,8 @@ class _Seen:
     document: Document
     transformations: Transformations
     workload: Workload
+    claims: int | None
+    """What its claims were counted by; None: it has none."""
 
     def has_spec_of(self, document: Document, transformations: Transformations) -> bool:
         """By the API server's word: it counts the changes of a spec."""
@@ -88,6 +92,7 @@ class Mirror:
     def __init__(self, book: Book, world: World) -> None:
         self.book = book
         self.world = world
+        self.claims = KnownClaims(world, lambda: book.catalogue.configuration.device_classes)
         self.refused: dict[ObjectId, str] = {}
         """What the reader said of objects that it could not take."""
         self.misread: dict[WorkloadKey, str] = {}
@@ -155,15 +160,19 @@ class Mirror:
                 self.book.workloads.remove(mine, "deleted", now_ns)
             return
         try:
-            read = self.read(document)
+            read, claims = self._read(document)
         except ManifestError as error:
             self.misread[mine] = str(error)
+            if has_claims(document) and _waits(every.get(mine)):
+                # What it counted for before is no more what its claims would take.
+                self._seen.pop(mine, None)
+                self.book.workloads.forget(mine, now_ns)
             self.book.journal.touch_workload(mine)
             return
         self.misread.pop(mine, None)
         seen = self._seen.get(mine)
         before = seen.workload if seen is not None else None
-        self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read)
+        self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read, claims)
         record = every.get(mine)
         if record is not None and before is not None and before.uid == read.uid:
             if not self._by_another_hand(mine, before, read, record):
@@ -175,19 +184,42 @@ class Mirror:
         else:
             self._take_over(mine, read, now_ns)
 
+    def count_claims_again(self, now_ns: int) -> None:
+        """Of who holds no quota: who holds some was counted when it was given."""
+        self.claims.changed()
+        for document in self.world.all_of(WORKLOADS):
+            if has_claims(document) and not holds_quota(document):
+                self.workload(key_of(document), document, now_ns)
+
     def read(self, document: Document) -> Workload:
         """Raises ManifestError."""
+        return self._read(document)[0]
+
+    def _read(self, document: Document) -> tuple[Workload, int | None]:
+        """With what its claims were counted by. Those of who holds quota are not counted anew: its
+        templates may be gone by now, and the quota is in its status."""
         catalogue = self.book.catalogue
         path = f"Workload/{key_of(document)}"
         seen = self._seen.get(WorkloadKey(key_of(document)))
-        if seen is not None and seen.has_spec_of(document, catalogue.transformations):
+        given = holds_quota(document)
+        claims = self.claims.revision if has_claims(document) else None
+        if (
+            seen is not None
+            and seen.has_spec_of(document, catalogue.transformations)
+            and (given or seen.claims == claims)
+        ):
             workload = read_workload_again(document, path, seen.workload)
-        else:
+            claims = seen.claims
+        elif claims is None:
             workload = self._read_anew(document, path, catalogue.transformations)
+        else:  # not by its spec alone
+            known = None if given else self.claims.known()
+            workload = read_workload(document, path, catalogue.transformations, known)
+            claims = NOT_COUNTED if given else claims
         name = workload.priority_class
         if name is not None and "priority" not in (document.get("spec") or {}):
             workload = replace(workload, priority=catalogue.priorities().of(name, name))
-        return workload
+        return workload, claims
 
     def _read_anew(self, document: Document, path: str, change: Transformations) -> Workload:
         if self._alike_under is not change or len(self._alike) > MOST_ALIKE:
@@ -286,6 +318,10 @@ def _fewer(given: PodSetAssignment, count: int | None) -> PodSetAssignment:
         return given
     usage = {name: amount * count // given.count for name, amount in given.usage.items()}
     return replace(given, count=count, usage=usage)
+
+
+def _waits(record: WorkloadRecord | None) -> bool:
+    return record is not None and record.workload.admission is None
 
 
 def _says(workload: Workload) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.joining.registering import own_account
 from queuecontroller.cluster.known.world import version_of
+from queuecontroller.cluster.sharing.templates import Templates
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.shares import (
     Answer,
@@ -22,6 +23,7 @@ from queuecontroller.shares import (
     answer,
     counted,
     is_over,
+    templates_of,
     use_of,
 )
 from queuecontroller.shares.facts import ON_NODES
@@ -63,6 +65,8 @@ class SeenPod:
     use: PodUse | None = None
     foreign: Document | None = None
     """What it has of other vendors' devices, as documents go."""
+    templates: tuple[tuple[str, str], ...] = ()
+    """Namespace and name of those that its claims are to be made from."""
 
 
 class SharesDesk:
@@ -70,6 +74,7 @@ class SharesDesk:
         self.rules = rules
         self.quotas = Quotas(counted(rules.devices))
         self.foreign = ForeignBook(rules.vendors)
+        self.templates = Templates()
         self._now_ns = now_ns
         self._uids: dict[str, str] = {}
         """Of pods, by namespace and name."""
@@ -104,6 +109,8 @@ class SharesDesk:
             follower = Follower(client, kind, reflector, told)
             self._followers.append(follower)
             group.create_task(follower.run())
+        if self.rules.claims:
+            self._followers.append(self.templates.follow(group, client))
         group.create_task(self._find_own_name(client))
 
     async def _find_own_name(self, client: ApiClient) -> None:
@@ -169,8 +176,17 @@ class SharesDesk:
         foreign = _foreign(document) if self.foreign.holds(document) else None
         version = version_of(document)
         return SeenPod(
-            uid, version, use if use is not None and any(use.use.values()) else None, foreign
+            uid,
+            version,
+            use if use is not None and any(use.use.values()) else None,
+            foreign,
+            self._templates_of(document) if use is not None and self.rules.claims else (),
         )
+
+    @staticmethod
+    def _templates_of(document: Document) -> tuple[tuple[str, str], ...]:
+        namespace = str(document["metadata"].get("namespace"))
+        return tuple((namespace, name) for name in templates_of(document).values())
 
     def pod_changed(self, change: Change[SeenPod]) -> None:
         match change:
@@ -189,6 +205,7 @@ class SharesDesk:
         self._take(f"{head.get('namespace')}/{head['name']}", self.seen(document))
 
     def _take(self, key: str, pod: SeenPod) -> None:
+        self.templates.want(pod.templates)
         if 0 < pod.version < self._versions.get(pod.uid, 0):
             return
         before = self._uids.get(key)

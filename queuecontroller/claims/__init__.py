@@ -1,0 +1,1 @@
+"""Claims of dynamic resource allocation, counted for quota: Kueue's `deviceClassMappings`."""

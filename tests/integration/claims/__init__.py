@@ -1,0 +1,1 @@
+"""Claims of dynamic resource allocation on a whole daemon."""

@@ -1,0 +1,1 @@
+"""Claims, counted for quota."""
