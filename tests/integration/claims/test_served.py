@@ -12,6 +12,7 @@ import grpc
 from tests.kit.apiserver import ApiServer
 from tests.kit.daemon.claims import Asker, kubeconfig, registration, settings
 from tests.kit.node import Node, running, until
+from tests.kit.workplace import workplace
 
 HEALTHY, UNHEALTHY = 1, 2
 
@@ -49,8 +50,9 @@ async def served(directory: Path) -> tuple[Any, dict[str, list[dict[str, int]]]]
         await api.close()
 
 
-def test_the_driver_is_announced_and_its_health_is_told_in_both_versions(tmp_path: Path) -> None:
-    info, found = asyncio.run(served(tmp_path))
+def test_the_driver_is_announced_and_its_health_is_told_in_both_versions() -> None:
+    with workplace() as directory:  # sockets have short names
+        info, found = asyncio.run(served(directory))
     assert (info.type, info.name) == ("DRAPlugin", "sluice.dev")
     # Without the last two a kubelet of 1.37 asks for no health; older ones look for the first two alone.
     assert list(info.supported_versions) == [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.engine.model.quantities import value
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.dra.published import (
     DRIVER,
@@ -36,6 +37,7 @@ from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PODS = "/api/v1/namespaces/default/pods"
+GIB = 2**30
 MEMORY, DEVICES = "sluice.dev/gpu-memory", "sluice.dev/cards"
 MAPPINGS = [
     {
@@ -129,7 +131,7 @@ def over(queue: ControlPlane) -> Iterator[None]:
     until("no claim is left", lambda: not claims(queue), 60)
 
 
-def usage(plane: ControlPlane, name: str) -> dict[str, str]:
+def usage(plane: ControlPlane, name: str) -> dict[str, int]:
     """What its admission counts."""
     found = until(
         f"{name} is admitted",
@@ -137,7 +139,7 @@ def usage(plane: ControlPlane, name: str) -> dict[str, str]:
         60,
     )
     (given,) = found["status"]["admission"]["podSetAssignments"]
-    return dict(given["resourceUsage"])
+    return {key: value(amount) for key, amount in given["resourceUsage"].items()}
 
 
 def why(plane: ControlPlane, name: str, text: str) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def test_a_job_with_claims_is_counted_held_let_go_and_given_its_devices(
 ) -> None:
     apply(queue, template("forty", "40Gi"))
     queue.api.create("jobs", "default", claiming("first", "forty"))
-    assert usage(queue, "first")[MEMORY] == "40Gi"
+    assert usage(queue, "first")[MEMORY] == 40 * GIB
     (result,) = allocated(queue, "first")
     assert result["consumedCapacity"]["memory"] == "40Gi"
     queue.api.create("jobs", "default", claiming("second", "forty"))
@@ -163,7 +165,7 @@ def test_a_job_with_claims_is_counted_held_let_go_and_given_its_devices(
     assert MEMORY in why(queue, "second", MEMORY)["message"]
     assert not claims_of(queue, "second"), "its pods are not there yet"
     queue.api.delete(f"{JOBS}/first", 0)
-    assert usage(queue, "second")[MEMORY] == "40Gi"
+    assert usage(queue, "second")[MEMORY] == 40 * GIB
     allocated(queue, "second")
 
 
@@ -175,13 +177,13 @@ def test_a_pod_with_a_claim_is_held_and_let_go(queue: ControlPlane) -> None:
         head = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "claims"}}
         pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": made["spec"]})
     queue.api.create("pods", "default", pods[0])
-    assert usage(queue, "one")[DEVICES] == "1"
+    assert usage(queue, "one")[DEVICES] == 1
     allocated(queue, "one")
     queue.api.create("pods", "default", pods[1])
     why(queue, "two", DEVICES)
     assert queue.api.get(f"{PODS}/two")["spec"]["schedulingGates"]
     queue.api.delete(f"{PODS}/one", 0)
-    assert usage(queue, "two")[DEVICES] == "1"
+    assert usage(queue, "two")[DEVICES] == 1
     allocated(queue, "two")
 
 
@@ -190,7 +192,7 @@ def test_what_cannot_be_counted_waits_with_the_reason_until_it_can(queue: Contro
     told = why(queue, "early", "ResourceClaimTemplate 'later' is not in namespace default")
     assert told["status"] == "False"
     apply(queue, template("later", "1Gi"))
-    assert usage(queue, "early")[MEMORY] == "1Gi"
+    assert usage(queue, "early")[MEMORY] == GIB
     allocated(queue, "early")
     apply(queue, template("large", "90Gi"))
     queue.api.create("jobs", "default", claiming("large", "large"))
@@ -198,7 +200,7 @@ def test_what_cannot_be_counted_waits_with_the_reason_until_it_can(queue: Contro
     second = 'device.attributes["sluice.dev"].index == 1'
     apply(queue, template("second", "2Gi", selector=second))
     queue.api.create("jobs", "default", claiming("chosen", "second"))
-    assert usage(queue, "chosen")[MEMORY] == "2Gi"
+    assert usage(queue, "chosen")[MEMORY] == 2 * GIB
     (result,) = allocated(queue, "chosen")
     assert result["device"] == "gpu-1"
     apply(queue, template("hostile", "1Gi", selector="device.driver.matches('s.*')"))
