@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.placement.request import (
+    NOUSE_INDEX,
     NOUSE_TYPE,
     NOUSE_UUID,
     NUMA_BIND,
+    USE_INDEX,
     USE_TYPE,
     USE_UUID,
+    VGPU_MODE,
 )
-from queuecontroller.shares.names import SHARE_LABEL, VGPU_MODE
+from queuecontroller.shares.names import SHARE_LABEL
 from queuecontroller.shares.translating import limits_of
 from queuecontroller.vendors.asks import AskError, Container
 from queuecontroller.vendors.config import Nvidia
@@ -33,7 +36,16 @@ MOST_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
 )
-_SELECTED_BY: Final = (USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID, NUMA_BIND, VGPU_MODE)
+_SELECTED_BY: Final = (
+    USE_TYPE,
+    NOUSE_TYPE,
+    USE_UUID,
+    NOUSE_UUID,
+    USE_INDEX,
+    NOUSE_INDEX,
+    NUMA_BIND,
+    VGPU_MODE,
+)
 """Annotations that choose among cards, which a claim says in its own selectors."""
 
 

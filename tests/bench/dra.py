@@ -94,7 +94,7 @@ async def republish(node: Node, api: ApiServer) -> list[float]:
     full = memory()
     for number in range(REPUBLISHED):
         holder = await asyncio.to_thread(
-            node.run, f"holder-{number}", "sleep", "600", flags=("--memory", "1GiB")
+            node.run, f"holder-{number}", "sleep", "600", flags=("--gpumem", "1Gi", "--cores", "5")
         )
         await _when(lambda: memory() == full - 1024)
         began_s = time.monotonic()
