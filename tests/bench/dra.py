@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ from nodeagent.core.kubelet.cdi import settles_s
 from tests.bench.entries import Entry, entry, quantile
 from tests.bench.kubelet import cpu_s, install
 from tests.kit.apiserver import ApiServer
-from tests.kit.daemon.claims import CLAIMS, SLICES, Asker, claim, kubeconfig, settings
+from tests.kit.daemon.claims import CLAIMS, Asker, claim, kubeconfig, settings
 from tests.kit.node import Node, running, until
 from tests.kit.workplace import workplace
 
 GPUS, LIVING = 8, 40
 AT_ONCE, ROUNDS = 8, 25
 """Claims of one call, as of a pod with as many, and calls."""
-REPUBLISHED = 20
 
 
 def directory_bytes(directory: Path) -> int:
@@ -41,8 +39,6 @@ class Measured:
     """A call with several claims."""
     cpu: float = 0.0
     """The daemon's own time for a claim prepared and given back."""
-    republished: list[float] = field(default_factory=list)
-    """From a program's end until what it had is offered again, and from a slice's removal until it is there again."""
 
 
 async def churn(directory: Path, api: ApiServer, count: int, daemon: int) -> Measured:
@@ -78,48 +74,6 @@ async def churn(directory: Path, api: ApiServer, count: int, daemon: int) -> Mea
     return found
 
 
-async def republish(node: Node, api: ApiServer) -> list[float]:
-    """Of a node with 8 GPUs whose claims are all given back."""
-
-    def memory() -> int:
-        """MiB offered, of all devices."""
-        return sum(
-            int(one["capacity"]["memory"]["value"].removesuffix("Mi"))
-            for each in slices(api)
-            for one in each["spec"]["devices"]
-        )
-
-    found = []
-    await asyncio.sleep(1.0)
-    full = memory()
-    for number in range(REPUBLISHED):
-        holder = await asyncio.to_thread(
-            node.run, f"holder-{number}", "sleep", "600", flags=("--gpumem", "1Gi", "--cores", "5")
-        )
-        await _when(lambda: memory() == full - 1024)
-        began_s = time.monotonic()
-        holder.kill()
-        await _when(lambda: memory() == full)
-        found.append(time.monotonic() - began_s)
-        ((_, name),) = [key for key in api.objects if key[0] == SLICES]
-        began_s = time.monotonic()
-        api.remove(SLICES, name)
-        await _when(lambda: bool(slices(api)))
-        found.append(time.monotonic() - began_s)
-    return found
-
-
-async def _when(condition: Callable[[], bool]) -> None:
-    """Here and not in a thread: this process is the API server too."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def slices(api: ApiServer) -> list[dict[str, Any]]:
-    return [one for (where, _), one in api.objects.items() if where == SLICES]
-
-
 async def measured(directory: Path, count: int) -> Measured:
     api = ApiServer()
     await api.start()
@@ -136,7 +90,6 @@ async def measured(directory: Path, count: int) -> Measured:
             await asyncio.to_thread(install, node, directory)
             assert node.daemon is not None
             found = await churn(directory, api, count, node.daemon.pid)
-            found.republished = await republish(node, api)
             return found
         finally:
             await asyncio.to_thread(place.__exit__, None, None, None)
@@ -156,11 +109,4 @@ def run(quick: bool) -> list[Entry]:
         entry("dra_unprepare_p99_ms", "ms", back, value=quantile(back, 0.99)),
         entry("dra_prepare_8_at_once_p99_ms", "ms", together, value=quantile(together, 0.99)),
         entry("dra_claim_cpu_ms", "ms", [1000 * found.cpu]),
-        entry(
-            "dra_republished_8_gpus_s",
-            "s",
-            found.republished,
-            value=max(found.republished),
-            target="<= 1",
-        ),
     ]
