@@ -25,6 +25,7 @@ from nodeagent.adapters.host.descriptor_room import DescriptorRoom
 from nodeagent.adapters.host.figures import read_host
 from nodeagent.adapters.host.inotify import watch_contents
 from nodeagent.adapters.host.library_identity import library_identity
+from nodeagent.adapters.ledger.cuts import SqliteCuts
 from nodeagent.adapters.ledger.sqlite import SqliteLedger
 from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew
 from nodeagent.adapters.nvml.mig import ChildMig
@@ -56,9 +57,11 @@ from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.daemon import Settings
 from nodeagent.shell.api.service import Service
 from nodeagent.shell.api.views import Figures, Views
-from nodeagent.shell.gpus.desk import MigDesk, MigNeighbours, NoPods
+from nodeagent.shell.gpus.cuts import Cuts
+from nodeagent.shell.gpus.desk import MigDesk
 from nodeagent.shell.gpus.devices import Devices
 from nodeagent.shell.gpus.drivers import Drivers
+from nodeagent.shell.gpus.holders import Holders
 from nodeagent.shell.gpus.readings import Gpus, health_event
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.lender import Lender
@@ -74,6 +77,9 @@ from nodeagent.shell.watch.containment import Containment
 from nodeagent.shell.watch.kernel import KernelDesk
 from nodeagent.shell.watch.watch import Watch
 from sluicecommon.sd_notify import SdNotify
+
+CUTS = "cuts.sqlite"
+"""Of the state directory: MIG instances of ours."""
 
 
 def make_nvml(settings: Settings, clock: Clock) -> Nvml:
@@ -146,19 +152,40 @@ def build(
         drivers=drivers,
     )
     walls = make_walls(settings, ground, keeper, gpus, nvml, journal, signals)
-    pods = make_pods(loaded, ground, keeper, gpus, queue, signals)
+    cutter, geometry = ChildMig(settings.nvml.library, nvml.exclusive), asyncio.Lock()
+    holders = Holders(keeper, asked.decided_gpus)
+    cuts = None
+    if not loaded.kubelet.config.makes_instances:
+        for suffix in ("", "-wal", "-shm"):  # what is cut is the operator's from now on
+            (ground.state / f"{CUTS}{suffix}").unlink(missing_ok=True)
+    else:
+        cuts = Cuts(
+            cutter,
+            SqliteCuts(ground.state / CUTS),
+            keeper,
+            gpus,
+            holders,
+            journal,
+            clock,
+            geometry,
+            signals.read_gpus,
+            signals.fatal,
+        )
+        cuts.remember()
+    pods = make_pods(loaded, ground, keeper, gpus, queue, cuts, signals)
+    if pods is not None:
+        holders.pods = pods.desk
     mig = MigDesk(
-        ChildMig(settings.nvml.library, nvml.exclusive),
+        cutter,
         keeper,
         gpus,
         ground.ledger,
         journal,
         clock,
-        MigNeighbours(
-            signals.read_gpus,
-            pods.desk if pods is not None else NoPods(),
-            asked.decided_gpus,
-        ),
+        holders,
+        signals.read_gpus,
+        geometry,
+        cuts,
         ground.operator_uids,
         signals.fatal,
     )
@@ -219,6 +246,7 @@ def build(
     histograms = {m.GRANT_WAIT: service.wait_s, m.BINDING_DURATION: keeper.binding_s}
     endpoints: list[Endpoint] = [
         Uevents(Devices(journal, signals.reread).changed),
+        *([cuts] if cuts is not None else []),
         *([queue.desk] if queue is not None else []),
         *(pods.endpoints(signals.fatal) if pods is not None else []),
         kernel,
@@ -242,7 +270,7 @@ def build(
         views,
         endpoints,
         SdNotify(ground.environment.get("NOTIFY_SOCKET")).send,
-        mig.held_up_s,
+        lambda: max(mig.held_up_s(), cuts.held_up_s() if cuts is not None else 0.0),
     )
     signals.listen(node)
 
@@ -376,6 +404,7 @@ def make_pods(
     keeper: Keeper,
     gpus: Gpus,
     queue: QueueSide | None,
+    cuts: Cuts | None,
     signals: Signals,
 ) -> KubeletSide | None:
     """None: the kubelet is not served. Raises Unavailable."""
@@ -391,6 +420,7 @@ def make_pods(
             keeper,
             gpus,
             queue.desk if queue is not None else None,
+            cuts,
             signals.fatal,
         )
     except (OSError, ValueError, LedgerTooNew) as error:

@@ -24,8 +24,10 @@ from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.dra.desk import ClaimDesk, ClaimSettings
 from nodeagent.shell.dra.doors import CLAIMS, Doors
 from nodeagent.shell.dra.inventory import Excluded, Inventory
-from nodeagent.shell.dra.publisher import Publisher
+from nodeagent.shell.dra.places import Places
+from nodeagent.shell.dra.publisher import COUNTLESS, Publisher
 from nodeagent.shell.dra.telling import Telling
+from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.kubelet.desk import KubeletDesk
@@ -126,6 +128,16 @@ class DraSide:
                     " (resourceslices), with Kubernetes 1.34 or later",
                 )
             )
+        if self.inventory.countless:
+            found.append(
+                Finding(
+                    "dra",
+                    "missing",
+                    f"no place for a MIG instance is published: {COUNTLESS}",
+                    "set the gate and restart the agent, or cut the cards by hand"
+                    ' (mig_geometry = "fixed")',
+                )
+            )
         if not found and self.publisher is not None:
             devices = sum(len(one.devices) for one in self.publisher.wanted())
             found.append(
@@ -154,9 +166,11 @@ def make_dra(
     pods: Callable[[], KubeletDesk],
     cdi: CdiPort,
     mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+    cuts: Cuts | None,
     fatal: Callable[[BaseException], None],
 ) -> DraSide:
-    """`pods`: the desk of the device plugin, which is made later. Raises OSError, ValueError,
+    """`pods`: the desk of the device plugin, which is made later. `cuts`: MIG instances are made
+    as they are asked for. Raises OSError, ValueError,
     LedgerLost, LedgerTooNew."""
     if config.door == CLAIMS and cluster is None:
         raise ValueError(
@@ -182,7 +196,7 @@ def make_dra(
         lambda: pods().look(),
     )
     inventory = Inventory(
-        keeper, gpus, doors.for_claims, device_rules(config), excluded(config), pcie_root
+        keeper, gpus, doors.for_claims, device_rules(config), excluded(config), pcie_root, cuts
     )
     desk.append(
         ClaimDesk(
@@ -197,6 +211,7 @@ def make_dra(
             mounts_of,
             node,
             doors.for_claims,
+            Places(cuts, ground.clock),
             fatal,
         )
     )
@@ -208,6 +223,8 @@ def make_dra(
         )
         gpus.on_read.append(publisher.look_soon)
         desk[0].on_change.append(publisher.look_soon)
+        if cuts is not None:
+            cuts.on_change.append(publisher.look_soon)
         telling = Telling(desk[0], keeper, claims, ground.clock, config.dra_status_s, fatal)
     plugin = DraPlugin(
         Path(config.directory), DraWire(ground.files.kubelet_descriptors), desk[0], fatal

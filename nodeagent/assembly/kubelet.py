@@ -27,6 +27,7 @@ from nodeagent.assembly.ground import Ground
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet import plugin_conflict
 from nodeagent.core.kubelet import sums as kubelet_sums
+from nodeagent.core.kubelet.cdi_mig import InstanceOf
 from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.core.metrics import catalogue as m
@@ -44,6 +45,7 @@ from nodeagent.ports.queue import WorkKey
 from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.dra.doors import CLAIMS
+from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.kubelet.desk import DeskSettings, Kept, KubeletDesk
@@ -255,6 +257,7 @@ def make_kubelet(
     keeper: Keeper,
     gpus: Gpus,
     queue: QueueDesk | None,
+    cuts: Cuts | None,
     fatal: Callable[[BaseException], None],
 ) -> KubeletSide:
     """`node`: its name in Kubernetes. `strategy`: of placement, pack or spread.
@@ -277,6 +280,11 @@ def make_kubelet(
         ground.runtime / "bindings",
         lambda: {gpu.uuid: gpu.index for gpu in gpus.sorted()},
         (Path("/etc/cdi"), Path(config.cdi_dir)),
+        lambda: {
+            one.uuid: InstanceOf(card.uuid, one.gpu_instance, one.compute_instance)
+            for card in gpus.sorted()
+            for one in card.mig or ()
+        },
     )
 
     def bound(limits: ContainerLimits, grant: GrantId) -> None:
@@ -308,6 +316,7 @@ def make_kubelet(
             lambda: made[0],
             cdi,
             mounter.mounts_of,
+            cuts,
             fatal,
         )
     desk = KubeletDesk(

@@ -3,7 +3,9 @@ how it is cut anew."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from nodeagent.ports.clients import Peer
@@ -22,6 +24,17 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.start}:{self.size}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MigPlace:
+    """Where an instance is, or goes."""
+
+    profile: str
+    span: Span
+
+    def __str__(self) -> str:
+        return f"{self.profile} at {self.span}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,10 @@ class MigInstance:
     span: Span
     devices: tuple[MigDevice, ...] = ()
     """Empty: it has no compute instance, nobody can use it."""
+
+    @property
+    def place(self) -> MigPlace:
+        return MigPlace(self.profile, self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,15 @@ class MigOutcome:
     """The mode is changed with the card's next reset; no instance was made."""
 
 
+@dataclass(frozen=True, slots=True)
+class MigEdit:
+    """A change of some of a card's instances."""
+
+    gpu: GpuUuid
+    remove: tuple[MigPlace, ...]
+    make: MigPlace | None
+
+
 class MigUnavailable(Exception):
     """NVML cannot be asked; the text says why."""
 
@@ -129,6 +155,56 @@ class MigPort(Protocol):
         """All instances go, and one of each profile wanted is made; None: MIG off. Refused, with
         nothing done, when any process uses the card. Raises MigUnavailable when nothing is known of
         what became of it."""
+
+    async def edit(
+        self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None
+    ) -> MigOutcome:
+        """These instances go and this one is made, beside whatever else is on the card: nobody
+        else's instance is touched. What is gone or there already counts as done. Refused, with
+        nothing done, when a process uses one that is to go. Raises MigUnavailable when nothing is
+        known of what became of it."""
+
+
+# --- instances that are made as they are asked for --------------------------------------------
+
+
+class CutState(StrEnum):
+    """Written before the driver is asked; after a kill the card says which of them came true."""
+
+    RESERVED = "reserved"
+    """It is to be made, and nobody else has its place."""
+    MADE = "made"
+    GOING = "going"
+    """It is to be destroyed, for one that has to be where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One instance of ours on a card: made because somebody asked, and ours to destroy."""
+
+    card: GpuUuid
+    place: MigPlace
+    state: CutState
+    at_unix_s: float
+    who: str = ""
+    """Whom it was last made for, for people."""
+    uuid: GpuUuid | None = None
+    """None: it is not there yet, or has no compute instance."""
+
+    @property
+    def key(self) -> tuple[GpuUuid, MigPlace]:
+        return self.card, self.place
+
+
+class CutLedger(Protocol):
+    """Durable when `commit` returns. Raises LedgerLost, LedgerFull."""
+
+    def load(self) -> list[Cut]: ...
+
+    async def commit(self, put: Sequence[Cut], drop: Sequence[Cut] = ()) -> None:
+        """All of it or nothing."""
+
+    def close(self) -> None: ...
 
 
 # --- what clients ask and see -----------------------------------------------------------------
@@ -151,14 +227,6 @@ class MigView:
     state: MigState
     holders: tuple[str, ...] = ()
     """Who is in the way of a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class MigPlace:
-    """Where an instance goes."""
-
-    profile: str
-    span: Span
 
 
 @dataclass(frozen=True, slots=True)

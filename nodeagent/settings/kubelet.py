@@ -72,6 +72,10 @@ class KubeletConfig:
     mig_strategy: str = choice("none", "none", "single", "mixed")
     """How MIG instances are named, with mode mig. single: as resource_count, if all cards are cut
     into instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, shared as ever."""
+    mig_geometry: str = choice("fixed", "fixed", "demand")
+    """Who cuts cards in MIG mode, with mode mig. fixed: an operator, by `sluice mig set`; demand:
+    the daemon makes an instance when a pod or a claim asks for its profile, and keeps it until its
+    room is wanted for another. With door device-plugin it needs mig_strategy mixed."""
     strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
     """How the container runtime learns what belongs into a container. cdi-cri: containerd 1.7,
     CRI-O 1.28 and later; cdi-annotations: the runtimes before; envvar: without CDI."""
@@ -136,6 +140,11 @@ class KubeletConfig:
     numa_topology: bool = flag(True, live=True)
     """Tell the kubelet each GPU's NUMA node. Without, a topologyManagerPolicy such as
     single-numa-node has nothing to align by."""
+
+    @property
+    def makes_instances(self) -> bool:
+        """MIG instances are made as they are asked for."""
+        return self.enabled and self.mode == "mig" and self.mig_geometry == "demand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +239,11 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
             f"{said('mode')}: mps is not there yet; share has memory caps and shares of time"
             " without an MPS server, exclusive gives whole GPUs"
         )
-    if config.mode == "mig" and config.mig_strategy == "none":
+    if config.makes_instances and config.mig_strategy != "mixed":
+        problems.append(
+            f"{said('mig_strategy')}: mig_geometry demand has a resource for each profile: mixed"
+        )
+    elif config.mode == "mig" and config.mig_strategy == "none":
         problems.append(
             f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
             " profile, under resource_count) or mixed (a resource for each profile)"
@@ -292,6 +305,11 @@ def _warnings(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
     if config.mig_strategy != "none" and config.mode != "mig":
         told.append(
             f"kubelet.mig_strategy (by {sources['mig_strategy']}): has no effect with mode"
+            f" {config.mode}"
+        )
+    if config.mig_geometry != "fixed" and config.mode != "mig":
+        told.append(
+            f"kubelet.mig_geometry (by {sources['mig_geometry']}): has no effect with mode"
             f" {config.mode}"
         )
     return told

@@ -27,9 +27,11 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
+from nodeagent.adapters.containers.capabilities import read_capabilities
 from nodeagent.adapters.containers.cdi_installed import DIRECTORIES, SUFFIXES, InstalledSpecs
 from nodeagent.core.kubelet import cdi
 from nodeagent.core.kubelet.cdi_base import BaseSpec, Edits, common_edits, edits_of
+from nodeagent.core.kubelet.cdi_mig import Capabilities, InstanceOf, completed
 from nodeagent.ports.containers import CdiPort, ContainerAnswer, GivenFiles, GrantMounts
 from nodeagent.ports.kubelet import NONCE
 from nodeagent.ports.views import Finding
@@ -48,6 +50,7 @@ TOPIC: Final = "cdi"
 _NO_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 
 Indexes = Callable[[], Mapping[GpuUuid, int]]
+Instances = Callable[[], Mapping[GpuUuid, InstanceOf]]
 
 
 def cdi_port(
@@ -55,13 +58,15 @@ def cdi_port(
     links_dir: Path,
     indexes: Indexes,
     directories: Sequence[Path] = DIRECTORIES,
+    instances: Instances = dict,
 ) -> CdiPort:
     """The port of a strategy. `links_dir` is of envvar alone; `indexes` has the GPUs' numbers, for
-    specifications that name devices by them. The last of `directories` is written to."""
+    specifications that name devices by them, `instances` where MIG devices are, for those that
+    none names yet. The last of `directories` is written to."""
     if strategy == "envvar":
         return RegionLinks(links_dir)
     answer = {"cdi-cri": cdi.by_cri, "cdi-annotations": cdi.by_annotation}[strategy]
-    return CdiFiles(answer, indexes, directories)
+    return CdiFiles(answer, indexes, directories, instances)
 
 
 class CdiFiles:
@@ -74,9 +79,13 @@ class CdiFiles:
         answer: Callable[[str, str], ContainerAnswer],
         indexes: Indexes,
         directories: Sequence[Path] = DIRECTORIES,
+        instances: Instances = dict,
+        capabilities: Callable[[], Capabilities | None] = read_capabilities,
     ) -> None:
         self._answer = answer
         self._indexes = indexes
+        self._instances = instances
+        self._capabilities = capabilities
         self.directories = tuple(directories)
         self._directory = directories[-1]
         self._installed = InstalledSpecs(directories, (OURS, OUR_DRIVERS))
@@ -99,6 +108,15 @@ class CdiFiles:
             _put(directory, _driver_file_name(generation), document)
         self.driver = generation
 
+    def _read(self, gpus: Sequence[GpuUuid]) -> tuple[Sequence[BaseSpec], Sequence[str]]:
+        """What is installed, with the instances among `gpus` that are newer."""
+        specs, broken = self._installed.read()
+        instances = {gpu: of for gpu, of in self._instances().items() if gpu in gpus}
+        if not instances:
+            return specs, broken
+        known = completed(specs, gpus, self._indexes(), instances, self._capabilities())
+        return known, broken
+
     def _common(
         self, specs: Sequence[BaseSpec], gpus: Sequence[GpuUuid], broken: Sequence[str]
     ) -> tuple[Edits, tuple[int, int, int]]:
@@ -114,7 +132,7 @@ class CdiFiles:
         ours lies over the driver's library in it."""
         documents: dict[str, Mapping[str, Any]] = {}
         own = _file_name(nonce)
-        specs, broken = self._installed.read()
+        specs, broken = self._read(edits.gpus)
         base, version = edits_of(specs, edits.gpus, self._indexes(), broken)
         if driver:
             common, needs = self._common(specs, edits.gpus, broken)
@@ -136,8 +154,9 @@ class CdiFiles:
                     _unlink(directory, name)
 
     def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
-        specs, broken = self._installed.read()
+        specs: Sequence[BaseSpec]
         try:
+            specs, broken = self._read(gpus)
             base, _ = edits_of(specs, gpus, self._indexes(), broken)
             if self._files is not None:
                 cdi.driver_edits(base, self._files)

@@ -82,10 +82,16 @@ class SqliteFile:
 
     def run_all(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """The statement for every row in one transaction. Raises LedgerFull, LedgerLost."""
+        self.run_each([(sql, rows)])
+
+    def run_each(self, statements: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
+        """Each statement for every row of its own, all in one transaction. Raises LedgerFull,
+        LedgerLost."""
         with self._telling():
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany(sql, rows)
+                for sql, rows in statements:
+                    self._db.executemany(sql, rows)
                 self._db.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):

@@ -7,6 +7,7 @@ is ever reset from here: before Hopper the driver may ask for one, which is then
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -72,6 +73,20 @@ class Cutter:
         handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.encode())
         return _Change(handle, before, lambda: self._read(gpu)).run(wanted)
 
+    def edit(self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None) -> MigOutcome:
+        """Beside whatever else is on the card. Nothing is made again that was destroyed: nobody
+        used it. Raises pynvml.NVMLError while nothing is changed yet."""
+        before = self._read(gpu)
+        going = [one for one in before.instances if one.place in remove]
+        numbers = {one.gpu_instance for one in going}
+        # Whose instance the driver does not say may be on any.
+        users = [p for p in before.processes if p.gpu_instance in (*numbers, None)]
+        if going and users:
+            who = ", ".join(f"{one.name} (pid {one.pid})" for one in users)
+            return MigOutcome(before, before, f"{going[0].place} is in use by {who}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.encode())
+        return _Change(handle, before, lambda: self._read(gpu)).edit(going, make)
+
 
 class _Change:
     """One change of one card; every step that was done can be undone."""
@@ -106,6 +121,28 @@ class _Change:
             return self._failed(f"{doing}: {reason_of(error)}")
         except (GeometryError, InUse) as error:
             return self._failed(str(error))
+
+    def edit(self, going: Iterable[MigInstance], make: MigPlace | None) -> MigOutcome:
+        doing = "nothing is done yet"
+        try:
+            for instance in going:
+                doing = f"{instance.place} cannot be destroyed"
+                self._destroy(instance)
+            if make is not None:
+                doing = f"{make} cannot be made"
+                there = [one for one in self._before.instances if one.place == make]
+                if not there:
+                    self._make(make)
+                elif not there[0].devices:
+                    self._finish(there[0])
+            return self._end()
+        except pynvml.NVMLError as error:
+            why = f"{doing}: {reason_of(error)}"
+        # Half an instance takes room and is of no use to anybody.
+        for one in self._made:
+            with contextlib.suppress(pynvml.NVMLError):
+                _unmake(one)
+        return self._end(why)
 
     # --- steps ---
 
@@ -147,6 +184,12 @@ class _Change:
         )
         self._made.append(instance)
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, _whole(instance, profile.slices))
+
+    def _finish(self, instance: MigInstance) -> None:
+        """It was made, and whoever made it was killed before its compute instance was."""
+        found = pynvml.nvmlDeviceGetGpuInstanceById(self._handle, instance.gpu_instance)
+        slices = next(p.slices for p in self._before.profiles if p.name == instance.profile)
+        pynvml.nvmlGpuInstanceCreateComputeInstance(found, _whole(found, slices))
 
     def _restore(self, instance: MigInstance) -> None:
         """As it was, whatever of it is still there."""

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from nodeagent.adapters.host.children import python_child
-from nodeagent.core.plain import read_plain
-from nodeagent.ports.mig import MigOutcome, MigState, MigUnavailable
+from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.ports.mig import MigEdit, MigOutcome, MigPlace, MigState, MigUnavailable
 from nodeagent.units import GpuUuid
 
 READ_DEADLINE_S: Final = 15.0
@@ -41,6 +41,15 @@ class ChildMig:
         request = {"do": "change", "gpu": gpu, "wanted": wanted}
         async with self._turn, self._exclusive():
             answer = await self._ask(request, CHANGE_DEADLINE_S)
+        outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
+        return outcome
+
+    async def edit(
+        self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None
+    ) -> MigOutcome:
+        edit = MigEdit(gpu, remove, make)
+        async with self._turn, self._exclusive():
+            answer = await self._ask({"do": "edit", "edit": write_plain(edit)}, CHANGE_DEADLINE_S)
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 

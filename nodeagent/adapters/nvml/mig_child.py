@@ -17,7 +17,8 @@ from typing import Any
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.child import PR_SET_PDEATHSIG
 from nodeagent.adapters.nvml.cutter import Cutter, reason_of
-from nodeagent.core.plain import write_plain
+from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.ports.mig import MigEdit
 from nodeagent.units import GpuUuid
 
 
@@ -27,6 +28,9 @@ def answer(request: Any, library: str | None) -> Any:
         cutter = Cutter(library)
         if request["do"] == "states":
             return {"states": write_plain(cutter.states())}
+        if request["do"] == "edit":
+            edit: MigEdit = read_plain(MigEdit, request["edit"])
+            return {"outcome": write_plain(cutter.edit(edit.gpu, edit.remove, edit.make))}
         wanted = request["wanted"]
         profiles = None if wanted is None else tuple(wanted)
         return {"outcome": write_plain(cutter.change(GpuUuid(request["gpu"]), profiles))}

@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nodeagent.core.dra.partitions import Partition, consumed
 from nodeagent.core.gpus.health import Health
 from nodeagent.core.grants.placement import Load
 from nodeagent.ports.dra.claims import DRIVER
+from nodeagent.ports.mig import MigProfile
 from nodeagent.units import MIB, WHOLE_PPM, GpuUuid
 
 NVIDIA: Final = "gpu.nvidia.com"
@@ -79,6 +81,26 @@ class DeviceFacts:
 def device_name(uuid: GpuUuid) -> str:
     """gpu-…, mig-…: a label of DNS."""
     return uuid.lower()
+
+
+def partition_device(
+    facts: DeviceFacts, rules: DeviceRules, partition: Partition, profile: MigProfile
+) -> Document:
+    """A MIG instance that is made when a claim is prepared. `facts`: of its card, with the name,
+    the profile and the memory of the instance."""
+    document: dict[str, Any] = {
+        "name": partition.name,
+        "attributes": {
+            **_attributes(facts),
+            "placement": {"string": str(partition.place.span)},
+        },
+        "capacity": {"memory": {"value": mib(profile.memory_bytes)}},
+        "consumesCounters": consumed(partition, profile),
+    }
+    taints = _taints(facts, rules)
+    if taints:
+        document["taints"] = taints
+    return document
 
 
 def device(facts: DeviceFacts, rules: DeviceRules) -> Document | None:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from nodeagent.core.dra.partitions import MOST_SETS
 from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.dra.claims import DRIVER
 
@@ -30,9 +31,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one slice has."""
+    """What one slice has: devices, or sets of counters that devices of other slices take from."""
 
     devices: tuple[Document, ...] = ()
+    counters: tuple[Document, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,15 @@ class Delete:
 Write = Put | Delete
 
 
-def bodies(devices: Sequence[Document]) -> tuple[Body, ...]:
+def bodies(devices: Sequence[Document], counters: Sequence[Document] = ()) -> tuple[Body, ...]:
     """By name, so that a device that comes or goes moves few others. No devices: no slices."""
+    if not devices:
+        return ()
+    sets = sorted(counters, key=lambda one: str(one["name"]))
     ordered = sorted(devices, key=lambda one: str(one["name"]))
     return tuple(
+        Body(counters=tuple(sets[at : at + MOST_SETS])) for at in range(0, len(sets), MOST_SETS)
+    ) + tuple(
         Body(tuple(ordered[at : at + MOST_DEVICES])) for at in range(0, len(ordered), MOST_DEVICES)
     )
 
@@ -130,13 +137,13 @@ def _is_right(
 
 
 def digest(body: Body, generation: int) -> str:
-    text = json.dumps([generation, body.devices], sort_keys=True)
+    text = json.dumps([generation, body.devices, body.counters], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def normal(body: Body) -> Any:
     """Comparable, whoever wrote it: amounts as numbers, without what the API server adds."""
-    return [_normal("", one) for one in body.devices]
+    return [_normal("", one) for one in (*body.devices, *body.counters)]
 
 
 def _normal(key: str, value: Any) -> Any:
@@ -172,7 +179,10 @@ def _document(
         "nodeName": node,
         "pool": {"name": node, "generation": generation, "resourceSliceCount": count},
     }
-    spec["devices"] = [_since(one, before) for one in body.devices]
+    if body.counters:
+        spec["sharedCounters"] = list(body.counters)
+    else:
+        spec["devices"] = [_since(one, before) for one in body.devices]
     return {
         "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
@@ -211,5 +221,5 @@ def read_slice(document: Document) -> Seen:
         pool["name"],
         int(pool["generation"]),
         int(pool["resourceSliceCount"]),
-        Body(tuple(spec.get("devices") or ())),
+        Body(tuple(spec.get("devices") or ()), tuple(spec.get("sharedCounters") or ())),
     )

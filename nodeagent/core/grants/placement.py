@@ -38,6 +38,8 @@ class GpuCapacity:
     healthy: bool = True
     degraded: bool = False
     """It works, but others come first."""
+    on_demand: bool = False
+    """A MIG instance that was made for somebody: given to who names it alone."""
 
     @property
     def largest_bytes(self) -> Bytes:
@@ -145,7 +147,7 @@ def place(
             return Unplaced(RefusalKind.INVALID, "the same GPU is named twice")
         pool, count = [known[uuid] for uuid in ask.gpu_uuids], len(ask.gpu_uuids)
     else:
-        pool = [gpu for gpu in gpus if gpu.uuid not in ask.not_gpu_uuids]
+        pool = [gpu for gpu in gpus if gpu.uuid not in ask.not_gpu_uuids and not gpu.on_demand]
         count = ask.gpus
 
     fitting: list[GpuCapacity] = []

@@ -130,7 +130,7 @@ def edits_of(
     parts: list[Edits] = []
     version = OLDEST_VERSION
     for gpu in gpus:
-        found = _device_of(specs, gpu, indexes)
+        found = device_of(specs, gpu, indexes)
         if found is None:
             raise ValueError(
                 f"{gpu} is not in {', '.join(spec.source for spec in specs)}"
@@ -153,7 +153,7 @@ def common_edits(
     devices, and the version they need. GPUs that are in no specification do not count. Raises
     ValueError where two specifications differ in that."""
     _check_any(specs, broken)
-    used = [found[0] for gpu in gpus if (found := _device_of(specs, gpu, indexes))] or [specs[-1]]
+    used = [found[0] for gpu in gpus if (found := device_of(specs, gpu, indexes))] or [specs[-1]]
     first = used[0]
     for other in used:
         if other.edits != first.edits:
@@ -185,7 +185,7 @@ def _check_any(specs: Sequence[BaseSpec], broken: Sequence[str]) -> None:
         )
 
 
-def _device_of(
+def device_of(
     specs: Sequence[BaseSpec], gpu: GpuUuid, indexes: Mapping[GpuUuid, int]
 ) -> tuple[BaseSpec, str] | None:
     """Its specification and its name there; the last one that has it."""

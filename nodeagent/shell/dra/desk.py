@@ -44,6 +44,7 @@ from nodeagent.ports.dra.claims import (
 )
 from nodeagent.ports.kubelet import Nonce
 from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerFull
+from nodeagent.shell.dra.places import Places
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
@@ -95,10 +96,12 @@ class ClaimDesk:
         mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
         pool: str,
         for_claims: Callable[[GpuUuid], bool],
+        places: Places,
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`source` None: there is no API server, and only what was prepared before is served.
         `for_claims`: whether new claims may have a GPU, see doors."""
+        self._places = places
         self.settings = settings
         self.figures = ClaimFigures()
         self.book = cb.ClaimBook(
@@ -187,7 +190,13 @@ class ClaimDesk:
             for share in row.allotment.shares if row.allotment is not None else ():
                 if share.device in by_name:
                     found.add(by_name[share.device])
+            if row.allotment is not None:
+                found |= {one.card for one in self._places.of(row.allotment).values()}
         return frozenset(found)
+
+    def gpu_of(self, device: str) -> GpuUuid | None:
+        """What a device of the slices is here, now."""
+        return self._units().get(device) or self._places.gpu_of(device)
 
     def _units(self) -> dict[str, GpuUuid]:
         return {device_name(gpu.uuid): gpu.uuid for gpu in self._gpus.capacities()}
@@ -217,21 +226,26 @@ class ClaimDesk:
         allotment = await self._allotment(claim)
         try:
             units = self._units()
-            known = self.book.is_ready(allotment)
-            if not known:
+            if not self.book.is_ready(allotment):
                 self._check_doors(allotment, units)
-            asks = [
-                cb.PartAsk(
-                    shares,
-                    grant_ask(allotment, shares, units, self.settings.elastic),
-                    Nonce(secrets.token_hex(16)),
-                    GrantId(str(uuid.uuid4())),
-                )
-                for shares in parts_of(allotment)
-            ]
+            async with contextlib.AsyncExitStack() as promised:
+                units |= await self._places.cut(promised, allotment, self._grants_of(claim))
+                asks = [
+                    cb.PartAsk(
+                        shares,
+                        grant_ask(allotment, shares, units, self.settings.elastic),
+                        Nonce(secrets.token_hex(16)),
+                        GrantId(str(uuid.uuid4())),
+                    )
+                    for shares in parts_of(allotment)
+                ]
+                return await self._with_room(allotment, tuple(asks))
         except NoAllotment as error:
             raise NotPrepared(str(error)) from None
-        return await self._with_room(allotment, tuple(asks))
+
+    def _grants_of(self, claim: ClaimRef) -> frozenset[GrantId]:
+        row = self.book.rows.get(claim.uid)
+        return frozenset(part.grant for part in row.parts if part.grant) if row else frozenset()
 
     async def _with_room(self, allotment: Allotment, asks: tuple[cb.PartAsk, ...]) -> float:
         """The scheduler has counted: what is not free yet will be."""
@@ -272,6 +286,7 @@ class ClaimDesk:
     def _check_doors(self, allotment: Allotment, units: Mapping[str, GpuUuid]) -> None:
         """Raises NoAllotment."""
         wanted = {units[share.device] for share in allotment.shares if share.device in units}
+        wanted |= {one.card for one in self._places.of(allotment).values()}
         row = self.book.rows.get(allotment.claim.uid)
         if row is not None and row.parts:
             return  # it had them before the node moved
@@ -454,6 +469,7 @@ class ClaimDesk:
         found = []
         cards = {unit.uuid: unit.mig_card or unit.uuid for unit in self._gpus.units()}
         names = {device_name(one): one for one in cards}
+        names |= {name: one.card for name, one in self._places.all().items()}
         for name, gpu in sorted(names.items()):
             patient = self._gpus.patient(gpu)
             well = patient.health in OFFERED

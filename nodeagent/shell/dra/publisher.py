@@ -10,11 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from nodeagent.core.dra.devices import device
-from nodeagent.core.dra.pool import Body, Delete, Put, Seen, bodies, plan, read_slice
+from nodeagent.core.dra.pool import (
+    Body,
+    Delete,
+    Put,
+    Seen,
+    bodies,
+    plan,
+    read_slice,
+    slice_name,
+)
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.dra.pool import Conflict, PoolAway, SliceStore
 from nodeagent.shell.dra.inventory import Inventory
@@ -26,6 +34,10 @@ LOOK_S: Final = 0.4
 """Between two looks at what others hold here, of which nobody is told."""
 AGAIN_S: Final = 1.0
 """After the API server said no, or nothing."""
+COUNTLESS: Final = (
+    "the API server drops sharedCounters; it needs the gate DRAPartitionableDevices (on from"
+    " Kubernetes 1.36)"
+)
 QUIET_S: Final = 0.02
 """Changes come in groups: one write for all of them."""
 
@@ -107,9 +119,7 @@ class Publisher:
     def wanted(self) -> tuple[Body, ...]:
         if not self._serves():
             return ()
-        rules = self._inventory.rules
-        found = [device(facts, rules) for facts in self._inventory.facts()]
-        return bodies([one for one in found if one is not None])
+        return bodies(*self._inventory.published())
 
     def _seen(self) -> dict[str, Seen]:
         found = {}
@@ -120,13 +130,28 @@ class Publisher:
                 raise PoolAway(f"slice {name} cannot be read: {error!r}") from error
         return found
 
+    def _lost_counters(self, wanted: Sequence[Body], seen: Mapping[str, Seen]) -> bool:
+        """They were sent, and the API server has the slice without them: then it would give
+        places away that overlap."""
+        for number, body in enumerate(wanted):
+            name = slice_name(self._node, number)
+            sent, one = self._sent.get(name), seen.get(name)
+            if body.counters and sent is not None and one is not None and not one.body.counters:
+                return sent[1] == one.version
+        return False
+
     async def _round(self) -> None:
         wanted = self.wanted()
         if wanted != self._wanted:
             self._wanted = wanted
             self._since_ns = self._clock.monotonic_ns()
+        seen = self._seen()
+        if self._lost_counters(wanted, seen):
+            self._inventory.countless = True
+            log.warning("dra: no place for a MIG instance is published: %s", COUNTLESS)
+            wanted = self._wanted = self.wanted()
         writes: Sequence[Put | Delete] = plan(
-            self._node, self._store.node_uid, wanted, self._seen(), self._sent
+            self._node, self._store.node_uid, wanted, seen, self._sent
         )
         for write in writes:
             match write:

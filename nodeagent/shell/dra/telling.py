@@ -135,10 +135,12 @@ class Telling:
                 opened.account.total(index).consumed_ns for index in range(len(held.record.devices))
             )
             had = self._had(part.grant, consumed) if measured else None
-            gpus = {one.gpu: index for index, one in enumerate(held.record.devices)}
+            gpus: dict[GpuUuid | None, int] = {
+                one.gpu: index for index, one in enumerate(held.record.devices)
+            }
             for index in part.shares:
                 share = row.allotment.shares[index]
-                at = _place(gpus, share.device)
+                at = gpus.get(self._desk.gpu_of(share.device), 0)
                 entry: dict[str, Any] = {
                     "driver": DRIVER,
                     "pool": share.pool,
@@ -162,11 +164,6 @@ class Telling:
             round(100 * max(0, now - was) / (now_ns - mark.at_ns), 1)
             for now, was in zip(consumed, mark.consumed_ns, strict=True)
         )
-
-
-def _place(gpus: dict[GpuUuid, int], device: str) -> int:
-    """Of a share's device in its grant."""
-    return next((at for gpu, at in gpus.items() if gpu.lower() == device), 0)
 
 
 def data(record: GrantRecord, at: int, had_percent: float | None) -> dict[str, Any]:

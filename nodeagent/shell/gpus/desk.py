@@ -12,8 +12,8 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Final
 
 from nodeagent.core.gpus.mig_geometry import GeometryError, geometry, in_words, is_cut_so, plan
 from nodeagent.core.grants import events as ev
@@ -30,12 +30,13 @@ from nodeagent.ports.mig import (
     MigUnavailable,
     MigView,
 )
-from nodeagent.ports.views import Finding
 from nodeagent.ports.watch import AuditLog, AuditRow
+from nodeagent.shell.gpus.cuts import Cuts
+from nodeagent.shell.gpus.holders import Holders
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
-from nodeagent.units import GpuUuid, GrantId
+from nodeagent.units import GpuUuid
 
 log = logging.getLogger(__name__)
 
@@ -51,38 +52,6 @@ HELD_UP_S: Final = 120.0
 """A reading may have to wait for a change and for the readings before and after it."""
 
 
-class PodHolders(Protocol):
-    """The kubelet's desk, where there is one."""
-
-    problem: str
-
-    def holders(self, gpus: frozenset[GpuUuid], but: frozenset[GrantId]) -> list[str]: ...
-    def finding(self, gpus: Sequence[GpuUuid]) -> Finding: ...
-
-
-class NoPods:
-    """The kubelet is not served: no pod has a GPU of ours."""
-
-    problem = ""
-
-    def holders(self, gpus: frozenset[GpuUuid], but: frozenset[GrantId]) -> list[str]:
-        return []
-
-    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
-        return Finding("containers", "ok", "no pod is served here")
-
-
-@dataclass(frozen=True, slots=True)
-class MigNeighbours:
-    """Who else gives the cards away, or must look again after a change."""
-
-    reread: Callable[[], Awaitable[None]]
-    """Read the GPUs now, and tell everybody."""
-    pods: PodHolders
-    decided: Callable[[], Mapping[GpuUuid, int]]
-    """How many pods of the queue that have not come yet will be on each GPU."""
-
-
 class MigDesk:
     """An Endpoint of the daemon, and what the local API asks."""
 
@@ -94,17 +63,25 @@ class MigDesk:
         audit: AuditLog,
         journal: Journal,
         clock: Clock,
-        neighbours: MigNeighbours,
+        holders: Holders,
+        reread: Callable[[], Awaitable[None]],
+        geometry: asyncio.Lock,
+        cuts: Cuts | None,
         operator_uids: frozenset[int],
         fatal: Callable[[BaseException], None],
     ) -> None:
+        """`reread`: read the GPUs now, and tell everybody. `geometry`: held by whoever changes how
+        a card is cut. `cuts`: who makes instances as they are asked for."""
+        self._cuts = cuts
         self._cutter = cutter
         self._keeper = keeper
         self._gpus = gpus
         self._audit = audit
         self._journal = journal
         self._clock = clock
-        self._neighbours = neighbours
+        self._holders = holders
+        self._reread = reread
+        self._geometry = geometry
         self._operators = operator_uids
         self._fatal = fatal
         self._changing: asyncio.Task[MigAnswer] | None = None
@@ -151,38 +128,10 @@ class MigDesk:
             raise Refused(RefusalKind.UNAVAILABLE, f"the GPUs cannot be read: {error}") from error
 
     def _view(self, state: MigState, peer: Peer) -> MigView:
-        holders = self._holders(state)
+        holders = self._holders.of_card(state)
         if holders and peer.uid not in self._operators:
             holders = [f"{len(holders)} that only operators see"]
         return MigView(state, tuple(holders))
-
-    def _holders(self, state: MigState) -> list[str]:
-        """Everybody who uses the card or was promised it."""
-        gpus = state.uuids
-        grants = {
-            held.record.grant: held
-            for held in self._keeper.live().values()
-            if any(one.gpu in gpus for one in held.record.devices)
-        }
-        found = []
-        for held in grants.values():
-            record, of = held.record, held.record.container
-            who = f"pod {of.namespace}/{of.pod}, container {of.container}" if of else record.name
-            found.append(
-                f"grant {record.grant[:8]}{f' ({who})' if who else ''} of uid {record.owner.uid},"
-                f" {len(held.slots)} process{'' if len(held.slots) == 1 else 'es'}"
-            )
-        found += self._neighbours.pods.holders(gpus, frozenset(grants))
-        promised = sum(n for gpu, n in self._neighbours.decided().items() if gpu in gpus)
-        if promised:
-            found.append(f"the queue: {promised} pod{'s' if promised > 1 else ''} decided for it")
-        ours = self._keeper.tenant_pids()
-        found += [
-            f"process {one.pid} ({one.name}" + (f", uid {one.uid})" if one.uid is not None else ")")
-            for one in state.processes
-            if one.pid not in ours
-        ]
-        return found
 
     # --- set ----------------------------------------------------------------------------------
 
@@ -192,9 +141,9 @@ class MigDesk:
             raise Refused(
                 RefusalKind.DENIED, "the MIG geometry is the node's: only root changes it"
             )
-        if self._changing is not None:
+        if self._changing is not None or self._geometry.locked():
             raise Refused(RefusalKind.UNAVAILABLE, "another change of MIG is under way: try again")
-        task = asyncio.create_task(self._set(peer, ask))
+        task = asyncio.create_task(self._alone(peer, ask))
         self._changing = task
         task.add_done_callback(self._changed)
         return await asyncio.shield(task)
@@ -206,6 +155,10 @@ class MigDesk:
             log.error("MIG: nothing is changed, it could not be written down: %s", error)
         elif error is not None and not isinstance(error, Refused):
             self._fatal(error)
+
+    async def _alone(self, peer: Peer, ask: MigAsk) -> MigAnswer:
+        async with self._geometry:
+            return await self._set(peer, ask)
 
     async def _set(self, peer: Peer, ask: MigAsk) -> MigAnswer:
         state = _find(await self._states(), ask.gpu)
@@ -235,7 +188,7 @@ class MigDesk:
             self._withhold(state.gpu, False)
 
     def _check_idle(self, state: MigState) -> None:
-        holders = self._holders(state)
+        holders = self._holders.of_card(state)
         if holders:
             raise Refused(
                 RefusalKind.UNAVAILABLE,
@@ -271,7 +224,9 @@ class MigDesk:
         self._journal.tell(
             "gpu", "warning" if failure else "info", f"{told}{f': {failure}' if failure else ''}"
         )
-        await self._neighbours.reread()
+        if self._cuts is not None and outcome.after != outcome.before:
+            await self._cuts.forgotten(state.gpu)  # what is there now is the operator's
+        await self._reread()
         return MigAnswer(
             MigView(outcome.before),
             MigView(outcome.after) if outcome.after is not None else None,
@@ -318,7 +273,7 @@ class MigDesk:
                 f" it, `nvidia-smi --gpu-reset -i {state.index}` (or reboot), then the same"
                 " command again"
             )
-        pods, after = self._neighbours.pods, outcome.after
+        pods, after = self._holders.pods, outcome.after
         if after is None:
             return notes
         if pods.problem:

@@ -79,7 +79,11 @@ class Gpus:
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
         self._withheld: set[GpuUuid] = set()
-        """Cards that are being cut anew: nothing of them is given away."""
+        """Cards that are being cut anew, and instances that are to go: nothing of them is given
+        away."""
+        self.on_demand: frozenset[GpuUuid] = frozenset()
+        """Instances that were made because somebody asked: given to nobody who does not name
+        them."""
 
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
         """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
@@ -125,15 +129,15 @@ class Gpus:
         for call in self.on_read:
             call()
 
-    def withhold(self, card: GpuUuid, withheld: bool) -> None:
-        """Neither the card nor an instance of it takes new work meanwhile."""
-        (self._withheld.add if withheld else self._withheld.discard)(card)
+    def withhold(self, gpu: GpuUuid, withheld: bool) -> None:
+        """A card, with all its instances, or one instance: it takes no new work meanwhile."""
+        (self._withheld.add if withheld else self._withheld.discard)(gpu)
         for call in self.on_read:
             call()
 
     def withheld(self, uuid: GpuUuid) -> bool:
         """A card, or an instance of one."""
-        return self._card_of.get(uuid, uuid) in self._withheld
+        return not self._withheld.isdisjoint({uuid, self._card_of.get(uuid, uuid)})
 
     def _news(self, kind: str, level: str, text: str) -> None:
         if not self.on_news:
@@ -173,6 +177,7 @@ class Gpus:
                 mig_profile=gpu.mig_profile,
                 healthy=self.patient(gpu.uuid).offered and not self.withheld(gpu.uuid),
                 degraded=self.health(gpu.uuid) is Health.DEGRADED,
+                on_demand=gpu.uuid in self.on_demand,
             )
             for gpu in self.units()
         )

@@ -217,6 +217,59 @@ def test_a_drained_node_moves_to_the_device_plugin_and_back(dra: ClaimLab) -> No
     assert dra.inside("again")["total_mib"] == 3000
 
 
+def test_claims_by_profile_have_instances_made_for_them(dra: ClaimLab) -> None:
+    dra.helm_values({"agent.door": "dra", "agent.config": ON_DEMAND})
+    dra.agent("sluice", "mig", "set", "--gpu", "0", "none")
+    places = until("its places are published", lambda: at_places(dra), 60)
+    assert sum(name.endswith(("-3g-40gb-0", "-3g-40gb-4")) for name in places) == 2
+    (counters,) = [one["spec"]["sharedCounters"] for one in claims.slices(dra) if "sharedCounters" in one["spec"]]  # fmt: skip
+    assert counters[0]["counters"]["compute-slices"]["value"] == "7"
+    halves = ("half", "other")
+    for name in halves:
+        dra.claimed(name, device_class="mig.sluice.dev", selector=profile("3g.40gb"))
+    dra.claimed("whole", device_class="mig.sluice.dev", selector=profile("7g.80gb"))
+    for name in halves:
+        dra.wait_for(name)
+    seen = [dra.inside(name) for name in halves]
+    assert [one["total_mib"] for one in seen] == [40320, 40320]
+    assert len({one["uuid"] for one in seen}) == 2
+    (card,) = json.loads(dra.agent("sluice", "mig", "show", "--gpu", "0", "--json"))
+    assert sorted(one["profile"] for one in card["instances"]) == ["3g.40gb"] * 2
+    # Places that overlap are the scheduler's to count, by the counters.
+    until(
+        "it waits", lambda: any("cannot allocate all claims" in e for e in dra.events("whole")), 60
+    )
+    assert dra.phase("whole") == "Pending"
+    dra.delete(*halves)  # their instances stay until their room is wanted, which is now
+    dra.wait_for("whole")
+    assert dra.inside("whole")["total_mib"] > 80000
+    dra.cluster.restart("kubelet", signal.SIGKILL)
+    dra.kill_agent()
+    until("the kubelet answers", dra.cluster.kubelet_answers, 60)
+    until("it knows its pods again", lambda: reached(dra, "whole"), 60)
+    (card,) = json.loads(dra.agent("sluice", "mig", "show", "--gpu", "0", "--json"))
+    assert [one["profile"] for one in card["instances"]] == ["7g.80gb"]
+    dra.delete("whole")
+    until("every grant is given back", lambda: not dra.live(), 60)
+    dra.agent("sluice", "mig", "set", "--gpu", "0", "--disable")
+    dra.by_claims()
+
+
+ON_DEMAND = """[kubelet]
+mode = "mig"
+mig_strategy = "mixed"
+mig_geometry = "demand"
+"""
+
+
+def profile(name: str) -> str:
+    return f'device.attributes["sluice.dev"].profile == "{name}"'
+
+
+def at_places(dra: ClaimLab) -> list[str]:
+    return [name for name, one in claims.devices(dra).items() if one.get("consumesCounters")]
+
+
 def reached(dra: ClaimLab, pod: str) -> bool:
     try:
         dra.exec(pod, "true")

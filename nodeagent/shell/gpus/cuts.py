@@ -1,0 +1,372 @@
+"""MIG instances made as they are asked for, and given back when their room is wanted.
+
+Each change is two-phase: what is to be made and what is to go is durable before the driver is
+asked, and what the card then shows is written after. A kill anywhere leaves rows that say what was
+meant; the card says what came of it, and the next look believes the card. An instance goes only if
+we made it and nobody holds it: no grant, no answer to the kubelet, no decision of the queue, nobody
+it is being made for, no process by NVML's word; and it is withheld before that is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nodeagent.core.gpus.cuts import NoRoom, NoSuchProfile, Room, room_for, settled
+from nodeagent.core.gpus.mig_geometry import geometry
+from nodeagent.core.grants import events as ev
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.mig import (
+    Cut,
+    CutLedger,
+    CutState,
+    MigInstance,
+    MigPlace,
+    MigPort,
+    MigState,
+    MigUnavailable,
+    Span,
+)
+from nodeagent.shell.gpus.holders import Holders
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.journal import Journal
+from nodeagent.units import GpuUuid, GrantId
+
+log = logging.getLogger(__name__)
+
+HELD_UP_S: Final = 120.0
+"""A reading may have to wait for a change and for the readings before and after it."""
+STOP_WAITS_S: Final = 15.0
+"""The daemon's end waits so long for a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigWish:
+    """One instance that somebody wants."""
+
+    profile: str
+    card: GpuUuid | None = None
+    """None: whichever has room."""
+    spans: tuple[Span, ...] = ()
+    """Where on the card, in order of preference; empty: where it fits best."""
+
+
+class Cuts:
+    """Implements Endpoint."""
+
+    def __init__(
+        self,
+        cutter: MigPort,
+        ledger: CutLedger,
+        keeper: Keeper,
+        gpus: Gpus,
+        holders: Holders,
+        journal: Journal,
+        clock: Clock,
+        geometry_lock: asyncio.Lock,
+        reread: Callable[[], Awaitable[None]],
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`reread`: read the GPUs now, and tell everybody."""
+        self._cutter = cutter
+        self._ledger = ledger
+        self._keeper = keeper
+        self._gpus = gpus
+        self._holders = holders
+        self._journal = journal
+        self._clock = clock
+        self._geometry = geometry_lock
+        self._reread = reread
+        self._fatal = fatal
+        self.rows: dict[tuple[GpuUuid, MigPlace], Cut] = {}
+        """What we made, are to make or to destroy."""
+        self.cards: dict[GpuUuid, MigState] = {}
+        """Cards that have MIG, as last looked at."""
+        self.on_change: list[Callable[[], None]] = []
+        """Called when cards or rows are other than before."""
+        self._promised: dict[GpuUuid, str] = {}
+        """Instances that somebody is about to have, and who."""
+        self._shown: object = None
+        """What the readings said when the cards were last looked at."""
+        self._busy = False
+        self._tasks: set[asyncio.Task[object]] = set()
+        self.made_total = 0
+        self.removed_total = 0
+        holders.promised = self._promised_of
+
+    # --- an Endpoint --------------------------------------------------------------------------
+
+    def remember(self) -> None:
+        """What the ledger has, before anybody asks who holds what."""
+        self.rows = {row.key: row for row in self._ledger.load()}
+        self._mark()
+
+    async def start(self) -> None:
+        for row in self.rows.values():
+            if row.state is not CutState.MADE:
+                self._journal.tell(
+                    "gpu",
+                    "info",
+                    f"an instance {row.place} of {row.card} was {row.state} for {row.who} when the"
+                    " daemon ended: the card says what came of it",
+                )
+        await self.look()
+        self._gpus.on_read.append(self._gpus_read)
+
+    async def close(self) -> None:
+        """A card half cut is worse than a late end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_WAITS_S), self._geometry:
+                pass
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ledger.close()
+
+    def held_up_s(self) -> float:
+        """For the watchdog: how much later than usual the next reading may come."""
+        return HELD_UP_S if self._busy else 0.0
+
+    def _gpus_read(self) -> None:
+        """Somebody cut a card beside us, or it came back."""
+        if self._signature() != self._shown and not self._tasks and not self._geometry.locked():
+            task: asyncio.Task[object] = asyncio.create_task(self.look())
+            self._tasks.add(task)
+            task.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    def _signature(self) -> object:
+        return sorted(
+            (card.uuid, None if card.mig is None else sorted(one.uuid for one in card.mig))
+            for card in self._gpus.sorted()
+        )
+
+    # --- what there is ------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Reads the cards, and brings the rows to what they show."""
+        async with self._geometry:
+            await self._look()
+
+    async def _look(self) -> None:
+        shown = self._signature()
+        try:
+            states = await self._cutter.states()
+        except MigUnavailable as error:
+            log.warning("MIG: the cards cannot be read: %s", error)
+            return
+        self._shown = shown
+        await self._settle(states)
+
+    async def _settle(self, states: Sequence[MigState]) -> None:
+        put: list[Cut] = []
+        drop: list[Cut] = []
+        for state in states:
+            changed, gone = settled(self.rows.values(), state)
+            put += changed
+            drop += gone
+        if put or drop:
+            await self._ledger.commit(put, drop)
+        for row in drop:
+            self.rows.pop(row.key, None)
+        self.rows.update({row.key: row for row in put})
+        self.cards |= {one.gpu: one for one in states if one.supported and not one.error}
+        self._mark()
+
+    def _mark(self) -> None:
+        self._gpus.on_demand = frozenset(one.uuid for one in self.rows.values() if one.uuid)
+        for call in self.on_change:
+            call()
+
+    def ours(self, card: GpuUuid) -> frozenset[MigPlace]:
+        return frozenset(row.place for row in self.rows.values() if row.card == card)
+
+    def held(self, state: MigState, but: Collection[GrantId] = ()) -> dict[MigPlace, str]:
+        """By whom each instance is held that is not free."""
+        found = {}
+        for one in state.instances:
+            uuids = frozenset(device.uuid for device in one.devices)
+            who = self._holders.of(uuids, but) if uuids else []
+            inside = [p for p in state.processes if p.gpu_instance == one.gpu_instance]
+            who += self._holders.processes(inside) if not but else []
+            if who:
+                found[one.place] = "; ".join(who)
+        return found
+
+    def instance_at(self, card: GpuUuid, place: MigPlace) -> GpuUuid | None:
+        """By the last reading of the GPUs, which is what grants go by."""
+        reading = self._gpus.readings.get(card)
+        for one in (reading.mig or ()) if reading is not None else ():
+            if (
+                one.profile == place.profile
+                and one.slice_start == place.span.start
+                and one.slices == place.span.size
+            ):
+                return one.uuid
+        return None
+
+    def _promised_of(self, gpus: frozenset[GpuUuid]) -> list[str]:
+        return [
+            f"{who}, which it is made for" for gpu, who in self._promised.items() if gpu in gpus
+        ]
+
+    # --- one that is wanted -------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def instance(
+        self, wish: MigWish, who: str, but: Collection[GrantId] = ()
+    ) -> AsyncGenerator[GpuUuid, None]:
+        """An instance as it is wished for, found or made, that nobody else is given until this
+        ends: make a grant on it within. `but`: grants of the asker's own that may be on it. Raises
+        NoRoom, MigUnavailable, LedgerFull, LedgerLost."""
+        uuid = await self._promise(wish, who, frozenset(but))
+        try:
+            yield uuid
+        finally:
+            self._promised.pop(uuid, None)
+
+    async def _promise(self, wish: MigWish, who: str, but: frozenset[GrantId]) -> GpuUuid:
+        """A change that was begun is finished, whoever has given up waiting for it."""
+        task = asyncio.create_task(self._alone(wish, who, but))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._unpromise)
+            raise
+
+    def _unpromise(self, task: asyncio.Task[GpuUuid]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._promised.pop(task.result(), None)
+
+    async def _alone(self, wish: MigWish, who: str, but: frozenset[GrantId]) -> GpuUuid:
+        async with self._geometry:
+            uuid = self._there(wish, but) or await self._make(wish, who, but)
+            self._promised[uuid] = who
+            return uuid
+
+    def _there(self, wish: MigWish, but: Collection[GrantId]) -> GpuUuid | None:
+        """Without asking the driver."""
+        for state in self._chosen(wish):
+            for span in wish.spans:
+                uuid = self.instance_at(state.gpu, MigPlace(wish.profile, span))
+                if uuid is None or self._gpus.withheld(uuid):
+                    continue
+                if not self._holders.of(frozenset({uuid}), but):
+                    return uuid
+        return None
+
+    def _chosen(self, wish: MigWish) -> list[MigState]:
+        return [one for one in self.cards.values() if wish.card in (None, one.gpu)]
+
+    async def _make(self, wish: MigWish, who: str, but: Collection[GrantId]) -> GpuUuid:
+        await self._look()
+        state, room = self._room(wish, but)
+        if room.there is not None:
+            uuid = room.there.devices[0].uuid
+            if uuid not in {unit.uuid for unit in self._gpus.units()}:
+                await self._reread()
+            return uuid
+        going = [one for one in state.instances if one.place in room.remove]
+        uuids = [device.uuid for one in going for device in one.devices]
+        self._busy = True
+        try:
+            for uuid in uuids:
+                self._gpus.withhold(uuid, True)
+            self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+            held = self.held(state)
+            taken = [f"{one.place} by {held[one.place]}" for one in going if one.place in held]
+            if taken:
+                raise NoRoom(f"no room for {wish.profile}: {'; '.join(taken)}")
+            return await self._change(state, room, going, who)
+        finally:
+            for uuid in uuids:
+                self._gpus.withhold(uuid, False)
+            self._busy = False
+            await self._reread()
+            self._shown = self._signature()
+
+    def _room(self, wish: MigWish, but: Collection[GrantId]) -> tuple[MigState, Room]:
+        """On the card where least has to go. Raises NoRoom."""
+        found: list[tuple[int, int, MigState, Room]] = []
+        reasons: list[NoRoom] = []
+        for state in self._chosen(wish):
+            if self._gpus.withheld(state.gpu) or not self._gpus.patient(state.gpu).offered:
+                reasons.append(NoRoom(f"GPU {state.index} is not well, or being cut anew"))
+                continue
+            held = self.held(state, but)
+            try:
+                room = room_for(state, self.ours(state.gpu), held, wish.profile, wish.spans)
+            except NoRoom as error:
+                kind = NoSuchProfile if isinstance(error, NoSuchProfile) else NoRoom
+                reasons.append(kind(f"GPU {state.index}: {error}"))
+                continue
+            cost = -1 if room.there is not None else len(room.remove)
+            found.append((cost, state.index, state, room))
+        if found:
+            _, _, state, room = min(found, key=lambda one: one[:2])
+            return state, room
+        if wish.card is not None and wish.card not in self.cards:
+            raise NoRoom(f"{wish.card} is no card with MIG here, or cannot be read now")
+        never = bool(reasons) and all(isinstance(one, NoSuchProfile) for one in reasons)
+        text = "; ".join(map(str, reasons)) or "no card here has MIG"
+        raise NoSuchProfile(text) if never or not reasons else NoRoom(text)
+
+    async def _change(
+        self, state: MigState, room: Room, going: Sequence[MigInstance], who: str
+    ) -> GpuUuid:
+        now_s = self._clock.unix_s()
+        rows = [Cut(state.gpu, room.place, CutState.RESERVED, now_s, who)]
+        rows += [
+            Cut(state.gpu, one.place, CutState.GOING, now_s, who, one.devices[0].uuid)
+            if one.devices
+            else Cut(state.gpu, one.place, CutState.GOING, now_s, who)
+            for one in going
+        ]
+        await self._ledger.commit(rows)  # from here on a kill is told by the card
+        self.rows.update({row.key: row for row in rows})
+        try:
+            outcome = await self._cutter.edit(state.gpu, room.remove, room.place)
+            error, after = outcome.error, outcome.after
+        except MigUnavailable as silence:
+            error, after = str(silence), None
+        if after is None:
+            await self._look()
+        else:
+            await self._settle([after])
+        now = self.cards.get(state.gpu)
+        row = self.rows.get((state.gpu, room.place))
+        shown = geometry(now) if now is not None else "not known"
+        told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {shown}, for {who}"
+        self._journal.tell("gpu", "warning" if error else "info", f"{told}: {error}".rstrip(": "))
+        if error or row is None or row.uuid is None:
+            raise NoRoom(f"GPU {state.index}: {error or f'{room.place} is not there after all'}")
+        self.made_total += 1
+        self.removed_total += len(going)
+        return row.uuid
+
+    def forget(self, card: GpuUuid) -> list[Cut]:
+        """An operator has cut it: what is there now is his."""
+        gone = [row for row in self.rows.values() if row.card == card]
+        for row in gone:
+            del self.rows[row.key]
+        self._mark()
+        return gone
+
+    async def forgotten(self, card: GpuUuid) -> None:
+        """The same, durable; under the geometry's lock."""
+        gone = self.forget(card)
+        if gone:
+            await self._ledger.commit([], gone)
+        await self._look()
