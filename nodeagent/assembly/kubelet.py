@@ -52,6 +52,7 @@ from nodeagent.shell.kubelet.desk import DeskSettings, Kept, KubeletDesk
 from nodeagent.shell.kubelet.farewell import Farewell
 from nodeagent.shell.kubelet.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.kubelet.node_sums import NodeSums
+from nodeagent.shell.kubelet.on_demand import OnDemand
 from nodeagent.shell.kubelet.pod_sources import PodSources
 from nodeagent.shell.kubelet.resizer import Resizer, ResizeRules
 from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
@@ -338,7 +339,10 @@ def make_kubelet(
         bound=bound,
         may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
         kept=functools.partial(kept, dra),
+        on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
     )
+    if cuts is not None:
+        cuts.on_change.append(desk.look)
     desk.remember()
     made.append(desk)
     desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))

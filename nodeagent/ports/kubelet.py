@@ -31,9 +31,17 @@ LONGEST_DEVICE_ID: Final = 63
 """The kubelet's own bound."""
 
 
+FIRST_PLACE: Final = 1000
+"""Slots from here on are places of a card for MIG instances, see core/kubelet/places.py."""
+
+
 class SlotId(NamedTuple):
     gpu: GpuUuid
     slot: int
+
+    @property
+    def is_place(self) -> bool:
+        return self.slot >= FIRST_PLACE
 
     def __str__(self) -> str:
         return f"{self.gpu}::{self.slot}"

@@ -80,7 +80,9 @@ _DEVICE_UNDONE: Final[Mapping[str, _Undone]] = {
     "runtimeClassName": _Undone(
         "is not applied: nothing here changes pods; with CDI no runtime class is needed", ("",)
     ),
-    "migProfileAllowlist": _Undone("is not applied: MIG instances are not made on demand", ([],)),
+    "migProfileAllowlist": _Undone(
+        "is not applied: every profile of a card may be asked for", ([],)
+    ),
 }
 _NODE_UNDONE: Final[Mapping[str, _Undone]] = {
     "devicecorescaling": _Undone(_NO_CORE_SCALING, (1,)),

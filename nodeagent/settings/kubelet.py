@@ -239,11 +239,17 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
             f"{said('mode')}: mps is not there yet; share has memory caps and shares of time"
             " without an MPS server, exclusive gives whole GPUs"
         )
-    if config.makes_instances and config.mig_strategy != "mixed":
+    if config.makes_instances and config.mig_strategy == "single":
         problems.append(
-            f"{said('mig_strategy')}: mig_geometry demand has a resource for each profile: mixed"
+            f"{said('mig_strategy')}: mig_geometry demand has a resource for each profile: write"
+            " mixed"
         )
-    elif config.mode == "mig" and config.mig_strategy == "none":
+    if config.makes_instances and config.strategy == "envvar":
+        problems.append(
+            f"{said('strategy')}: mig_geometry demand needs CDI, by cdi-cri or cdi-annotations:"
+            " envvar names the instance before it is made"
+        )
+    if config.mode == "mig" and config.mig_strategy == "none":
         problems.append(
             f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
             " profile, under resource_count) or mixed (a resource for each profile)"

@@ -174,36 +174,6 @@ def places_left(profiles: Sequence[MigProfile], taken: Collection[MigPlace]) -> 
     return sum(len(free_spans(profiles, taken, one.name)) for one in profiles)
 
 
-def most_free(profiles: Sequence[MigProfile], taken: Collection[MigPlace], profile: str) -> int:
-    """How many more of this profile fit, if nothing else is made: from the front, which is the
-    most for runs of one size."""
-    places = list(taken)
-    count = 0
-    while free := free_spans(profiles, places, profile):
-        places.append(MigPlace(profile, min(free)))
-        count += 1
-    return count
-
-
-def smallest(profiles: Sequence[MigProfile], memory_bytes: int, compute_percent: int = 0) -> str:
-    """The profile with least memory, then least compute, that has so much; without attributes,
-    which are for who names them. Raises NoSuchProfile."""
-    compute = compute_slices(profiles)
-    plain = [one for one in profiles if not attribute_of(one.name)]
-    fit = [
-        one
-        for one in plain
-        if one.memory_bytes >= memory_bytes and one.slices * 100 >= compute_percent * compute
-    ]
-    if not fit:
-        most = max((one.memory_bytes for one in plain), default=0)
-        raise NoSuchProfile(
-            f"no profile has {memory_bytes >> 20} MiB and {compute_percent} % of the compute, the"
-            f" largest has {most >> 20} MiB"
-        )
-    return min(fit, key=lambda one: (one.memory_bytes, one.slices, one.name)).name
-
-
 # --- what is true of our instances ------------------------------------------------------------
 
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from nodeagent.core.grants.placement import GpuCapacity, Load
 from nodeagent.ports.clients import GrantAsk
 from nodeagent.ports.kubelet import PreferenceAsk, parse_slot
 from nodeagent.units import GpuUuid
+
+NO_RANK: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def prefer(
@@ -23,13 +27,15 @@ def prefer(
     loads: Mapping[GpuUuid, Load],
     decided: Counter[GpuUuid],
     strategy: str,
+    rank: Mapping[str, int] = NO_RANK,
 ) -> tuple[str, ...]:
-    """`decided`: how many pods that have not come yet will be on each GPU. Raises NotOurs."""
+    """`decided`: how many pods that have not come yet will be on each GPU; `rank`: of places for
+    MIG instances, which goes first. Raises NotOurs."""
     by_gpu: dict[GpuUuid, list[str]] = defaultdict(list)
     for text in ask.available:
         by_gpu[parse_slot(text).gpu].append(text)
     for slots in by_gpu.values():
-        slots.sort(key=lambda text: parse_slot(text).slot)
+        slots.sort(key=lambda text: (rank.get(text, 0), parse_slot(text).slot))
     chosen = list(dict.fromkeys(ask.must_include))
     taken = Counter(parse_slot(text).gpu for text in chosen)
     sign = 1 if strategy == "pack" else -1

@@ -35,6 +35,8 @@ class Offer(NamedTuple):
     healthy: bool
     numa_node: int | None
     slots: int
+    first: int = 0
+    """The number of its first slot."""
 
 
 class Offers(NamedTuple):
@@ -48,7 +50,9 @@ def offers(units: Sequence[GpuCapacity], rules: OfferRules) -> Offers:
     known = [
         unit
         for unit in units
-        if unit.uuid not in rules.exclude_uuids and unit.index not in rules.exclude_indexes
+        if unit.uuid not in rules.exclude_uuids
+        and unit.index not in rules.exclude_indexes
+        and not unit.on_demand
     ]
     cards = [unit for unit in known if not unit.mig_profile]
     instances = [unit for unit in known if unit.mig_profile]

@@ -20,6 +20,7 @@ from nodeagent.core.gpus.cuts import NoRoom, NoSuchProfile, Room, room_for, sett
 from nodeagent.core.gpus.mig_geometry import geometry
 from nodeagent.core.grants import events as ev
 from nodeagent.ports.clock import Clock
+from nodeagent.ports.ledger import LedgerLost
 from nodeagent.ports.mig import (
     Cut,
     CutLedger,
@@ -192,15 +193,22 @@ class Cuts:
         return frozenset(row.place for row in self.rows.values() if row.card == card)
 
     def held(self, state: MigState, but: Collection[GrantId] = ()) -> dict[MigPlace, str]:
-        """By whom each instance is held that is not free."""
+        """By whom each instance is held that is not free, by our books: what the driver says of
+        processes is true of the moment alone, see `_used`."""
         found = {}
         for one in state.instances:
             uuids = frozenset(device.uuid for device in one.devices)
-            who = self._holders.of(uuids, but) if uuids else []
-            inside = [p for p in state.processes if p.gpu_instance == one.gpu_instance]
-            who += self._holders.processes(inside) if not but else []
-            if who:
+            if uuids and (who := self._holders.of(uuids, but)):
                 found[one.place] = "; ".join(who)
+        return found
+
+    def _used(self, state: MigState, but: Collection[GrantId] = ()) -> dict[MigPlace, str]:
+        """The same of a card that was read just now, with processes in nobody's grant."""
+        found = self.held(state, but)
+        for one in state.instances:
+            inside = [p for p in state.processes if p.gpu_instance in (one.gpu_instance, None)]
+            if who := self._holders.processes(inside):
+                found[one.place] = "; ".join([*filter(None, [found.get(one.place)]), *who])
         return found
 
     def instance_at(self, card: GpuUuid, place: MigPlace) -> GpuUuid | None:
@@ -242,12 +250,18 @@ class Cuts:
         task.add_done_callback(self._tasks.discard)
         try:
             return await asyncio.shield(task)
+        except LedgerLost as error:
+            self._fatal(error)
+            raise
         except asyncio.CancelledError:
             task.add_done_callback(self._unpromise)
             raise
 
     def _unpromise(self, task: asyncio.Task[GpuUuid]) -> None:
-        if not task.cancelled() and task.exception() is None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LedgerLost):
+            self._fatal(error)
+        elif error is None and not task.cancelled():
             self._promised.pop(task.result(), None)
 
     async def _alone(self, wish: MigWish, who: str, but: frozenset[GrantId]) -> GpuUuid:
@@ -285,7 +299,7 @@ class Cuts:
             for uuid in uuids:
                 self._gpus.withhold(uuid, True)
             self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
-            held = self.held(state)
+            held = self._used(state)
             taken = [f"{one.place} by {held[one.place]}" for one in going if one.place in held]
             if taken:
                 raise NoRoom(f"no room for {wish.profile}: {'; '.join(taken)}")
@@ -305,7 +319,7 @@ class Cuts:
             if self._gpus.withheld(state.gpu) or not self._gpus.patient(state.gpu).offered:
                 reasons.append(NoRoom(f"GPU {state.index} is not well, or being cut anew"))
                 continue
-            held = self.held(state, but)
+            held = self._used(state, but)
             try:
                 room = room_for(state, self.ours(state.gpu), held, wish.profile, wish.spans)
             except NoRoom as error:
@@ -356,17 +370,11 @@ class Cuts:
         self.removed_total += len(going)
         return row.uuid
 
-    def forget(self, card: GpuUuid) -> list[Cut]:
-        """An operator has cut it: what is there now is his."""
+    async def forget(self, card: GpuUuid) -> None:
+        """An operator has cut it: what is there now is his. Under the geometry's lock."""
         gone = [row for row in self.rows.values() if row.card == card]
-        for row in gone:
-            del self.rows[row.key]
-        self._mark()
-        return gone
-
-    async def forgotten(self, card: GpuUuid) -> None:
-        """The same, durable; under the geometry's lock."""
-        gone = self.forget(card)
         if gone:
             await self._ledger.commit([], gone)
+        for row in gone:
+            del self.rows[row.key]
         await self._look()

@@ -225,7 +225,7 @@ class MigDesk:
             "gpu", "warning" if failure else "info", f"{told}{f': {failure}' if failure else ''}"
         )
         if self._cuts is not None and outcome.after != outcome.before:
-            await self._cuts.forgotten(state.gpu)  # what is there now is the operator's
+            await self._cuts.forget(state.gpu)  # what is there now is the operator's
         await self._reread()
         return MigAnswer(
             MigView(outcome.before),

@@ -18,7 +18,7 @@ import logging
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
@@ -26,7 +26,8 @@ from nodeagent.core.flight import Tape
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet import book as kb
-from nodeagent.core.kubelet.choice import attempts, hinted_gpus, prefer
+from nodeagent.core.kubelet.choice import NO_RANK, attempts, hinted_gpus, prefer
+from nodeagent.core.kubelet.identity import Holder
 from nodeagent.core.kubelet.offers import Offer, OfferRules, offers, slots_of
 from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.ports.clock import Clock
@@ -46,6 +47,7 @@ from nodeagent.ports.kubelet import (
     PodSource,
     PodUid,
     PreferenceAsk,
+    SlotId,
     parse_slot,
 )
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, LedgerLost
@@ -53,6 +55,7 @@ from nodeagent.ports.views import Finding
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.kubelet.on_demand import OnDemand
 from nodeagent.shell.kubelet.shelf import Shelf
 from nodeagent.shell.kubelet.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
@@ -118,12 +121,15 @@ class KubeletDesk:
         bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None,
         may_offer: Callable[[GpuUuid], bool] = lambda gpu: True,
         kept: Callable[[], Kept] = lambda: NOTHING_KEPT,
+        on_demand: OnDemand | None = None,
     ) -> None:
         """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
         region and the container's name; `files_of` is what all containers are given of ours, and
         may raise OSError; `decided` says how many pods that have not come yet will
         be on each GPU; `bound` is told of the grants of queued workloads; `may_offer`: whether a
-        GPU is given away by this door now; `kept`: CDI files that are not this desk's."""
+        GPU is given away by this door now; `kept`: CDI files that are not this desk's;
+        `on_demand`: MIG instances are made for pods that ask for them."""
+        self._on_demand = on_demand
         self.figures = KubeletFigures()
         self.book = kb.AllocationBook(
             kb.KubeletRules(
@@ -218,13 +224,31 @@ class KubeletDesk:
             self.problem = found.problem
             if found.problem:
                 log.warning("kubelet: %s", found.problem)
-        return {
-            resource: tuple(
+        offered = {
+            resource: [
                 Offer(unit.uuid, self._offered(unit), nodes.get(unit.uuid), slots_of(unit, rules))
                 for unit in units
-            )
+            ]
             for resource, units in found.by_resource.items()
         }
+        if self._on_demand is not None:
+            places = self._on_demand.offers(rules.resource, self._answers(), self._may_offer_card)
+            for resource, more in places.items():
+                offered.setdefault(resource, []).extend(more)
+        return {resource: tuple(ones) for resource, ones in offered.items()}
+
+    def _may_offer_card(self, card: GpuUuid) -> bool:
+        rules, reading = self._settings.offers, self._gpus.readings.get(card)
+        return (
+            reading is not None
+            and card not in rules.exclude_uuids
+            and reading.index not in rules.exclude_indexes
+            and self._may_offer(card)
+        )
+
+    def _answers(self) -> list[Allocation]:
+        """That are given, in the book or on the way there."""
+        return [*self.book.rows.values(), *self._intended()]
 
     def _offered(self, unit: GpuCapacity) -> bool:
         return unit.healthy and self._may_offer(unit.uuid)
@@ -255,9 +279,11 @@ class KubeletDesk:
             shelf, offered = self._shelf(resource), now.get(resource, ())
             if offered == shelf.shown:
                 continue
-            healthy = {one.gpu for one in shelf.shown if one.healthy}
-            sicker = any(one.gpu in healthy and not one.healthy for one in offered)
-            others = {one.gpu for one in offered} != {one.gpu for one in shelf.shown}
+            healthy = {(one.gpu, one.first) for one in shelf.shown if one.healthy}
+            sicker = any((one.gpu, one.first) in healthy and not one.healthy for one in offered)
+            others = {(one.gpu, one.first) for one in offered} != {
+                (one.gpu, one.first) for one in shelf.shown
+            }
             if sicker or others:
                 shelf.show(offered)
             else:
@@ -276,6 +302,7 @@ class KubeletDesk:
             self._keeper.loads(),
             self._decided(),
             self._settings.strategy,
+            self._on_demand.rank(ask.available, self._answers()) if self._on_demand else NO_RANK,
         )
 
     # --- Allocate -----------------------------------------------------------------------------
@@ -284,9 +311,10 @@ class KubeletDesk:
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
         known = {
-            one.gpu: one.slots
+            SlotId(one.gpu, number)
             for one in self.shelves[resource].shown
             if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu)
+            for number in range(one.first, one.first + one.slots)
         }
         driver = self._cdi.driver  # once: the row and the answer have to agree
         rows = []
@@ -320,17 +348,18 @@ class KubeletDesk:
         # Not behind a start that writes files: the turn under way takes it over.
         await self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out)
         self.figures.allocations += len(rows)
+        if self._on_demand is not None:
+            self._gpus_read()  # what overlaps their places is not offered any more
         return [
             self._cdi.answer(row.nonce, hinted_gpus(ids), row.driver)
             for row, ids in zip(rows, requests, strict=True)
         ]
 
-    def _check(self, ids: Sequence[str], known: Mapping[GpuUuid, int]) -> None:
+    def _check(self, ids: Sequence[str], known: Collection[SlotId]) -> None:
         if not ids:
             raise NotOurs("no device is asked for")
         for text in ids:
-            slot = parse_slot(text)
-            if slot.slot >= known.get(slot.gpu, 0):
+            if parse_slot(text) not in known:
                 raise NotOurs(f"{text} is not offered by this node now")
 
     def holders(self, gpus: Collection[GpuUuid], but: Collection[GrantId]) -> list[str]:
@@ -338,7 +367,7 @@ class KubeletDesk:
         found = [
             f"{row.pod or 'a pod that has not started yet'}, by an answer to the kubelet"
             f" ({', '.join(sorted(row.device_ids))})"
-            for row in (*self.book.rows.values(), *self._intended())
+            for row in self._answers()
             if row.grant not in but and any(parse_slot(one).gpu in gpus for one in row.device_ids)
         ]
         if any(not one.isdisjoint(gpus) for one in self._allocating):
@@ -347,8 +376,7 @@ class KubeletDesk:
 
     def allocated(self) -> frozenset[GpuUuid]:
         """GPUs of all answers that are given, or about to be."""
-        rows = (*self.book.rows.values(), *self._intended())
-        given = {parse_slot(one).gpu for row in rows for one in row.device_ids}
+        given = {parse_slot(one).gpu for row in self._answers() for one in row.device_ids}
         held = {
             device.gpu
             for grant in self.book.grants
@@ -393,6 +421,22 @@ class KubeletDesk:
         holder = await self.starting.holder(device_ids)
         known = self.book.grant_of(holder.pod.uid, device_ids)
         limits = None if known else await self.starting.limits(holder, device_ids)
+        async with contextlib.AsyncExitStack() as promised:
+            if limits is not None and self._on_demand is not None:
+                limits = await self._on_demand.instances(
+                    promised, device_ids, limits, f"pod {holder.pod}"
+                )
+            settles_s = await self._ask_start(resource, device_ids, holder, limits)
+        if settles_s:
+            await asyncio.sleep(settles_s)
+
+    async def _ask_start(
+        self,
+        resource: str,
+        device_ids: frozenset[str],
+        holder: Holder,
+        limits: ContainerLimits | None,
+    ) -> float:
         call = next(self._calls)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts[call] = answer
@@ -413,8 +457,7 @@ class KubeletDesk:
             await answer
         finally:
             del self._starts[call]
-        if settles_s:
-            await asyncio.sleep(settles_s)
+        return settles_s
 
     def _occupied(self) -> frozenset[GrantId]:
         return frozenset(grant for grant in self._keeper.opens() if self._keeper.tenants(grant))
@@ -500,6 +543,8 @@ class KubeletDesk:
 
     def _count_hint(self, grant: GrantId, container: ContainerRef) -> None:
         record = self._keeper.live()[grant].record
+        if any(parse_slot(one).is_place for one in container.device_ids):
+            return  # the hint is a place, not a GPU
         if {one.gpu for one in record.devices} != set(hinted_gpus(container.device_ids)):
             self.figures.hint_mismatches += 1
 

@@ -40,7 +40,7 @@ class Shelf:
             self._devices = tuple(
                 SlotDevice(str(SlotId(one.gpu, number)), one.healthy, one.numa_node)
                 for one in offers
-                for number in range(one.slots)
+                for number in range(one.first, one.first + one.slots)
             )
             self._change.set()
             self._change = asyncio.Event()

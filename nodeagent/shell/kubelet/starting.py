@@ -88,7 +88,8 @@ class Starting:
         """The larger of what the containers with these devices ask for; a MIG instance is given
         whole, but to a pod of the queue only when and where the queue says."""
         gpus = len(device_ids)
-        whole = any(parse_slot(one).gpu.startswith("MIG-") for one in device_ids)
+        slots = [parse_slot(one) for one in device_ids]
+        whole = any(one.is_place or one.gpu.startswith("MIG-") for one in slots)
         sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
         parts = []
         for container in [one.container for one in holder.containers if sources]:
