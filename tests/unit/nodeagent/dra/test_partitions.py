@@ -13,7 +13,7 @@ from nodeagent.core.dra.pool import Body, bodies, normal, plan, read_slice
 from nodeagent.core.gpus.cuts import free_spans, shortage
 from nodeagent.core.kubelet.places import best_first, numbers, place_offers
 from nodeagent.ports.mig import MigPlace, MigProfile, Span
-from nodeagent.units import MIB, Bytes, GpuUuid
+from nodeagent.units import Bytes, GpuUuid
 
 CARD = GpuUuid("GPU-00000000-1111-2222-3333-444444444444")
 
