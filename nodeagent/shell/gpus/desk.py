@@ -141,7 +141,7 @@ class MigDesk:
             raise Refused(
                 RefusalKind.DENIED, "the MIG geometry is the node's: only root changes it"
             )
-        if self._changing is not None or self._geometry.locked():
+        if self._changing is not None:
             raise Refused(RefusalKind.UNAVAILABLE, "another change of MIG is under way: try again")
         task = asyncio.create_task(self._alone(peer, ask))
         self._changing = task
