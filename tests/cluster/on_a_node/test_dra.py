@@ -227,8 +227,8 @@ def test_claims_by_profile_have_instances_made_for_them(dra: ClaimLab) -> None:
     assert counters[0]["counters"]["compute-slices"]["value"] == "7"
     halves = ("half", "other")
     for name in halves:
-        dra.claimed(name, device_class="mig.sluice.dev", selector=profile("3g.40gb"))
-    dra.claimed("whole", device_class="mig.sluice.dev", selector=profile("7g.80gb"))
+        dra.claimed(name, "sleep 3600", device_class="mig.sluice.dev", selector=profile("3g.40gb"))
+    dra.claimed("whole", "sleep 3600", device_class="mig.sluice.dev", selector=profile("7g.80gb"))
     for name in halves:
         dra.wait_for(name)
     given = [instance_of(dra, name) for name in halves]
