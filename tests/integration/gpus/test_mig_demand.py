@@ -34,7 +34,7 @@ def pods() -> Iterator[PodNode]:
         workplace() as directory,
         pod_node(
             directory,
-            gpus="h100-80gb:1g.10gb",
+            gpus="h100-80gb:1g.10gb,rtx4090-24gb",
             settings=DEMAND,
             flags=f"--pods-api --resource {SMALL}",
             devices=1,
@@ -95,8 +95,9 @@ def test_an_instance_is_made_for_a_pod_kept_for_the_next_and_gone_when_its_room_
     job = container(pods, devices, str(TENANT), "--launches", "1", env={"CUDA_VISIBLE_DEVICES": uuid})  # fmt: skip
     assert result(job)["total_bytes"] == 40320 << 20
     # Nobody who does not name it is given it.
-    other = node.cli("run", "--", "/bin/true", check=False)
-    assert other.returncode == 125
+    other = node.cli("run", "--gpumem", "30Gi", "--", "/bin/true", check=False)
+    assert other.returncode != 0
+    assert ("GPU 1 (" in other.stderr, "GPU 0 (" in other.stderr) == (True, False)
     end(pods, uid, "first")
     assert cut(pods) == ["3g.40gb"], "it is kept while nobody wants its room"
     again = admit(pods, "again", LARGE)

@@ -69,6 +69,8 @@ class World:
     contexts: set[MigPlace] = field(default_factory=set)
     steps_to_live: int | None = None
     dead: bool = False
+    foreign: frozenset[MigPlace] = frozenset()
+    """Made by somebody else."""
 
     def step(self) -> None:
         if self.steps_to_live is not None:
@@ -97,7 +99,7 @@ class World:
         )  # fmt: skip
 
     def destroy(self, place: MigPlace) -> None:
-        assert place != FOREIGN, "it was not ours"
+        assert place not in self.foreign, "it was not ours"
         assert uuid_of(place) not in self.grants, "somebody has a grant on it"
         assert place not in self.contexts, "somebody has a context there"
         if self.instances[place]:
@@ -250,7 +252,7 @@ STEP = st.one_of(
 def test_whatever_is_asked_and_whenever_it_is_killed(
     steps: list[tuple[str, Any, Any]], with_foreign: bool
 ) -> None:
-    world = World({FOREIGN: True} if with_foreign else {})
+    world = World({FOREIGN: True}, foreign=frozenset({FOREIGN})) if with_foreign else World()
 
     async def play() -> None:
         daemon = Daemon(world)
@@ -287,7 +289,7 @@ def test_whatever_is_asked_and_whenever_it_is_killed(
 
 def agree(world: World) -> None:
     ours = {place for _, place in world.rows}
-    assert ours == world.instances.keys() - {FOREIGN}
+    assert ours == world.instances.keys() - world.foreign
     for row in world.rows.values():
         whole = world.instances[row.place]
         assert (row.state, row.uuid) == (CutState.MADE, uuid_of(row.place) if whole else None)
