@@ -19,6 +19,7 @@ from nodeagent.core.dra.pool import (
     Put,
     Seen,
     bodies,
+    digest,
     plan,
     read_slice,
     slice_name,
@@ -137,7 +138,7 @@ class Publisher:
             name = slice_name(self._node, number)
             sent, one = self._sent.get(name), seen.get(name)
             if body.counters and sent is not None and one is not None and not one.body.counters:
-                return sent[1] == one.version
+                return sent == (digest(body, one.generation), one.version)
         return False
 
     async def _round(self) -> None:

@@ -221,7 +221,13 @@ def test_a_drained_node_moves_to_the_device_plugin_and_back(dra: ClaimLab) -> No
 def test_claims_by_profile_have_instances_made_for_them(dra: ClaimLab) -> None:
     dra.helm_values({"agent.door": "dra", "agent.config": ON_DEMAND})
     dra.agent("sluice", "mig", "set", "--gpu", "0", "none")
-    places = until("its places are published", lambda: at_places(dra), 60)
+    try:
+        places = until("its places are published", lambda: at_places(dra), 60)
+    except Exception:
+        print(dra.agent("sh", "-c", "sluice doctor || true"))
+        print(dra.agent("sh", "-c", "sluice mig show || true"))
+        print(dra.cluster.kubectl("logs", "-n", SYSTEM, "daemonset/sluice-agent", "--tail=60"))
+        raise
     assert sum(name.endswith(("-3g-40gb-0", "-3g-40gb-4")) for name in places) == 2
     (counters,) = [one["spec"]["sharedCounters"] for one in claims.slices(dra) if "sharedCounters" in one["spec"]]  # fmt: skip
     assert counters[0]["counters"]["compute-slices"]["value"] == "7"
