@@ -53,6 +53,7 @@ from queuecontroller.cluster.known.world import (
 from queuecontroller.cluster.lease import Elector
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
+from queuecontroller.cluster.placing.queued_pods import sharing_of
 from queuecontroller.cluster.plan import Plan
 from queuecontroller.cluster.session import Session
 from queuecontroller.cluster.sharing.desk import SharesDesk
@@ -225,6 +226,8 @@ class Controller:
             self._follow(BUDGETS, (), read_budget, self._budgets.changed)
         self._pods = Views(*views)
         self._follow(PODS, (), self._pods.read, self._pods.told)
+        if given is not None:
+            self._follow_nodes()
 
     def _is_held(self, pod: Document) -> bool:
         labels = labels_of(pod)
@@ -233,10 +236,10 @@ class Controller:
         return labels.get(PLACED_PODS) == "true" and (NODES, ()) in self._followers
 
     def _follow_nodes(self) -> None:
-        """Nodes, what is on them, and the pods that are put there: once there is a topology."""
+        """And pods on them: once there is a topology, or a scheduler asks."""
         if (NODES, ()) in self._followers:
             return
-        log.info("there is a Topology: following nodes and the pods on them")
+        log.info("following nodes and the pods on them")
         self._around.ground.unheard = "the nodes and the pods on them"
         self._follow(NODES, read=slim_node, changed=self._node_changed)
         if self._pods is None:
@@ -453,6 +456,7 @@ class Controller:
             self._around,
             plan.sharing,
             plan.register_nodes,
+            sharing_of(self._world, plan.extender, plan.sharing) if plan.extender else None,
         )
         if plan.extender is not None:
             session.extender = ExtenderDesk(
@@ -463,6 +467,7 @@ class Controller:
                 lambda: elector.leads(monotonic()),
                 plan.extender,
                 plan.sharing,
+                self._world,
             )
         return session
 

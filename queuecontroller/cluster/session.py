@@ -31,7 +31,7 @@ from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
 from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.book import Book, BookSettings, Sharing
 from queuecontroller.service.failed_nodes import node_failed
 from queuecontroller.service.nodes.nodes_room import Cordon
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
@@ -92,17 +92,20 @@ class Session:
         around: NodesAround | None = None,
         sharing: SharesDesk | None = None,
         register: bool = True,
+        shares: Sharing | None = None,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
         is known, of those that are not served everywhere; `around`: nodes and what is on them;
         `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
-        what they have, for other tools."""
+        what they have, for other tools; `shares`: how queued pods share GPUs, where schedulers
+        ask."""
         self._around = around
         self._failing = Failing()
         self._configuration = configuration
         self._world = world
-        book = Book(settings, False, new_uid, around.ground if around is not None else Ground())
+        ground = around.ground if around is not None else Ground()
+        book = Book(settings, False, new_uid, ground, shares)
         self.shell = Shell(book, Nothing(term, cluster_id), clock)
         self.mirror = Mirror(book, world)
         self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])

@@ -246,7 +246,7 @@ class Cycle:
             entry.skip(f"couldn't place after processing another workload: {verdict.refusal}")
             entry.reason = verdict.reason
         entry.assignment.frees = verdict.frees
-        entry.assignment.topology = verdict.topology
+        entry.assignment.topology, entry.assignment.places = verdict.topology, verdict.places
         return not verdict.refusal
 
     def _simulate_removal(self, gone: _Usages | None) -> None:

@@ -16,6 +16,9 @@ from queuecontroller.extender.wire import Passed
 from queuecontroller.placement.request import GpuRequest
 from queuecontroller.placement.stock import Stock
 
+Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
+"""Where the queue has placed a pod, on one of these nodes if there is a choice; in words, why it
+has no place for one of its own now; None: it is none of its own."""
 NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
 
 
@@ -35,11 +38,10 @@ class Extender:
         stock: Stock,
         ledger: PodLedger,
         defaults: Defaults,
-        queued: Callable[[Mapping[str, Any]], PodPlace | None] = lambda _: None,
+        queued: Queued = lambda _, __: None,
         why_away: Callable[[str], str] = lambda _: NO_GPUS,
     ) -> None:
-        """`queued`: where the queue has placed a pod, if it is one of its own; `why_away`: why a
-        node that is not in the stock is not."""
+        """`why_away`: why a node that is not in the stock is not."""
         self.stock = stock
         self.ledger = ledger
         self._defaults = defaults
@@ -54,7 +56,10 @@ class Extender:
     # -- filter -----------------------------------------------------------------------------------
 
     def filter(self, pod: Mapping[str, Any], names: Sequence[str]) -> Passed:
-        own = self._queued(pod) or self.ledger.assumed_place(str(pod["metadata"].get("uid")))
+        assumed = self.ledger.assumed_place(str(pod["metadata"].get("uid")))
+        own = assumed or self._queued(pod, names)
+        if isinstance(own, str):
+            return Passed((), dict.fromkeys(names, own))
         if own is not None:
             placed = f"the pod has its place on node {own.node}"
             elsewhere = {name: placed for name in names if name != own.node}
@@ -89,7 +94,7 @@ class Extender:
         ask = self.read(pod)
         nodes = self.stock.nodes
         rooms = [nodes[name] for name in names if name in nodes]
-        if not ask.containers or self._queued(pod) is not None:
+        if not ask.containers or self._queued(pod, names) is not None:
             return [(name, 0) for name in names]
         policy = ask.node_policy or self._defaults.node_policy
         points = self._ranking.points(rooms, ask, policy)
@@ -106,7 +111,7 @@ class Extender:
         """By node who is to go: those proposed, and whom it takes besides for the shares; without
         the nodes where that does not help."""
         ask = self.read(pod)
-        if ask.wrong or self._queued(pod) is not None:
+        if ask.wrong or self._queued(pod, None) is not None:
             return {}
         if not ask.containers:
             return dict(proposed)
@@ -138,7 +143,9 @@ class Extender:
 
     def place(self, pod: Mapping[str, Any], node: str) -> PodPlace | str | None:
         """Its GPUs there, or why it cannot have them; None: it wants none."""
-        own = self._queued(pod)
+        own = self._queued(pod, [node])
+        if isinstance(own, str):
+            return own
         if own is not None:
             if own.node == node:
                 return own

@@ -1,5 +1,6 @@
-"""Who holds what of the nodes' GPUs besides the queue: pods that the API server has with a
-placement, pods whose binding is under way, and what nodes say that runs there.
+"""Who holds what of the nodes' GPUs in a cluster: pods that the API server has with a placement,
+pods whose binding is under way, what nodes say that runs there, and workloads of the queue, whose
+places their pods take without holding anything themselves.
 
 What the API server forgets may run on for a while, where a pod was deleted by force: its GPUs are
 its own until its node says, too, that it is gone.
@@ -11,7 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.extender.pods import PodPlace, is_over, place_of
+from queuecontroller.extender.reserved import Places, Reservations
 from queuecontroller.placement.stock import Share, Stock
 
 
@@ -66,11 +69,17 @@ class PodLedger:
         self.pods: dict[str, HeldPod] = {}
         """Those of the API server's that hold something here."""
         self._on_node: dict[str, dict[str, None]] = {}
-        self._queued: set[str] = set()
-        """Pods whose GPUs the queue holds."""
+        self._of_workload: dict[str, dict[str, None]] = {}
+        """Bound pods that say they have a place of a workload's, by it."""
+        self.reserved = Reservations(stock, self._settle)
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def freed(self) -> int:
+        """Grows when something may fit that did not."""
+        return self._stock.freed
 
     def place(self, uid: str) -> PodPlace | None:
         """Where it is, or is about to be."""
@@ -94,12 +103,24 @@ class PodLedger:
         if self.place(uid) is not None:
             raise ValueError(f"pod {uid} has a place already")
         self._assumed[uid] = place
+        if place.workload:
+            self.reserved.claim(WorkloadKey(place.workload), place, uid)
         self._settle(uid)
 
     def forget(self, uid: str) -> None:
         """It was not written, or the API server says so itself by now."""
         if self._assumed.pop(uid, None) is not None:
+            self.reserved.loosen(uid)
             self._settle(uid)
+
+    # -- workloads of the queue -------------------------------------------------------------------
+
+    def reserve(self, key: WorkloadKey, places: Places) -> None:
+        """What is kept for a workload's pods from now on, in place of what was before; those who
+        are bound there already have it."""
+        if self.reserved.hold(key, places):
+            for uid in self._of_workload.get(key, {}):
+                self.reserved.claim(key, self._bound[uid], uid)
 
     # -- what the API server says -----------------------------------------------------------------
 
@@ -112,13 +133,14 @@ class PodLedger:
         if place is None or place.node != node or is_over(document):
             self._drop(uid)
             return
-        if place.workload:
-            self._queued.add(uid)
-            self._assumed.pop(uid, None)
-            self._settle(uid)
-            return
         self._assumed.pop(uid, None)
+        self._unbind(uid)
         self._bound[uid] = place
+        if place.workload:
+            self._of_workload.setdefault(place.workload, {})[uid] = None
+            self.reserved.claim(WorkloadKey(place.workload), place, uid)
+        else:
+            self.reserved.leave(uid)
         self.pods[uid] = HeldPod(
             uid,
             str(head.get("namespace") or "default"),
@@ -138,12 +160,21 @@ class PodLedger:
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        self._queued.discard(uid)
-        self._bound.pop(uid, None)
+        self._unbind(uid)
+        if uid not in self._node_of:  # else the next pod has to wait for its end
+            self.reserved.leave(uid)
         known = self.pods.pop(uid, None)
         if known is not None:
             self._on_node[known.node].pop(uid, None)
         self._settle(uid)
+
+    def _unbind(self, uid: str) -> None:
+        place = self._bound.pop(uid, None)
+        if place is not None and place.workload:
+            mine = self._of_workload[place.workload]
+            del mine[uid]
+            if not mine:
+                del self._of_workload[place.workload]
 
     # -- what nodes say ---------------------------------------------------------------------------
 
@@ -155,6 +186,8 @@ class PodLedger:
         self._running[node] = dict(running)
         for uid in before.keys() - running.keys():
             self._node_of.pop(uid, None)
+            if self.place(uid) is None:
+                self.reserved.leave(uid)
             self._settle(uid)
         for uid, one in running.items():
             if before.get(uid) != one:
@@ -183,7 +216,7 @@ class PodLedger:
 
     def _wanted(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
         """What it is to hold: what it was given, else what its node says it has."""
-        if uid in self._queued:
+        if self.reserved.covers(uid):
             return None
         place = self._bound.get(uid) or self._assumed.get(uid)
         if place is not None:

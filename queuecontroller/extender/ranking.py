@@ -26,14 +26,16 @@ class Ranking:
         """By node: which version of it was looked at, and what was found."""
 
     def points(self, rooms: Sequence[NodeRoom], ask: PodAsk, policy: str) -> dict[str, int]:
-        if policy == BY_TOPOLOGY:
-            values = {room.name: _togetherness(room, ask) for room in rooms}
-        else:
-            sign = -1 if policy == SPREAD else 1
-            values = {room.name: sign * self._used_ppm(room) for room in rooms}
+        values = {room.name: self.value(room, ask, policy) for room in rooms}
         least, most = min(values.values(), default=0), max(values.values(), default=0)
         span = (most - least) or 1
         return {name: (value - least) * MOST_POINTS // span for name, value in values.items()}
+
+    def value(self, room: NodeRoom, ask: PodAsk, policy: str) -> int:
+        """More is better."""
+        if policy == BY_TOPOLOGY:
+            return _togetherness(room, ask)
+        return -self._used_ppm(room) if policy == SPREAD else self._used_ppm(room)
 
     def _used_ppm(self, room: NodeRoom) -> int:
         known = self._used.get(room.name)

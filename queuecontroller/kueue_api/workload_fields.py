@@ -37,6 +37,9 @@ MOST_GATES: Final = 8
 MOST_LEVELS: Final = 16
 MOST_SLICES: Final = 1000
 MOST_DOMAINS: Final = 100_000
+MOST_PLACES: Final = 4096
+"""Of the pods of one pod set on GPUs."""
+LONGEST_PLACE: Final = 65_536
 OLD_CLASS_SOURCES: Final = {
     "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
     "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
@@ -193,6 +196,20 @@ _ADMISSION: Final = fields(
                 resourceUsage=Field("What all its pods hold.", MapOf(Amount(), 64)),
                 count=Field("Pods that were let in.", COUNT),
                 topologyAssignment=Field("Where they stand.", _PLACES),
+                gpuPlaces=Field(
+                    "Ours: the GPUs that are kept for its pods.",
+                    ListOf(
+                        fields(
+                            place=Field(
+                                "Node and GPUs, as the annotation sluice.dev/placement has them.",
+                                Text(longest=LONGEST_PLACE),
+                                required=True,
+                            ),
+                            count=Field("Pods that have a place like it.", Whole(1), required=True),
+                        ),
+                        MOST_PLACES,
+                    ),
+                ),
                 delayedTopologyRequest=Field(
                     "Whether it is yet to be decided where they stand.",
                     Text(choices=("Pending", "Ready")),

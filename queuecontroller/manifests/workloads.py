@@ -14,6 +14,7 @@ from queuecontroller.engine.model.objects import (
     AdmissionCheckStatus,
     CheckState,
     Condition,
+    PlacedPods,
     PodSet,
     PodSetAssignment,
     RequeueState,
@@ -144,6 +145,10 @@ def _assignment(reader: Reader) -> PodSetAssignment:
         flavors=reader.labels("flavors"),
         usage=reader.amounts("resourceUsage"),
         topology=_topology(reader),
+        places=tuple(
+            PlacedPods(one.required("place"), one.whole("count", 1, least=1))
+            for one in reader.children("gpuPlaces")
+        ),
     )
 
 

@@ -19,6 +19,8 @@ from queuecontroller.engine.model.objects import StopPolicy, WorkloadKey
 from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.extender.answers import Defaults
+from queuecontroller.extender.queued_room import Asks, SharesOfQueued
 from queuecontroller.names import LONGEST
 from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.placement.topology.room import TopologyRoom
@@ -78,6 +80,15 @@ class BookSettings:
     """Pods that prefer a topology are spread evenly over the domains they take."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How pods that Kubernetes runs share GPUs."""
+
+    defaults: Defaults
+    asks: Callable[[WorkloadKey], Asks]
+    """By pod set, what the pods of a workload ask for that are placed by shares."""
+
+
 class Book:
     def __init__(
         self,
@@ -85,10 +96,11 @@ class Book:
         places: bool,
         new_uid: Callable[[], str],
         ground: Ground | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         """Where it does not place, quota alone decides and somebody else (Kubernetes) places;
-        with a `ground` by topologies, where a flavor has one. `new_uid` is given, randomness being
-        I/O."""
+        with a `ground` by topologies, where a flavor has one, and with `sharing` by shares of GPUs,
+        where pods ask for some. `new_uid` is given, randomness being I/O."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
@@ -96,12 +108,20 @@ class Book:
         self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
         """What nodes have free, whether or not workloads are placed there."""
         self.room = self.nodes_room if places else None
+        self.shares = (
+            SharesOfQueued(
+                self.nodes_room.stock, self.nodes_room.pods, sharing.defaults, sharing.asks
+            )
+            if sharing is not None
+            else None
+        )
         self.topology = (
             TopologyRoom(
                 ground,
                 lambda: self.engine.cache.flavors,
                 lambda: self.engine.cache.topologies,
                 settings.balanced_topology,
+                self.shares,
             )
             if ground is not None
             else None
@@ -116,6 +136,7 @@ class Book:
             settings.pods_ready,
             settings.grace_s,
             settings.preempted_rests_ns,
+            self.nodes_room.follow if places or sharing is not None else None,
         )
         self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
@@ -160,6 +181,11 @@ class Book:
         for queue, record in history.take_changed().items() if history is not None else ():
             self.journal.put_usage(queue, record)
         return self.journal.take(label)
+
+    def pods_heard(self) -> None:
+        """All pods that hold shares of GPUs are known by now."""
+        if self.shares is not None:
+            self.shares.heard()
 
     # -- objects ----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """A node has failed under workloads that were given places on it: each gets others for the pods it
-had there, or is evicted. No clock and no I/O: whoever watches nodes says when one has failed."""
+had there, or is evicted, as it always is where shares of GPUs were kept for it there. No clock and
+no I/O: whoever watches nodes says when one has failed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def node_failed(book: Book, host: str, failed: frozenset[str], now_ns: int) -> l
     if topology is None:
         return []
     concerned = []
-    for key in topology.ground.holders(host):
+    known = topology.ground.hosts.get(host)
+    on_gpus = book.nodes_room.pods.reserved.on(known.name if known is not None else host)
+    for key in dict.fromkeys([*topology.ground.holders(host), *on_gpus]):
         record = book.workloads.records.get(key)
         if record is None or record.workload.admission is None:
             continue

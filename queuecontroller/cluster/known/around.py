@@ -55,9 +55,9 @@ def setting(
     priority_of: Callable[[PriorityClass | None], int | None] = lambda _: None,
 ) -> Setting:
     default = world.get(LOCAL_QUEUES, f"{namespace}/default") is not None
-    above = world.policy.is_external(controller_of(document)) or any(
+    managed = world.policy.is_external(controller_of(document)) or any(
         _is_managed(world.policy, one, default) or world.policy.is_external(controller_of(one))
-        for one in _above(world, document, namespace)
+        for one in above(world, document, namespace)
     )
     policy = world.policy
     home = world.get(NAMESPACES, namespace)
@@ -68,7 +68,7 @@ def setting(
         without_queue=selected,
         labels_to_copy=policy.labels_to_copy,
         default_queue=default,
-        parent_managed=above,
+        parent_managed=managed,
         priority_of=priority_of,
         runtime=_runtime(world, document, namespace),
         group_total=_size_of_set(world, document, namespace),
@@ -101,7 +101,8 @@ def _size_of_set(world: World, pod: Document, namespace: str) -> int | None:
     return replicas if isinstance(replicas, int) else None
 
 
-def _above(world: World, document: Document, namespace: str) -> Iterator[Document]:
+def above(world: World, document: Document, namespace: str) -> Iterator[Document]:
+    """Its controller, that one's, and so on, as far as they are known."""
     for _ in range(DEEPEST):
         owner = controller_of(document)
         kind = kind_of(owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from queuecontroller.cluster.known.kinds import PLACED_PODS, WORKLOADS
+from queuecontroller.cluster.known.kinds import WORKLOADS
 from queuecontroller.cluster.known.world import (
     Document,
     World,
@@ -17,7 +17,7 @@ from queuecontroller.cluster.known.world import (
     condition_of,
     labels_of,
 )
-from queuecontroller.jobs.names import WORKLOAD
+from queuecontroller.jobs.names import POD_SET, WORKLOAD
 from queuecontroller.manifests.pods import pod_requests, read_taints
 from queuecontroller.placement.topology.ground import PODS, Ground, NodeFacts
 from queuecontroller.reader import Reader
@@ -49,10 +49,9 @@ def slim_node(document: Mapping[str, Any]) -> dict[str, Any]:
 def slim_pod(document: Mapping[str, Any]) -> dict[str, Any]:
     head, spec = document["metadata"], document.get("spec") or {}
     mine = {name: head[name] for name in ("name", "namespace", "uid", "resourceVersion")}
-    if labels_of(document).get(PLACED_PODS) == "true":
-        mine["labels"] = {PLACED_PODS: "true"}
-        workload = annotations_of(document).get(WORKLOAD)
-        mine["annotations"] = {WORKLOAD: workload} if workload else {}
+    if workload := annotations_of(document).get(WORKLOAD):
+        mine["annotations"] = {WORKLOAD: workload}
+        mine["labels"] = {POD_SET: labels_of(document).get(POD_SET) or "main"}
     asked = {**pod_requests(Reader(spec)), PODS: 1}
     return {"metadata": mine, "node": spec.get("nodeName") or "", "asked": asked}
 
@@ -122,16 +121,18 @@ class NodesAround:
 
     def _count(self, key: str, document: Document, workload: str) -> None:
         """What a workload was given its pods are not counted for again."""
-        if workload and self._has_places(workload):
+        if workload and self._has_places(workload, labels_of(document).get(POD_SET)):
             changed = self.ground.drop_pod(key)
         else:
             changed = self.ground.put_pod(key, document["node"], document["asked"])
         if changed:
             self._changed()
 
-    def _has_places(self, workload: str) -> bool:
+    def _has_places(self, workload: str, pod_set: str | None) -> bool:
         document = self._world.get(WORKLOADS, workload)
         admission = ((document or {}).get("status") or {}).get("admission") or {}
         return any(
-            one.get("topologyAssignment") for one in admission.get("podSetAssignments") or ()
+            one.get("topologyAssignment") or one.get("gpuPlaces")
+            for one in admission.get("podSetAssignments") or ()
+            if one.get("name", "main") == pod_set
         )

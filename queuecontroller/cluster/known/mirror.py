@@ -317,7 +317,12 @@ def _fewer(given: PodSetAssignment, count: int | None) -> PodSetAssignment:
     if count is None or count >= given.count:
         return given
     usage = {name: amount * count // given.count for name, amount in given.usage.items()}
-    return replace(given, count=count, usage=usage)
+    places, left = [], count
+    for one in given.places:
+        if left > 0:
+            places.append(replace(one, count=min(left, one.count)))
+            left -= one.count
+    return replace(given, count=count, usage=usage, places=tuple(places))
 
 
 def _waits(record: WorkloadRecord | None) -> bool:

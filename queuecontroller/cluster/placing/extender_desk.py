@@ -16,7 +16,9 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
+from queuecontroller.cluster.known.world import World
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.cluster.placing.queued_pods import QueuedPods
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
@@ -48,8 +50,10 @@ class ExtenderDesk:
         may_write: Callable[[], bool],
         defaults: Defaults,
         sharing: SharesDesk | None = None,
+        world: World | None = None,
     ) -> None:
-        """`sharing` knows of quota on shares and of other vendors' devices."""
+        """`sharing` knows of quota on shares and of other vendors' devices, `world` of Workloads
+        whose pods were given places."""
         self._sharing = sharing
         self._given: dict[str, Mapping[str, str]] = {}
         """Annotations of bindings that are under way, by the pod's UID."""
@@ -60,7 +64,10 @@ class ExtenderDesk:
         self._may_write = may_write
         room = shell.book.nodes_room
         self.ledger = room.pods
-        self.extender = Extender(room.stock, self.ledger, defaults, why_away=self._why_away)
+        queued = QueuedPods(
+            world or World(), self.ledger.reserved, defaults, lambda uid: pods.get(uid) is not None
+        )
+        self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
         self._names = defaults.names
         self._knows = False
         """Of all that was bound before it came to lead."""
@@ -84,6 +91,8 @@ class ExtenderDesk:
         try:
             await self._catch_up()
             self._knows = True
+            if self.book.shares is not None:
+                self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
             await asyncio.Event().wait()
         finally:
@@ -93,10 +102,13 @@ class ExtenderDesk:
                 task.cancel()
 
     def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        freed = self.ledger.freed
         if document is None:
             self.ledger.drop(uid)
         else:
             self.ledger.take(document)
+        if self._knows and self.ledger.freed != freed:  # who waits for room is looked at
+            self._shell.step("pods", lambda book, now_ns: None)
 
     async def _catch_up(self) -> None:
         """Pods as they are stored now: the watch may be a moment behind what the leader before us
@@ -196,7 +208,7 @@ class ExtenderDesk:
             if isinstance(given, str):
                 return given
             self._given[asked.uid] = given
-        if again is None and place is not None and not place.workload:
+        if again is None and place is not None:
             self.ledger.assume(asked.uid, place)
         try:
             more = self._given.get(asked.uid, {})

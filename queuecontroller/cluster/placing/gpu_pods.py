@@ -31,6 +31,7 @@ _HEAD: Final = (
     "resourceVersion",
     "labels",
     "annotations",
+    "ownerReferences",
     "creationTimestamp",
     "deletionTimestamp",
 )

@@ -136,6 +136,15 @@ def _admission(given: Admission | None) -> dict[str, Any] | None:
                 "flavors": dict(one.flavors),
                 "resourceUsage": {name: format_amount(name, n) for name, n in one.usage.items()},
                 **({"topologyAssignment": _topology(one.topology)} if one.topology else {}),
+                **(
+                    {
+                        "gpuPlaces": [
+                            {"place": each.place, "count": each.count} for each in one.places
+                        ]
+                    }
+                    if one.places
+                    else {}
+                ),
             }
             for one in given.pod_sets
         ],

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from queuecontroller.engine.model.flavor_resources import Fr
-from queuecontroller.engine.model.objects import TopologyAssignment, WorkloadKey
+from queuecontroller.engine.model.objects import PlacedPods, TopologyAssignment, WorkloadKey
 
 
 class Mode(IntEnum):
@@ -129,6 +129,8 @@ class Assignment:
     no_room_reason: PendingReason = PendingReason.WAITING_FOR_PLACEMENT
     topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
     """By pod set: the domains kept for it."""
+    places: Mapping[str, tuple[PlacedPods, ...]] = field(default_factory=dict)
+    """The same: the devices."""
     frees: frozenset[WorkloadKey] = frozenset()
     """Paused workloads without quota that have to be stopped for the sake of its room."""
 

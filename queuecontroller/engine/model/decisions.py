@@ -74,6 +74,7 @@ def admission_of(cluster_queue: str, assignment: Assignment) -> Admission:
                 flavors={name: got.flavor for name, got in one.flavors.items()},
                 usage={name: one.requests[name] for name in one.flavors},
                 topology=assignment.topology.get(one.name),
+                places=assignment.places.get(one.name, ()),
             )
             for one in assignment.pod_sets
         ),

@@ -235,6 +235,15 @@ class TopologyAssignment:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPods:
+    """So many of a pod set's pods, each with a place of its own that looks the same."""
+
+    place: str
+    """A node and devices of it, in the words of who places them: nothing to the engine."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PodSetAssignment:
     """What an admission gave one pod set; `usage` is for all its pods together."""
 
@@ -243,6 +252,8 @@ class PodSetAssignment:
     flavors: Mapping[str, str]
     usage: Mapping[str, int]
     topology: TopologyAssignment | None = None
+    places: tuple[PlacedPods, ...] = ()
+    """Of its pods, where they ask for parts of devices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from queuecontroller.engine.model.assignment import Assignment, PendingReason
-from queuecontroller.engine.model.objects import TopologyAssignment, Workload, WorkloadKey
+from queuecontroller.engine.model.objects import (
+    PlacedPods,
+    TopologyAssignment,
+    Workload,
+    WorkloadKey,
+)
 from queuecontroller.engine.model.workload_info import WorkloadInfo
 from queuecontroller.engine.preemption.candidates import Candidates, Turn
 
@@ -31,6 +36,8 @@ class Verdict:
     """Of a refusal."""
     topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
     """By pod set: where its pods go, in a topology's words; told when it is kept."""
+    places: Mapping[str, tuple[PlacedPods, ...]] = field(default_factory=dict)
+    """The same of devices."""
 
 
 @dataclass(frozen=True, slots=True)

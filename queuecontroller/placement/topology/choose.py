@@ -64,6 +64,8 @@ class Given:
 class Unfit:
     reason: str
     misconfigured: bool = False
+    by_topology: bool = True
+    """It is the topology that has no room; else there are too few devices."""
 
 
 @dataclass(slots=True, eq=False)

@@ -108,7 +108,8 @@ class Ground:
         self._pods[key] = (node, each)
         used = self._others.setdefault(node, {})
         for name, amount in each.items():
-            used[name] = used.get(name, 0) + amount
+            if amount:  # of what it asks for 0 of, nothing is to be given back either
+                used[name] = used.get(name, 0) + amount
         self.changes += 1
         return True
 
@@ -119,9 +120,10 @@ class Ground:
         node, each = found
         used = self._others[node]
         for name, amount in each.items():
-            used[name] -= amount
-            if not used[name]:
-                del used[name]
+            if amount:
+                used[name] -= amount
+                if not used[name]:
+                    del used[name]
         if not used:
             del self._others[node]
         self.changes += 1

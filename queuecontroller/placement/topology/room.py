@@ -1,19 +1,21 @@
-"""The engine's port for room, over nodes and their topologies (`engine/preemption/room.py`).
+"""The engine's port for room, over nodes, their topologies, and parts of their devices
+(`engine/preemption/room.py`).
 
-A workload that no topology concerns has room always: quota alone decides about it. What a workload
-holds counts as free for itself.
+A workload that no topology concerns, and that asks for no part of a device, has room always: quota
+alone decides about it. What a workload holds counts as free for itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from queuecontroller.engine.model.assignment import Assignment, PendingReason
 from queuecontroller.engine.model.objects import (
     Admission,
+    PodSet,
     PodSetAssignment,
     ResourceFlavor,
     TopologyAssignment,
@@ -24,18 +26,34 @@ from queuecontroller.engine.model.workload_info import WorkloadInfo
 from queuecontroller.engine.preemption.candidates import Candidates, Turn
 from queuecontroller.engine.preemption.room import FillBack, Opening, SearchBudget, Verdict
 from queuecontroller.placement.topology.choose import Ask, Given, Unfit, choose, pods_in
-from queuecontroller.placement.topology.ground import HOSTNAME, Ground, Part, Values, place_of
+from queuecontroller.placement.topology.devices import (
+    DEVICES,
+    LEADS,
+    Devices,
+    NoDevices,
+    Places,
+    Short,
+    Trial,
+)
+from queuecontroller.placement.topology.ground import (
+    HOSTNAME,
+    Ground,
+    Part,
+    Values,
+    place_of,
+)
+from queuecontroller.placement.topology.leaves import Leaves, leaves_of
 from queuecontroller.placement.topology.wishes import (
     GivenPods,
     Placing,
     assignment_of,
-    each_of,
     placings,
     topology_flavor,
     whole_values,
 )
 
-_REASON = PendingReason.TOPOLOGY_PLACEMENT_FAILED
+_NO_TOPOLOGY = (HOSTNAME,)
+"""Levels of a pod set that only its devices bind to nodes."""
 _LOOK_STEPS = 200
 """Of a search's budget, for one look at all nodes."""
 
@@ -47,6 +65,7 @@ class Found:
     parts: tuple[Part, ...] = ()
     topology: Mapping[str, TopologyAssignment] | None = None
     """By pod set."""
+    places: Places = field(default_factory=dict)
 
 
 class TopologyRoom:
@@ -56,20 +75,22 @@ class TopologyRoom:
         flavors: Callable[[], Mapping[str, ResourceFlavor]],
         topologies: Callable[[], Mapping[str, tuple[str, ...]]],
         balanced: bool = False,
+        devices: Devices | None = None,
     ) -> None:
         """`topologies`: their levels, the widest first."""
         self.ground = ground
+        self.devices: Devices = devices if devices is not None else NoDevices()
         self._flavors = flavors
         self._topologies = topologies
         self._balanced = balanced
 
     @property
     def generation(self) -> int:
-        return self.ground.changes
+        return self.ground.changes + self.devices.changes
 
     @property
     def freed(self) -> int:
-        return self.ground.freed
+        return self.ground.freed + self.devices.freed
 
     def shape(self, workload: Workload) -> Hashable:
         return tuple(
@@ -78,6 +99,8 @@ class TopologyRoom:
                 one.slice_topology,
                 one.slice_size,
                 one.slice_layers,
+                tuple(tuple(sorted(each.items())) for each in one.containers),
+                tuple(sorted(one.annotations.items())),
             )
             for one in workload.pod_sets
         )
@@ -101,10 +124,12 @@ class TopologyRoom:
         if isinstance(found, Unfit):
             return _refused(found)
         self.ground.hold(info.key, found.parts)
-        return Verdict(topology=found.topology or {})
+        self.devices.hold(info.key, found.places)
+        return Verdict(topology=found.topology or {}, places=found.places)
 
     def release(self, key: WorkloadKey) -> None:
         self.ground.release(key)
+        self.devices.release(key)
 
     def moved(self, key: WorkloadKey) -> None:
         """What it holds is told by `keep`, `restored` and `release`."""
@@ -112,6 +137,7 @@ class TopologyRoom:
     def restored(self, workload: Workload) -> None:
         if workload.admission is not None:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
+            self.devices.restored(workload)
 
     def openings(
         self,
@@ -169,85 +195,142 @@ class TopologyRoom:
         self, workload: Workload, given: list[GivenPods], gone: Collection[WorkloadKey]
     ) -> Found | Unfit:
         without = {workload.key, *gone}
+        trial = self.devices.trial(workload, without)
+        try:
+            return self._find_in(trial, workload, given, without)
+        finally:
+            trial.undo()
+
+    def _find_in(
+        self,
+        trial: Trial,
+        workload: Workload,
+        given: list[GivenPods],
+        without: Collection[WorkloadKey],
+    ) -> Found | Unfit:
         mine: Counter[tuple[Hashable, str]] = Counter()
         parts: list[Part] = []
         made: dict[str, TopologyAssignment] = {}
-        for placing in placings(workload, given, self._flavors(), self._balanced):
-            if self.ground.unheard:
-                return Unfit(f"not heard of yet: {self.ground.unheard}")
+        for placing in self._placings(workload, given, self._balanced, trial.wants):
+            if unheard := self.ground.unheard or self._unheard(trial, placing):
+                return Unfit(f"not heard of yet: {unheard}")
             name = placing.flavor.topology_name or ""
-            levels = self._topologies().get(name)
+            levels = self._topologies().get(name) if name else _NO_TOPOLOGY
             if not levels:
                 return Unfit(f'topology "{name}" is not there', misconfigured=True)
-            leaves, excluded = self._leaves(name, levels, placing, without, mine)
-            found = choose(name, levels, leaves, placing.ask)
+            leaves = leaves_of(self.ground, name, levels, placing, without, mine)
+            if name:
+                found = self._by_topology(name, levels, placing, leaves, trial)
+            else:
+                found = self._by_devices(placing, leaves, trial)
             if isinstance(found, Unfit):
-                return self._explained(found, leaves, placing, excluded)
+                return found
             for part in _parts(name, levels, placing, found):
                 parts.append(part)
                 for resource, amount in part.each.items():
                     mine[part.place, resource] += amount * part.count
-            made[placing.ask.name] = assignment_of(levels, found.workers)
+            if name:
+                made[placing.ask.name] = assignment_of(levels, found.workers)
             if found.leader is not None:
                 made[placing.ask.leader_name] = assignment_of(levels, [(found.leader, 1)])
-        return Found(tuple(parts), made)
+        return Found(tuple(parts), made, trial.places())
 
-    def _leaves(
+    def _placings(
+        self,
+        workload: Workload,
+        given: list[GivenPods],
+        balanced: bool,
+        wants: Callable[[str], bool] = lambda _: False,
+    ) -> Iterator[Placing]:
+        def each(pod_set: PodSet) -> Mapping[str, int]:
+            return self.devices.each(workload, pod_set)
+
+        return placings(workload, given, self._flavors(), balanced, each, wants)
+
+    def _unheard(self, trial: Trial, placing: Placing) -> str:
+        asks = any(trial.wants(one.name) for one in placing.pod_sets)
+        return self.devices.unheard if asks else ""
+
+    def _by_topology(
         self,
         name: str,
         levels: tuple[str, ...],
         placing: Placing,
-        without: Collection[WorkloadKey],
-        mine: Mapping[tuple[Hashable, str], int],
-    ) -> tuple[dict[Values, dict[str, int]], Counter[str]]:
-        """What is free in each lowest domain that its pods may go to, and how many nodes are left
-        out for what."""
-        leaves: dict[Values, dict[str, int]] = {}
-        excluded: Counter[str] = Counter()
-        ground = self.ground
-        wanted = dict(placing.ask.each)
-        for resource in placing.ask.leader or ():
-            wanted.setdefault(resource, 0)
-        for node in ground.nodes.values():
-            why = placing.why_not(node, levels)
-            if why:
-                excluded[why] += 1
-                continue
-            values = tuple(node.labels[level] for level in levels)
-            free = leaves.setdefault(values, dict.fromkeys(wanted, 0))
-            others = ground.others_on(node.name)
-            for resource in wanted:
-                has = node.allocatable.get(resource, 0)
-                free[resource] += max(0, has - others.get(resource, 0))
-        for values, free in leaves.items():
-            place = place_of(name, levels, values)
-            taken = ground.taken(place, without)
-            for resource in free:
-                free[resource] -= taken.get(resource, 0) + mine.get((place, resource), 0)
-        return leaves, excluded
+        leaves: Leaves,
+        trial: Trial,
+    ) -> Given | Unfit:
+        ask = self._counted(placing.ask, leaves, trial)
+        found = choose(name, levels, leaves.free, ask)
+        if isinstance(found, Unfit):
+            return self._explained(found, leaves, ask, trial)
+        wanted = [(ask.leader_name, found.leader, 1)] if found.leader is not None else []
+        wanted += [(ask.name, values, count) for values, count in found.workers]
+        for pod_set, values, count in wanted:
+            if trial.wants(pod_set):
+                short = trial.place(pod_set, leaves.nodes[values], count)
+                if isinstance(short, Short):
+                    return Unfit(short.reason, short.for_ever, by_topology=False)
+        return found
 
-    def _explained(
-        self,
-        unfit: Unfit,
-        leaves: Mapping[Values, Mapping[str, int]],
-        placing: Placing,
-        excluded: Counter[str],
-    ) -> Unfit:
+    def _counted(self, ask: Ask, leaves: Leaves, trial: Trial) -> Ask:
+        """With the devices as one more sum: how many pods find theirs in each domain."""
+        workers, leads = (
+            trial.wants(ask.name),
+            ask.leader is not None and trial.wants(ask.leader_name),
+        )
+        beside = 0
+        for values, nodes in leaves.nodes.items():
+            free = leaves.free[values]
+            if workers:
+                counts = {one: trial.count(ask.name, one, ask.count) for one in nodes}
+                free[DEVICES] = sum(counts.values())
+            if leads:
+                able = [one for one in nodes if trial.count(ask.leader_name, one, 1)]
+                free[LEADS] = len(able)
+                if able and workers and not beside:
+                    after = trial.count(ask.name, able[0], ask.count, ask.leader_name)
+                    beside = counts[able[0]] - after
+        if workers:
+            ask = replace(ask, each={**ask.each, DEVICES: 1})
+        if leads and ask.leader is not None:
+            ask = replace(ask, leader={**ask.leader, LEADS: 1, DEVICES: beside})
+        return ask
+
+    def _by_devices(self, placing: Placing, leaves: Leaves, trial: Trial) -> Given | Unfit:
+        """Of a pod set without a topology: wherever its devices are."""
+        limits: dict[str, int] = {}
+        values_of: dict[str, Values] = {}
+        for values, nodes in leaves.nodes.items():
+            room = pods_in(leaves.free[values], placing.ask.each)
+            for node, limit in nodes.items():
+                limits[node], values_of[node] = min(limit, room), values
+        found = trial.place(placing.ask.name, limits, placing.ask.count)
+        if not isinstance(found, Short):
+            counts: Counter[Values] = Counter()
+            for node, count in found.items():
+                counts[values_of[node]] += count
+            return Given(tuple(sorted(counts.items())))
+        said = leaves.left_out(placing.ask.each)
+        total = len(self.ground.nodes)
+        reason = f"{found.reason}; of {total} nodes: {', '.join(said)}" if said else found.reason
+        return Unfit(reason, found.for_ever and not said, by_topology=False)
+
+    def _explained(self, unfit: Unfit, leaves: Leaves, ask: Ask, trial: Trial) -> Unfit:
         """With what the nodes lack."""
         if unfit.misconfigured:
             return unfit
-        lacking: Counter[str] = Counter()
-        for free in leaves.values():
-            for resource, amount in placing.ask.each.items():
-                if not pods_in(free, {resource: amount}):
-                    lacking[resource] += 1
-                    break
-        said = [f"{count} {why}" for why, count in sorted(excluded.items())]
-        said += [f"{count} without {resource} for a pod" for resource, count in lacking.items()]
-        total = len(self.ground.nodes)
+        said = leaves.left_out(ask.each)
         if not said:
             return unfit
-        return Unfit(f"{unfit.reason}; of {total} nodes: {', '.join(said)}")
+        text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(said)}"
+        short = [
+            node
+            for values, nodes in leaves.nodes.items()
+            for node in nodes
+            if DEVICES in ask.each and not leaves.free[values].get(DEVICES)
+        ]
+        why = trial.why_not(ask.name, short) if short else ""
+        return Unfit(f"{text}; {why}" if why else text)
 
     # -- what was given ---------------------------------------------------------------------------
 
@@ -257,12 +340,17 @@ class TopologyRoom:
         for one in admission.pod_sets:
             flavor = topology_flavor(one.flavors, self._flavors())
             pod_set = sets.get(one.name)
-            if one.topology is None or flavor is None or pod_set is None:
+            if pod_set is None:
+                continue
+            each = self.devices.each(workload, pod_set)
+            if one.topology is None or flavor is None:
+                for node, count in self.devices.nodes_of(one.places).items():
+                    yield Part(self._host(node), count, each)
                 continue
             name = flavor.topology_name or ""
             levels = self._topologies().get(name) or one.topology.levels
             for values, count in whole_values(one, levels, self.ground.hosts):
-                yield Part(place_of(name, levels, values), count, each_of(pod_set))
+                yield Part(place_of(name, levels, values), count, each)
 
     # -- nodes that failed ------------------------------------------------------------------------
 
@@ -278,11 +366,17 @@ class TopologyRoom:
                 for resource, amount in part.each.items():
                     mine[part.place, resource] += amount * part.count
         for one in admission.pod_sets:
+            if any(self._host(name) == node for name in self.devices.nodes_of(one.places)):
+                return None  # what was kept for its pods is gone with the node
             after = self._without(workload, one, node, mine)
             if after is None:
                 return None
             kept.append(after)
         return Admission(admission.cluster_queue, tuple(kept))
+
+    def _host(self, name: str) -> str:
+        known = self.ground.nodes.get(name)
+        return known.host if known is not None else name
 
     def _without(
         self,
@@ -300,14 +394,14 @@ class TopologyRoom:
         if topology is None or not lost or topology.levels[-1] != HOSTNAME:
             return one
         alone = [GivenPods(one.name, lost, one.flavors)]
-        placing = next(placings(workload, alone, self._flavors(), False), None)
+        placing = next(self._placings(workload, alone, False), None)
         levels = self._topologies().get((placing.flavor.topology_name if placing else "") or "")
         if placing is None or not levels:
             return None
         rest = [(v, n) for v, n in whole_values(one, levels, self.ground.hosts) if v[-1] != node]
-        leaves, _ = self._leaves(
-            placing.flavor.topology_name or "", levels, placing, {workload.key}, mine
-        )
+        leaves = leaves_of(
+            self.ground, placing.flavor.topology_name or "", levels, placing, {workload.key}, mine
+        ).free
         depth = _must_share(levels, placing)
         ask = _loose(placing)
         if depth and (within := self._within(levels[:depth], node, rest)) is not None:
@@ -327,7 +421,7 @@ class TopologyRoom:
             for resource, amount in placing.ask.each.items():
                 mine[values[-1], resource] += amount * count
         made = assignment_of(levels, sorted(counts.items()))
-        return PodSetAssignment(one.name, one.count, one.flavors, one.usage, made)
+        return replace(one, topology=made)
 
     def _within(
         self, levels: tuple[str, ...], node: str, rest: list[tuple[Values, int]]
@@ -376,7 +470,10 @@ class _Trial:
 
 
 def _refused(unfit: Unfit) -> Verdict:
-    return Verdict(unfit.reason, preempting_helps=not unfit.misconfigured, reason=_REASON)
+    reason = PendingReason.WAITING_FOR_PLACEMENT
+    if unfit.by_topology:
+        reason = PendingReason.TOPOLOGY_PLACEMENT_FAILED
+    return Verdict(unfit.reason, preempting_helps=not unfit.misconfigured, reason=reason)
 
 
 def _given(assignment: Assignment) -> list[GivenPods]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from queuecontroller.engine.model.objects import (
@@ -14,7 +14,7 @@ from queuecontroller.engine.model.objects import (
 )
 from queuecontroller.engine.model.selectors import holds, untolerated
 from queuecontroller.placement.topology.choose import Ask, Layer
-from queuecontroller.placement.topology.ground import HOSTNAME, PODS, Amounts, NodeFacts
+from queuecontroller.placement.topology.ground import HOSTNAME, Amounts, NodeFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Placing:
         labels = node.labels
         if any(labels.get(key) != value for key, value in self.flavor.node_labels.items()):
             return "not of the flavor"
-        if not all(labels.get(level) for level in levels):
+        if self.flavor.topology_name and not all(labels.get(level) for level in levels):
             return "without the topology's labels"
         if not node.ready:
             return "not ready or cordoned"
@@ -50,11 +50,6 @@ class Placing:
         return ""
 
 
-def each_of(pod_set: PodSet) -> Amounts:
-    """What one of its pods takes of a node."""
-    return {**pod_set.pod_requests, PODS: 1}
-
-
 @dataclass(frozen=True, slots=True)
 class GivenPods:
     name: str
@@ -67,28 +62,46 @@ def placings(
     given: Sequence[GivenPods],
     flavors: Mapping[str, ResourceFlavor],
     balanced: bool,
+    each: Callable[[PodSet], Amounts],
+    wants: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Placing]:
-    """In the order of the workload's pod sets, a leader with its workers."""
+    """In the order of the workload's pod sets, a leader with its workers. `each`: what one pod
+    takes of a node; `wants`: whether a pod set has to be placed though no topology has it."""
     sets = {one.name: one for one in workload.pod_sets}
     done: set[str] = set()
     for one in given:
         flavor = topology_flavor(one.flavors, flavors)
-        if flavor is None or one.name in done or one.name not in sets:
+        if one.name in done or one.name not in sets:
+            continue
+        if flavor is None:
+            if wants(one.name):
+                ask = Ask(one.name, one.count, each(sets[one.name]))
+                yield Placing(ask, (sets[one.name],), _together(one.flavors, flavors))
             continue
         mates = [one]
         group = sets[one.name].group
         if group is not None:
-            mates = [each for each in given if each.name in sets and sets[each.name].group == group]
-        done.update(each.name for each in mates)
+            mates = [mate for mate in given if mate.name in sets and sets[mate.name].group == group]
+        done.update(mate.name for mate in mates)
         leader = None
         if len(mates) == 2:
-            few, many = sorted(mates, key=lambda each: each.count)
+            few, many = sorted(mates, key=lambda mate: mate.count)
             if few.count == 1:
                 leader, mates = few, [many]
-        for each in mates:
-            mine = (each, leader) if leader is not None else (each,)
-            ask = _ask(sets, each, leader, balanced)
+        for mate in mates:
+            mine = (mate, leader) if leader is not None else (mate,)
+            ask = _ask(sets, mate, leader, balanced, each)
             yield Placing(ask, tuple(sets[member.name] for member in mine), flavor)
+
+
+def _together(given: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -> ResourceFlavor:
+    """What all flavors of a pod set ask of a node."""
+    mine = [flavors[name] for name in dict.fromkeys(given.values()) if name in flavors]
+    return ResourceFlavor(
+        "",
+        node_labels={key: value for one in mine for key, value in one.node_labels.items()},
+        tolerations=tuple(one for flavor in mine for one in flavor.tolerations),
+    )
 
 
 def topology_flavor(
@@ -103,7 +116,11 @@ def topology_flavor(
 
 
 def _ask(
-    sets: Mapping[str, PodSet], given: GivenPods, leader: GivenPods | None, balanced: bool
+    sets: Mapping[str, PodSet],
+    given: GivenPods,
+    leader: GivenPods | None,
+    balanced: bool,
+    each: Callable[[PodSet], Amounts],
 ) -> Ask:
     pod_set = sets[given.name]
     layers = []
@@ -113,11 +130,11 @@ def _ask(
     return Ask(
         name=pod_set.name,
         count=given.count,
-        each=each_of(pod_set),
+        each=each(pod_set),
         required=pod_set.required_topology,
         preferred=pod_set.preferred_topology,
         layers=tuple(layers),
-        leader=each_of(sets[leader.name]) if leader is not None else None,
+        leader=each(sets[leader.name]) if leader is not None else None,
         leader_name=leader.name if leader is not None else "",
         balanced=balanced,
     )

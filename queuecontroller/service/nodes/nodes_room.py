@@ -56,7 +56,7 @@ class NodesRoom(StockRoom):
         self._resting: dict[WorkloadKey, int] = {}
         """Priorities of those that are paused."""
         self.pods = PodLedger(self.stock)
-        """Of what Kubernetes' pods hold that are not the queue's."""
+        """Of what Kubernetes' pods hold, and of what the queue keeps for its own there."""
         self._cordons: dict[str, Cordon] = {}
         self._stale: set[str] = set()
         """Nodes to be looked at again although they report the same."""

@@ -86,13 +86,16 @@ class Workloads:
         pods_ready: PodsReadySettings,
         grace_s: float,
         preempted_rests_ns: int = 0,
+        follow: Callable[[int], None] | None = None,
     ) -> None:
-        """Without a room quota alone decides, and somebody else (Kubernetes) places."""
+        """Without a room quota alone decides, and somebody else (Kubernetes) places. `follow`:
+        takes in what is known of the nodes by now; to be called before it counts."""
         self._journal = journal
         self._catalogue = catalogue
         self.engine = engine
         self._nodes = nodes
         self._room = room
+        self._follow = follow
         self._pods_ready = pods_ready
         self.grace_s = grace_s
         self._preempted_rests_ns = preempted_rests_ns
@@ -229,8 +232,8 @@ class Workloads:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        if self._room is not None:
-            self._room.follow(now_ns)
+        if self._follow is not None:
+            self._follow(now_ns)
         result = self.engine.cycle(now_ns)
         for replaced in result.replaced:
             self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)

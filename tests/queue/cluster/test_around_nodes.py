@@ -8,6 +8,7 @@ from queuecontroller.cluster.known.around_nodes import NodesAround, facts_of, sl
 from queuecontroller.cluster.known.kinds import WORKLOADS
 from queuecontroller.cluster.known.world import World
 from queuecontroller.cluster.tending.failing import Failing
+from queuecontroller.placement.topology.ground import Ground
 
 HOST = "kubernetes.io/hostname"
 
@@ -102,3 +103,13 @@ def test_when_a_node_has_failed() -> None:
     failing.seen("a", slim_node(node("a", ready="False")), 60.0)
     failing.seen("a", slim_node(node("a")), 61.0)
     assert failing.due(1000.0) == [], "it was back in time"
+
+
+def test_what_pods_ask_for_nothing_of_is_given_back_by_nobody() -> None:
+    """The end of one of two such pods took the place of the other's amount with it."""
+    ground = Ground()
+    for name in ("n/a", "n/b"):
+        ground.put_pod(name, "a", {"cpu": 1, "nvidia.com/gpucores": 0})
+    assert ground.drop_pod("n/a")
+    assert ground.drop_pod("n/b")
+    assert ground.others_on("a") == {}

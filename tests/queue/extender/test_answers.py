@@ -106,7 +106,9 @@ def test_a_pod_without_gpus_is_none_of_ours() -> None:
 def test_a_queued_pod_has_its_own_place_and_no_other() -> None:
     place = PodPlace("b", {"main": ()}, workload="t/w")
     one = extender({"a": node("a"), "b": node("b")})
-    one._queued = lambda document: place if document["metadata"]["name"] == "queued" else None
+    one._queued = lambda document, names: (
+        place if document["metadata"]["name"] == "queued" else None
+    )
     answer = one.filter(pod("queued", gpumem=1), ["a", "b"])
     assert answer.names == ("b",)
     assert answer.hopeless == {"a": "the pod has its place on node b"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.extender.ledger import PlainPod, PodLedger, Running
 from queuecontroller.extender.pods import PLACEMENT, PodPlace
 from queuecontroller.placement.stock import Stock
@@ -99,10 +100,15 @@ def test_what_the_queue_holds_is_not_held_again() -> None:
     stock = stocked()
     ledger = PodLedger(stock)
     queued = PodPlace("n0", place("n0", 0).containers, workload="t/w")
-    stock.hold("the queue's", "n0", queued.held)
+    ledger.reserve(WorkloadKey("t/w"), {"main": [queued]})
+    held = free(stock)
     ledger.take(pod("a", gpumem=1, bound=queued))
     ledger.report("n0", {"u-a": Running("u-a", "t", "a", queued.held)})
-    stock.release("the queue's")
+    assert free(stock) == held
+    ledger.reserved.release(WorkloadKey("t/w"))
+    assert free(stock) == held, "it still runs"
+    ledger.drop("u-a")
+    ledger.report("n0", {})
     assert free(stock) == free(stocked())
 
 
