@@ -22,8 +22,8 @@ from queuecontroller.placement.request import (
 from queuecontroller.placement.stock import Share
 
 PLACEMENT: Final = "sluice.dev/placement"
-"""On a pod: its node and GPUs, written with the binding by who leads; `workload` says whose place it
-is, where the queue keeps it."""
+"""On a pod: its node and GPUs, written with the binding by who leads; `workload` says whose place
+it is, where the queue keeps it."""
 MIB: Final = 1 << 20
 MOST_GPUS: Final = 64
 """Of one container."""

@@ -29,10 +29,17 @@ from queuecontroller.extender.answers import Defaults
 from queuecontroller.extender.pods import PodAsk, PodPlace, read_pod
 from queuecontroller.extender.queued_room import Asks, mismatch
 from queuecontroller.extender.reserved import Reservations
-from queuecontroller.jobs.names import POD_SET, WORKLOAD
+from queuecontroller.jobs.names import (
+    ELASTIC,
+    POD_SET,
+    REPLACEMENT_FOR,
+    SLICE_NAME,
+    WORKLOAD,
+)
 from queuecontroller.service.book import Sharing
 from queuecontroller.shares import Rules, admit
 
+ELASTIC_MARKS: Final = frozenset((ELASTIC, REPLACEMENT_FOR, SLICE_NAME))
 NOTHING: Final[Asks] = MappingProxyType({})
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 LONGEST_REASON: Final = 500
@@ -70,7 +77,9 @@ class QueuedAsks:
         return self._world.get(WORKLOADS, key) is not None
 
     def _read(self, document: Document) -> Asks:
-        found = {}
+        found: dict[str, PodAsk] = {}
+        if ELASTIC_MARKS & annotations_of(document).keys():
+            return NOTHING  # a slice takes over pods of another, with the places that they have
         for one in (document.get("spec") or {}).get("podSets") or ():
             ask = self._ask(document, one.get("template") or {})
             if ask is not None:

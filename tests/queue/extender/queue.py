@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queuecontroller.engine.model.assignment import Assignment, FlavorAssignment, Mode, PodSetResult
+from queuecontroller.engine.model.flavor_resources import FlavorResources
 from queuecontroller.engine.model.objects import (
     Admission,
     PodSet,
@@ -29,6 +30,7 @@ from queuecontroller.placement.topology.ground import Ground, NodeFacts
 from queuecontroller.placement.topology.room import TopologyRoom
 from tests.queue.extender.rooms import pod
 
+NUMBERS = FlavorResources()
 HOST = "kubernetes.io/hostname"
 RACK = "example.com/rack"
 FLAVORS = {
@@ -96,7 +98,7 @@ class Queue:
             )
             for one, (count, _) in sets.items()
         )
-        return WorkloadInfo(Workload("t", name, pod_sets, uid=f"u-{name}"), "cq")
+        return WorkloadInfo(Workload("t", name, pod_sets, uid=f"u-{name}"), "cq", NUMBERS)
 
     def given(self, info: WorkloadInfo, flavor: str = "any") -> Assignment:
         return Assignment(

@@ -19,7 +19,7 @@ HALF = {"gpumem": 50_000, "gpucores": 50}
 """Two of them do not fit on a card."""
 
 
-def queue_job(name: str, pods: int = 1, **amounts: Any) -> dict[str, Any]:
+def queue_job(name: str, pods: int = 1, queue: str = "gpus", **amounts: Any) -> dict[str, Any]:
     template = gpu_pod(name, **amounts)
     template["spec"]["restartPolicy"] = "Never"
     return {
@@ -28,7 +28,7 @@ def queue_job(name: str, pods: int = 1, **amounts: Any) -> dict[str, Any]:
         "metadata": {
             "name": name,
             "namespace": "default",
-            "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+            "labels": {"kueue.x-k8s.io/queue-name": queue},
         },
         "spec": {
             "suspend": True,
@@ -87,6 +87,11 @@ def objects(plane: ControlPlane) -> None:
     )
 
 
+def labels_of(node: str) -> dict[str, str]:
+    """Every second one is of one rack."""
+    return {"rack": f"r{int(node.rpartition('-')[2]) % 2}", "pool": "gpus"}
+
+
 def make_fleet(plane: ControlPlane, sockets: dict[Path, Replica]) -> Fleet:
     fleet = Fleet(plane, sockets, gpus=CARDS)
     known = {one["metadata"]["name"] for one in plane.api.get("/api/v1/nodes")["items"]}
@@ -94,7 +99,7 @@ def make_fleet(plane: ControlPlane, sockets: dict[Path, Replica]) -> Fleet:
         name = f"gpu-{n}"
         if name in known:
             plane.api.delete(f"/api/v1/nodes/{name}")
-        fleet.add(name)
+        fleet.add(name, **labels_of(name))
     return fleet
 
 

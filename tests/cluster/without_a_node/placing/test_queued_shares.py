@@ -15,10 +15,13 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
     JOBS,
     WORKLOADS,
+    apply,
     condition,
     define,
+    door,
     finish,
     is_true,
+    of_kueue,
     suspended,
     workload_of,
 )
@@ -35,11 +38,14 @@ from tests.cluster.scheduling import (
     wait_refused,
 )
 from tests.cluster.without_a_node.placing.queued import (
+    ASKED,
     CARDS,
     HALF,
     NODES,
+    PLENTY,
     clear,
     kept,
+    labels_of,
     make_fleet,
     make_pods,
     objects,
@@ -168,7 +174,54 @@ def test_who_loses_a_node_gets_its_shares_on_another(lab: Lab, empty: None) -> N
         assert [one["reason"] for one in stats["evictions"]] == ["NodeFailures"]
         until("it goes on", lambda: not suspended(lab.plane, "moves"), 60)
     finally:
-        lab.fleet.add(node)
+        lab.fleet.add(node, **labels_of(node))
+
+
+def test_a_pod_that_is_queued_itself_gets_what_was_kept(lab: Lab, empty: None) -> None:
+    pod = gpu_pod("alone", **HALF)
+    pod["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "gpus"}
+    lab.plane.api.call("POST", PODS, pod)
+    place = placement(wait_bound(lab.plane, "alone"))
+    assert shares(place) == kept(workload_of(lab.plane, "alone"))
+    assert place["workload"]
+
+
+def test_a_topology_and_shares_count_together(lab: Lab, empty: None) -> None:
+    """Of two racks with as many processors only one has the cards."""
+    levels = {"levels": [{"nodeLabel": one} for one in ("rack", "kubernetes.io/hostname")]}
+    resources = [{"name": one, "nominalQuota": PLENTY} for one in ASKED]
+    flavors = [{"name": "racks", "resources": resources}]
+    groups = [{"coveredResources": list(ASKED), "flavors": flavors}]
+    apply(
+        lab.plane,
+        of_kueue("Topology", "racks", levels),
+        of_kueue(
+            "ResourceFlavor", "racks", {"nodeLabels": {"pool": "gpus"}, "topologyName": "racks"}
+        ),
+        of_kueue("ClusterQueue", "racks", {"resourceGroups": groups, "namespaceSelector": {}}),
+        door("racks", "racks"),
+    )
+    api, count = lab.plane.api, NODES * CARDS // 2
+    api.call("POST", PODS, gpu_pod("there", gpumem=1000, spec={"nodeSelector": {"rack": "r0"}}))
+    wait_bound(lab.plane, "there")
+    for name in ("fits", "waits"):
+        document = queue_job(name, count, "racks", gpucores=100)
+        wish = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+        document["spec"]["template"]["metadata"] = {"annotations": wish}
+        api.create("jobs", "default", document)
+        if name == "fits":
+            until("it is started", lambda: not suspended(lab.plane, "fits"), 60)
+    every = kept(workload_of(lab.plane, "fits"))
+    assert {node for node, _, _, _ in every} == {"gpu-1", "gpu-3"}, "of the other rack"
+
+    def why() -> dict[str, Any]:
+        return condition(workload_of(lab.plane, "waits"), "QuotaReserved")
+
+    until("it says why", lambda: why().get("reason") == "TopologyPlacementFailed", 60)
+    assert "without the GPU shares for a pod" in why()["message"]
+    make_pods(lab.plane, "fits", range(count))
+    pods = [wait_bound(lab.plane, f"fits-{n}", 120) for n in range(count)]
+    assert sorted(one for pod in pods for one in shares(placement(pod))) == every
 
 
 def test_the_places_of_a_job_cannot_be_written_by_whoever_makes_it(lab: Lab, empty: None) -> None:

@@ -67,6 +67,9 @@ def test_pods_that_another_scheduler_places_are_not_ours() -> None:
     bare = workload()
     bare["spec"]["podSets"][0]["template"]["spec"]["containers"] = [{"name": "main"}]
     assert asks(bare) == {}
+    elastic = workload()
+    elastic["metadata"]["annotations"] = {"kueue.x-k8s.io/elastic-job": "true"}
+    assert asks(elastic) == {}, "its slices hand pods on"
     assert asks({**workload(), "spec": {"podSets": [{"template": {"spec": 3}}]}}) == {}
 
 
