@@ -38,6 +38,7 @@ from queuecontroller.jobs.names import (
 )
 from queuecontroller.service.book import Sharing
 from queuecontroller.shares import Rules, admit
+from queuecontroller.shares.names import ADMITTED_AS as TICKET
 
 ELASTIC_MARKS: Final = frozenset((ELASTIC, REPLACEMENT_FOR, SLICE_NAME))
 NOTHING: Final[Asks] = MappingProxyType({})
@@ -89,8 +90,11 @@ class QueuedAsks:
     def _ask(self, document: Document, template: Mapping[str, Any]) -> PodAsk | None:
         """None: its pods ask for no shares, or somebody places them who does not ask us."""
         rules = self._rules()
-        head = {**(template.get("metadata") or {}), "name": document["metadata"]["name"]}
+        given = template.get("metadata") or {}
+        head = {**given, "name": document["metadata"]["name"]}
         head["namespace"] = document["metadata"].get("namespace")
+        if isinstance(given.get("annotations"), Mapping):  # of a pod that is there already
+            head["annotations"] = {k: v for k, v in annotations_of(template).items() if k != TICKET}
         pod = {"metadata": head, "spec": template.get("spec") or {}}
         try:
             verdict = admit(rules, pod, "", "")

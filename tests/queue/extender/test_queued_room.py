@@ -131,7 +131,7 @@ def test_a_topology_and_shares_count_together() -> None:
     verdict = queue.keep(queue.submit_sets("x", sets, required_topology=RACK), "racks")
     assert verdict.reason is PendingReason.TOPOLOGY_PLACEMENT_FAILED
     assert "3 without the GPU shares for a pod" in verdict.refusal
-    assert "most free on one: 31920 of 50000 MiB" in verdict.refusal
+    assert "most free on one: 21920 of 50000 MiB" in verdict.refusal
 
 
 def test_of_a_topology_of_racks_the_node_is_chosen_by_its_shares() -> None:

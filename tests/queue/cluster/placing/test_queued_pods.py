@@ -79,6 +79,11 @@ def test_pods_that_would_be_refused_have_no_place_and_it_is_said_why() -> None:
     assert "says what a pod was given" in asks(wrong)["main"].wrong
 
 
+def test_a_pod_that_is_queued_itself_was_changed_already() -> None:
+    made = workload(schedulerName="sluice-scheduler", annotations={"sluice.dev/admitted-as": "x"})
+    assert not asks(made)["main"].wrong
+
+
 def test_templates_are_read_once_for_each_generation_and_forgotten_with_their_workload() -> None:
     world = World()
     world.take(WORKLOADS, workload())
