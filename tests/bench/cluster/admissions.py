@@ -90,7 +90,7 @@ def measured(quick: bool) -> list[Entry]:
             pid = replica.process.pid
             quiet(made)
             before = look(made, pid)
-            count = 60 if quick else 200
+            count = 60 if quick else 150
             slow = load(made, "stream", "--count", count, "--per-s", 5, "--name", "slow")
             quiet(made)
             work = look(made, pid) - before
@@ -98,7 +98,7 @@ def measured(quick: bool) -> list[Entry]:
                 f"  {count} Jobs at 5/s, to their end: {slow}, each: CPU ms {each(work.cpu_s, count, 1000)},"
                 f" writes {each(work.writes, count)}, webhook calls {each(work.webhook_calls, count)}"
             )
-            hooks = large.webhooks(replica, place, like, 400 if quick else 2000)
+            hooks = large.webhooks(replica, place, like, 400 if quick else 1000)
             print(f"  webhooks, asked beside nothing else: {hooks}")
         without = bare(like, many)
         text = like.read_text()
