@@ -94,6 +94,9 @@ class KubernetesSettings:
     """Kueue's own Configuration file, for mode kubernetes: which frameworks and namespaces are
     queued, transformations, fair sharing, waitForPodsReady, where it says so instead of [engine].
     Sections without effect are named in the log. Empty: every framework, jobs with a queue."""
+    events: str = _choice("few", "few", "all")
+    """few: what became of jobs, pods and Workloads, one event each. all: also those of Kueue's that
+    say what conditions say anyway, four more API writes for an admitted job."""
     leader_lease_s: float = _number(15.0, 1.0, 600.0)
     """Seconds without a word from the leader until another replica decides. 15: what Kubernetes'
     own controllers take."""

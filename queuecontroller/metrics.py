@@ -1,101 +1,20 @@
 """The catalogue of the controller's metrics: name, kind, labels and help, declared once;
 docs/queue/metrics.md is checked against it.
 
-Where a figure means what Kueue's means it has Kueue's name, so that dashboards go on working; what
-is ours starts with `sluice_queue_`. Base units, `_total` on counters. Nothing is labelled by
-workload: there may be 100,000.
+What is Kueue's is in `kueue_metrics`; what is ours starts with `sluice_queue_`. Base units,
+`_total` on counters. Nothing is labelled by workload: there may be 100,000.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from queuecontroller import kueue_metrics
 from sluicecommon.metric import Kind as Kind
 from sluicecommon.metric import Metric as Metric
 
-_CQ: Final = ("cluster_queue",)
-_QUOTA: Final = ("cohort", "cluster_queue", "flavor", "resource")
 _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 
-BUILD_INFO: Final = Metric("kueue_build_info", _G, ("version",), "Version, always 1.")
-ATTEMPTS: Final = Metric(
-    "kueue_admission_attempts",
-    _C,
-    ("result",),
-    "Cycles that looked at a workload: success (one was admitted, or preempts) or inadmissible.",
-)
-ATTEMPT_DURATION: Final = Metric(
-    "kueue_admission_attempt_duration_seconds", _H, (), "Length of such a cycle."
-)
-PENDING: Final = Metric(
-    "kueue_pending_workloads",
-    _G,
-    ("cluster_queue", "status"),
-    "Workloads that wait: active (looked at next) or inadmissible (until something changes).",
-)
-RESERVED: Final = Metric(
-    "kueue_quota_reserved_workloads", _C, _CQ, "Workloads that were given quota."
-)
-RESERVE_WAIT: Final = Metric(
-    "kueue_quota_reserved_wait_time_seconds", _H, _CQ, "From creation until quota was reserved."
-)
-ADMITTED: Final = Metric("kueue_admitted_workloads", _C, _CQ, "Workloads admitted.")
-ADMIT_WAIT: Final = Metric(
-    "kueue_admission_wait_time_seconds", _H, _CQ, "From creation until admission."
-)
-RESERVING_ACTIVE: Final = Metric(
-    "kueue_reserving_active_workloads", _G, _CQ, "Workloads that hold quota now."
-)
-ADMITTED_ACTIVE: Final = Metric(
-    "kueue_admitted_active_workloads", _G, _CQ, "Workloads that are admitted and not over."
-)
-EVICTED: Final = Metric(
-    "kueue_evicted_workloads", _C, ("cluster_queue", "reason"), "Workloads that had to stop."
-)
-PREEMPTED: Final = Metric(
-    "kueue_preempted_workloads",
-    _C,
-    ("preempting_cluster_queue", "reason"),
-    "Workloads preempted, by the queue they made way for.",
-)
-FINISHED: Final = Metric("kueue_finished_workloads", _C, _CQ, "Workloads that ended.")
-CQ_INFO: Final = Metric(
-    "kueue_cluster_queue_info",
-    _G,
-    ("cluster_queue", "cohort", "queueing_strategy"),
-    "One ClusterQueue, always 1.",
-)
-CQ_STATUS: Final = Metric(
-    "kueue_cluster_queue_status",
-    _G,
-    ("cluster_queue", "status"),
-    "1 for the status it has: active, or pending while nothing is admitted through it.",
-)
-NOMINAL: Final = Metric("kueue_cluster_queue_nominal_quota", _G, _QUOTA, "Nominal quota.")
-BORROWING: Final = Metric(
-    "kueue_cluster_queue_borrowing_limit", _G, _QUOTA, "Most it may borrow, where limited."
-)
-LENDING: Final = Metric(
-    "kueue_cluster_queue_lending_limit", _G, _QUOTA, "Most it lends, where limited."
-)
-RESERVATION: Final = Metric(
-    "kueue_cluster_queue_resource_reservation", _G, _QUOTA, "Quota held, admitted or not yet."
-)
-USAGE: Final = Metric(
-    "kueue_cluster_queue_resource_usage", _G, _QUOTA, "Quota held by admitted workloads."
-)
-WEIGHTED_SHARE: Final = Metric(
-    "kueue_cluster_queue_weighted_share",
-    _G,
-    ("cluster_queue", "cohort"),
-    "Dominant share of what is borrowed, in thousandths of what could be, divided by the weight.",
-)
-LOCAL_QUEUE_USAGE: Final = Metric(
-    "kueue_local_queue_admission_fair_sharing_usage",
-    _G,
-    ("name", "namespace"),
-    "What a LocalQueue has used, weighed by resource and divided by its weight; least goes first.",
-)
 UP: Final = Metric("sluice_queue_ready", _G, (), "1 while the controller decides.")
 TERM: Final = Metric("sluice_queue_term", _G, (), "Fencing term: grows with every start.")
 REVISION: Final = Metric("sluice_queue_revision", _G, (), "Revision of the last decision.")
@@ -219,28 +138,7 @@ DEVICE_MEMORY_RATIO: Final = Metric(
 DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that have a part of it.")
 
 CATALOGUE: Final = (
-    BUILD_INFO,
-    ATTEMPTS,
-    ATTEMPT_DURATION,
-    PENDING,
-    RESERVED,
-    RESERVE_WAIT,
-    ADMITTED,
-    ADMIT_WAIT,
-    RESERVING_ACTIVE,
-    ADMITTED_ACTIVE,
-    EVICTED,
-    PREEMPTED,
-    FINISHED,
-    CQ_INFO,
-    CQ_STATUS,
-    NOMINAL,
-    BORROWING,
-    LENDING,
-    RESERVATION,
-    USAGE,
-    WEIGHTED_SHARE,
-    LOCAL_QUEUE_USAGE,
+    *kueue_metrics.CATALOGUE,
     UP,
     TERM,
     REVISION,

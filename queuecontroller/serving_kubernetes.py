@@ -37,6 +37,7 @@ from queuecontroller.adapters.callers.tokens import DEADLINE_S, KubernetesReview
 from queuecontroller.adapters.callers.turns import Turns
 from queuecontroller.adapters.hami_file import rules_of
 from queuecontroller.adapters.web.http import HttpServer
+from queuecontroller.adapters.web.kueue_metrics import Around
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.adapters.web.reviews import patched, reviewed
 from queuecontroller.adapters.web.scheduling import SchedulerDoor
@@ -56,6 +57,7 @@ from queuecontroller.cluster.joining.delegating import Access as MayDo
 from queuecontroller.cluster.joining.delegating import read_front_proxy
 from queuecontroller.cluster.joining.preflight import Unfit, check_beside, check_cluster
 from queuecontroller.cluster.joining.registering import keep_registered
+from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.placing.extender_desk import VERBS, refusal
 from queuecontroller.cluster.plan import Plan
@@ -226,6 +228,7 @@ async def _serve(
         register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",
+        tells_all_events=given.events == "all",
         report_s=settings.nodes.report_s,
     )
     controller = Controller(watching, writing, plan)
@@ -424,7 +427,14 @@ def _metrics(controller: Controller) -> bytes:
     """A replica that does not lead has no figures."""
     shell = controller.shell
     sharing = controller.sharing
-    return render(shell, version(), sharing) if shell is not None else b""
+    if shell is None:
+        return b""
+
+    def is_leaving(name: str) -> bool:
+        found = controller.world.get(CLUSTER_QUEUES, name)
+        return found is not None and bool(found["metadata"].get("deletionTimestamp"))
+
+    return render(shell, version(), sharing, Around("leader", is_leaving))
 
 
 __all__ = ["access_of", "serve_kubernetes"]

@@ -456,6 +456,7 @@ class Controller:
             self._around,
             plan.sharing,
             plan.register_nodes,
+            plan.tells_all_events,
             sharing_of(self._world, plan.extender, plan.sharing) if plan.extender else None,
         )
         if plan.extender is not None:

@@ -38,5 +38,7 @@ class Plan:
     """Where other replicas find this one."""
     beside: bool = False
     """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
+    tells_all_events: bool = False
+    """All of Kueue's, also those that say what conditions say anyway."""
     report_s: float = 5.0
     """How often nodes report."""

@@ -20,20 +20,23 @@ from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import Document, World, key_of
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.saying.telling import of_workload
+from queuecontroller.cluster.saying.telling import of_preemptor, of_workload
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.cluster.sharing.node_facts import NodeFacts
 from queuecontroller.cluster.tending.failing import Failing
+from queuecontroller.cluster.tending.keeping import Keeping
 from queuecontroller.cluster.tending.tending import Tending
 from queuecontroller.cluster.writing.queue_writer import QueueWriter
 from queuecontroller.cluster.writing.teller import Teller
 from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
 from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.workload_info import PREEMPTED
 from queuecontroller.placement.topology.ground import Ground
 from queuecontroller.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.service.book import Book, BookSettings, Sharing
 from queuecontroller.service.failed_nodes import node_failed
 from queuecontroller.service.nodes.nodes_room import Cordon
+from queuecontroller.service.nodes.sessions import SECOND_NS
 from queuecontroller.service.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, Resource
@@ -92,14 +95,15 @@ class Session:
         around: NodesAround | None = None,
         sharing: SharesDesk | None = None,
         register: bool = True,
+        tells_all_events: bool = False,
         shares: Sharing | None = None,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
         is known, of those that are not served everywhere; `around`: nodes and what is on them;
         `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
-        what they have, for other tools; `shares`: how queued pods share GPUs, where schedulers
-        ask."""
+        what they have, for other tools; `tells_all_events`: also those that say what
+        conditions say anyway; `shares`: how queued pods share GPUs, where schedulers ask."""
         self._around = around
         self._failing = Failing()
         self._configuration = configuration
@@ -108,12 +112,17 @@ class Session:
         book = Book(settings, False, new_uid, ground, shares)
         self.shell = Shell(book, Nothing(term, cluster_id), clock)
         self.mirror = Mirror(book, world)
-        self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        self.teller = Teller(
+            client, may_write, lambda: new_uid().replace("-", "")[:16], tells_all_events
+        )
         self.workloads = WorkloadWriter(
             self.shell, self.mirror, client, may_write, self._workload_stored
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
         self.tending = Tending(self.shell, self.mirror, client, may_write, self.teller)
+        self.keeping = Keeping(
+            self.tending.hands, may_write, lambda: self.shell.now_ns() / SECOND_NS
+        )
         self.provisioner = Provisioner(
             self.shell,
             self.mirror,
@@ -146,13 +155,14 @@ class Session:
         self._began = True
         self.queues.ask_all()
         self.provisioner.ask_all()
+        self.keeping.ask_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
             group.create_task(self.workloads.errands.run())
-            for one in (self.queues, self.tending, self.provisioner):
+            for one in (self.queues, self.tending, self.provisioner, self.keeping):
                 group.create_task(one.errands.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
@@ -224,6 +234,7 @@ class Session:
             )
             self.tending.workload_changed(key, document)
             self.provisioner.changed(kind, key, document)
+            self.keeping.changed(key, document)
             if self._around is not None:
                 self._around.workload(key)
         elif kind in _KINDS:
@@ -252,10 +263,19 @@ class Session:
             self.queues.ask_all()
             self.workloads.objects_changed()
 
+    def _tell_preemptor(self, target: Document) -> None:
+        mine = self.shell.book.workloads.preemptor_of.get(WorkloadKey(key_of(target)))
+        preemptor = self._world.get(WORKLOADS, mine) if mine is not None else None
+        if preemptor is not None:
+            self.teller.tell(preemptor, WORKLOADS, of_preemptor(target))
+
     def _workload_stored(self, before: Document, after: Document) -> None:
         for told in of_workload(before, after):
             self.teller.tell(after, WORKLOADS, told)
+            if told.reason == PREEMPTED:
+                self._tell_preemptor(before)
         self.tending.workload_changed(key_of(after), after)
         if self._around is not None:
             self._around.workload(key_of(after))
         self.provisioner.changed(WORKLOADS, key_of(after), after)
+        self.keeping.changed(key_of(after), after)

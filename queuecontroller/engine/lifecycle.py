@@ -16,6 +16,7 @@ from typing import Final
 from queuecontroller.engine.model.objects import (
     CheckState,
     ClusterQueue,
+    Condition,
     LocalQueue,
     RequeueState,
     StopPolicy,
@@ -24,6 +25,10 @@ from queuecontroller.engine.model.objects import (
 from queuecontroller.engine.model.workload_info import ADMITTED, PODS_READY
 
 SECOND_NS: Final = 1_000_000_000
+WAIT_FOR_START: Final = "WaitForStart"
+WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
+"""Reasons of PodsReady while it is not: from the start, or once it was."""
+DEACTIVATED_FOR: Final = "DeactivatedDueTo"
 
 
 class EvictionReason(StrEnum):
@@ -63,6 +68,8 @@ class Eviction:
     deactivates: bool = False
     requeue: RequeueState | None = None
     """Its new requeue state, where the reason counts attempts."""
+    cause: str = ""
+    """What stands behind the reason; what is in the reason itself is not said again."""
 
 
 def backoff_ns(attempt: int, key: str, settings: PodsReadySettings) -> int:
@@ -147,7 +154,7 @@ def _must_be_ready_ns(workload: Workload, settings: PodsReadySettings) -> int | 
         return admitted.changed_ns + settings.timeout_s * SECOND_NS
     if ready.status:
         return None
-    if ready.reason != "WaitForRecovery":
+    if ready.reason != WAIT_FOR_RECOVERY:
         return admitted.changed_ns + settings.timeout_s * SECOND_NS
     if settings.recovery_timeout_s is None:
         return None
@@ -164,6 +171,22 @@ def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> 
         message = f"requeued {limit} times and its pods were never ready in time"
         return Eviction(EvictionReason.REQUEUING_LIMIT, message, True)
     again_ns = now_ns + backoff_ns(attempt, workload.key, settings)
-    message = f"pods were not ready {settings.timeout_s} s after admission"
     requeue = RequeueState(attempt, again_ns)
-    return Eviction(EvictionReason.PODS_READY_TIMEOUT, message, requeue=requeue)
+    ready, admitted = workload.condition(PODS_READY), workload.condition(ADMITTED)
+    assert admitted is not None
+    since_ns = ready.changed_ns if ready is not None else 0
+    recovers = ready is not None and ready.reason == WAIT_FOR_RECOVERY
+    if recovers and since_ns >= admitted.changed_ns:
+        message = f"pods were not ready again after {settings.recovery_timeout_s} s"
+        cause = WAIT_FOR_RECOVERY
+    else:
+        message = f"pods were not ready {settings.timeout_s} s after admission"
+        cause = WAIT_FOR_START
+    return Eviction(EvictionReason.PODS_READY_TIMEOUT, message, requeue=requeue, cause=cause)
+
+
+def reason_and_cause(evicted: Condition) -> tuple[str, str]:
+    """Kueue's `reason` and `underlyingCause` of an eviction, by its condition."""
+    if evicted.reason.startswith(DEACTIVATED_FOR):
+        return str(EvictionReason.DEACTIVATED), evicted.reason.removeprefix(DEACTIVATED_FOR)
+    return evicted.reason, evicted.cause

@@ -31,7 +31,7 @@ from queuecontroller.engine.model.settings import (
 )
 from queuecontroller.engine.model.workload_info import BEGIN, FINISHED, WorkloadInfo
 from queuecontroller.engine.pending.fair import FairPendingQueue
-from queuecontroller.engine.pending.fifo import PendingQueue
+from queuecontroller.engine.pending.fifo import PendingQueue, Why
 from queuecontroller.engine.pending.round import Round
 from queuecontroller.engine.pending.trees import LookAgain, Tree
 from queuecontroller.engine.preemption.room import Room
@@ -40,7 +40,7 @@ from queuecontroller.engine.quota.cache import Cache
 from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
 from queuecontroller.engine.quota.tree import QuotaNode
 from queuecontroller.engine.quota.usage_history import NOTHING, Amounts, UsageHistory
-from queuecontroller.engine.validation import NAMESPACE_MISMATCH, Validation
+from queuecontroller.engine.validation import Validation
 
 
 class Scheduler:
@@ -63,6 +63,8 @@ class Scheduler:
         """The ClusterQueue a pending workload stands in."""
         self._round = Round()
         self._cycles = 0
+        self._heard: list[WorkloadKey] = []
+        """See `CycleResult.heard`."""
         self._inactive: dict[str, str] = {}
         """ClusterQueues nothing is admitted through, and why."""
         self._changed_local_queues: set[str] = set()
@@ -156,7 +158,7 @@ class Scheduler:
             queue = self.pending.get(name)
             history = self.history if self.cache.is_by_usage(state) else None
             if queue is None or queue.history is not history:
-                self.pending[name] = _new_line(state, history, queue)
+                self.pending[name] = _new_line(state, history, queue, self._heard)
             else:
                 queue.strategy = state.spec.queueing_strategy
                 queue.requeue_inadmissible()
@@ -335,6 +337,11 @@ class Scheduler:
         found = self._unqueued.get(key)
         return found[1] if found else None
 
+    def why_like_others(self, key: WorkloadKey) -> Why | None:
+        """Why another of its shape could not start, when one was looked at last."""
+        queue = self.pending.get(self._queue_of.get(key, ""))
+        return queue.why(key) if queue is not None else None
+
     def queue_of(self, key: WorkloadKey) -> str:
         """The ClusterQueue a pending workload stands in; empty for none."""
         return self._queue_of.get(key, "")
@@ -362,6 +369,8 @@ class Scheduler:
         cycle.serve(cycle.order(entries))
         self._put_back(cycle, heads, entries, now_ns)
         self._note_protected()
+        cycle.result.heard = self._heard[:]
+        self._heard.clear()
         return cycle.result
 
     def _choose_heads(self, cycle: Cycle, now_ns: int) -> Heads:
@@ -383,7 +392,7 @@ class Scheduler:
         for info in found:
             queue = self.cache.queues[info.cluster_queue]
             if not self.validation.namespace_matches(queue, info):
-                heads.mismatched.append(cycle.inadmissible(info, NAMESPACE_MISMATCH))
+                heads.mismatched.append(cycle.inadmissible(info, self.validation.mismatch(queue)))
                 continue
             why = self.validation.why_inadmissible(info)
             if why is not None:
@@ -506,7 +515,7 @@ class Scheduler:
             return True
         info.memo = None  # it is looked at again only when something has changed
         if entry.shape_is_to_blame:
-            queue.mark_shape_inadmissible(info)
+            queue.mark_shape_inadmissible(info, (str(entry.reason), entry.message))
         else:
             queue.mark_inadmissible(info)
         return False
@@ -525,14 +534,17 @@ def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:
 
 
 def _new_line(
-    state: ClusterQueueState, history: UsageHistory | None, before: PendingQueue | None
+    state: ClusterQueueState,
+    history: UsageHistory | None,
+    before: PendingQueue | None,
+    heard: list[WorkloadKey],
 ) -> PendingQueue:
     """For a ClusterQueue that has none yet, or whose admission mode changed."""
     strategy = state.spec.queueing_strategy
     if history is not None:
-        made: PendingQueue = FairPendingQueue(state.name, strategy, history)
+        made: PendingQueue = FairPendingQueue(state.name, strategy, history, heard)
     else:
-        made = PendingQueue(state.name, strategy)
+        made = PendingQueue(state.name, strategy, heard)
     for info in before.everyone() if before is not None else ():
         made.push(info, info.workload.requeue_state.requeue_at_ns or 0)
     return made

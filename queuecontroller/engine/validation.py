@@ -20,6 +20,11 @@ NAMESPACE_MISMATCH: Final[Why] = (
     PendingReason.MISCONFIGURED,
     "Workload namespace doesn't match ClusterQueue selector",
 )
+NO_SELECTOR: Final[Why] = (
+    PendingReason.MISCONFIGURED,
+    f"{NAMESPACE_MISMATCH[1]}: it has none, which serves no namespace (namespaceSelector: {{}}"
+    " serves every one)",
+)
 
 
 class Validation:
@@ -50,6 +55,10 @@ class Validation:
         if selector is None:
             return self._settings.missing_selector_admits_all
         return selector.matches(self.namespace_labels(info.workload.namespace))
+
+    def mismatch(self, queue: ClusterQueueState) -> Why:
+        """Why it does not serve a namespace."""
+        return NO_SELECTOR if queue.spec.namespace_selector is None else NAMESPACE_MISMATCH
 
     def why_inadmissible(self, info: WorkloadInfo) -> Why | None:
         """None: nothing but quota and room decide."""

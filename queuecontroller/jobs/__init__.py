@@ -5,7 +5,7 @@ says what is to be done; `start_patch` and `stop_patch` are how it is let run an
 cannot be read raises the reader's ManifestError, and nothing else.
 """
 
-from queuecontroller.jobs.creating import on_create, resizing
+from queuecontroller.jobs.creating import group_of_set, on_create, resizing
 from queuecontroller.jobs.infos import pod_set_infos
 from queuecontroller.jobs.pods import (
     DeletePod,
@@ -95,6 +95,7 @@ __all__ = [
     "external_frameworks",
     "finished",
     "framework_named",
+    "group_of_set",
     "framework_of",
     "frameworks",
     "group_of",

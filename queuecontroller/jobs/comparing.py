@@ -22,6 +22,12 @@ def reason_of(workload: Document, condition: str) -> str:
     return condition
 
 
+def condition_of(workload: Document, condition: str) -> Mapping[str, Any]:
+    """Empty where it has none of that type."""
+    found = (one for one in _conditions(workload) if one.get("type") == condition)
+    return next(found, {})
+
+
 def _conditions(workload: Document) -> list[Mapping[str, Any]]:
     found = at(workload, ("status", "conditions"))
     return [one for one in found if isinstance(one, Mapping)] if is_list(found) else []

@@ -105,15 +105,17 @@ def _templates(fw: Framework, document: Document) -> list[Path]:
     return [(*of, "workerTemplate"), *([leader] if at(document, leader) is not ABSENT else [])]
 
 
+def group_of_set(name: str) -> str:
+    """Of a StatefulSet: the name of its pods' group, and of its Workload."""
+    return names.workload_name_of("StatefulSet", "apps", name, "", longest=names.LONGEST_LABEL)
+
+
 def _as_group(fw: Framework, change: Change, pod: Path) -> None:
     """The pods of a StatefulSet are one group, which is let in as soon as its first pod is there:
     the next one is only made when the one before runs."""
     head = Reader(change.document).child("metadata")
     replicas = Reader(change.document).child("spec").whole("replicas", 1, least=0, most=MOST)
-    name = names.workload_name_of(
-        fw.kind, fw.group, head.text("name"), "", longest=names.LONGEST_LABEL
-    )
-    change.put((*pod, *_LABELS, names.GROUP_NAME), name)
+    change.put((*pod, *_LABELS, names.GROUP_NAME), group_of_set(head.text("name")))
     for annotation, value in (
         (names.GROUP_TOTAL, str(replicas)),
         (names.GROUP_FAST, "true"),

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from queuecontroller.jobs import names
-from queuecontroller.jobs.comparing import holds, is_list, pod_sets_of, reclaimable_of
+from queuecontroller.jobs.comparing import (
+    condition_of,
+    holds,
+    is_list,
+    pod_sets_of,
+    reason_of,
+    reclaimable_of,
+)
 from queuecontroller.jobs.patches import ABSENT, TOO_DEEP, Document, at
 from queuecontroller.jobs.reconcile import (
     ALONE,
@@ -66,8 +73,9 @@ class StartPod:
 class DeletePod:
     pod: str
     why: str
-    excess: bool = False
-    """The group has more pods than it says."""
+    reason: str = ""
+    """Of the condition TerminationTarget, which it gets first; empty: the group has more pods than
+    it says, and it gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +295,7 @@ class _Pods:
             return []
         room = max(0, self.total - (0 if self.serving else len(self.succeeded)))
         more = self.alive[room:]
-        return [DeletePod(one.name, "the group has its pods", excess=True) for one in more]
+        return [DeletePod(one.name, "the group has its pods") for one in more]
 
     def result(self) -> Finished | None:
         if not self.group:
@@ -305,9 +313,8 @@ class _Pods:
 
     def without_workload(self) -> list[PodAction]:
         released = self.release(self.result() is not None)
-        running = [one for one in self.alive if not one.gated]
-        if running:
-            return [DeletePod(one.name, "it has no Workload") for one in running]
+        if any(not one.gated for one in self.alive):
+            return self.stop("it has no Workload", names.UNMATCHED)
         if released or self.result() or not self.alive or not self.queued():
             return released
         if prebuilt_of(self.first):
@@ -323,22 +330,23 @@ class _Pods:
     def with_workload(self, workload: Document) -> list[PodAction]:
         result = self.result()
         if holds(workload, "Finished"):
-            return self.release(True) or self.stop("its Workload is finished")
+            return self.release(True) or self.stop("its Workload is finished", names.NOT_ADMITTED)
         if result is not None:
             return [FinishWorkload(result)]
         if at(workload, ("metadata", "deletionTimestamp")) not in (ABSENT, None):
-            return self.stop("its Workload is being deleted") or [
+            return self.stop("its Workload is being deleted", names.WORKLOAD_DELETED) or [
                 DeleteWorkload("it is being deleted")
             ]
         if not self.alive and not self.group:
             return [*self.release(True), DeleteWorkload("its pod is gone")]
         if not self.known_roles(workload):
             what = "its pods are not those of its Workload"
-            return self.stop(what) or [DeleteWorkload("its pods are not those of the group")]
+            stopped = self.stop(what, names.UNMATCHED)
+            return stopped or [DeleteWorkload("its pods are not those of the group")]
         if holds(workload, "Evicted"):
             return self.evicted(workload)
         if not holds(workload, "Admitted"):
-            stopped = self.stop("its Workload is not admitted")
+            stopped = self.stop("its Workload is not admitted", names.NOT_ADMITTED)
             return stopped or [*self.own(workload), *self.release(False)]
         return [
             *self.start(),
@@ -359,7 +367,8 @@ class _Pods:
         )
 
     def evicted(self, workload: Document) -> list[PodAction]:
-        stopped = self.stop("its Workload was evicted")
+        why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
+        stopped = self.stop(reason_of(workload, "Evicted"), names.WORKLOAD_EVICTED + why)
         if stopped:
             return stopped
         going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
@@ -367,8 +376,8 @@ class _Pods:
         quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
         return [*self.release(False), *quota]
 
-    def stop(self, why: str) -> list[PodAction]:
-        return [DeletePod(one.name, why) for one in self.alive if not one.gated]
+    def stop(self, why: str, reason: str) -> list[PodAction]:
+        return [DeletePod(one.name, why, reason) for one in self.alive if not one.gated]
 
     def start(self) -> list[PodAction]:
         return [
@@ -384,15 +393,16 @@ class _Pods:
         owners = at(workload, ("metadata", "ownerReferences"))
         known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
         have = {str(one.get("uid")) for one in known}
-        new = [
-            self.owner(one.document)
-            for one in self.alive
-            if _text(one.document, "metadata", "uid") not in have
-        ]
+        new = [one for one in self.owners() if one["uid"] not in have]
         if not new:
             return []
         patch = {"metadata": {"ownerReferences": [*known, *new]}}
         return [UpdateWorkload(patch, "the group has a new pod")]
+
+    def owners(self) -> list[dict[str, Any]]:
+        above = self.around.group_owner
+        pods = [self.owner(one.document) for one in self.alive]
+        return [dict(above), *pods] if above is not None else pods
 
     def owner(self, pod: Document) -> dict[str, Any]:
         made = owner_reference(POD, pod)
@@ -447,7 +457,7 @@ class _Pods:
         made["metadata"]["name"] = self.group
         made["metadata"]["labels"].pop(names.JOB_UID, None)
         made["metadata"].setdefault("annotations", {})[names.IS_GROUP] = "true"
-        made["metadata"]["ownerReferences"] = [self.owner(one.document) for one in self.alive]
+        made["metadata"]["ownerReferences"] = self.owners()
         made["spec"]["podSets"] = self.roles()
         return made
 

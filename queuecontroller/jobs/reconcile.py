@@ -152,6 +152,9 @@ class Setting:
     longest_name: int = names.LONGEST_NAME
     group_total: int | None = None
     """Pods of a group whose owner has a size of its own; None: as its pods say."""
+    group_owner: Mapping[str, str] | None = None
+    """Of such a group: an owner reference to who makes its pods anew. Its Workload outlives the
+    pods."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))

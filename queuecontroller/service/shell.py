@@ -18,10 +18,10 @@ from typing import Final, Protocol, TypeVar
 from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.records import Assignment, Change, ObjectId, Store, StoreLost
 from queuecontroller.service.book import Book
-from queuecontroller.service.figures import CYCLE_SECONDS, Histogram
 from queuecontroller.service.nodes.sessions import SECOND_NS, Superseded, Unproven
 from queuecontroller.service.status import Status, Views
 from queuecontroller.service.waiting_room import WaitingRoom
+from queuecontroller.service.workloads.workloads import attempt_of
 from queuecontroller.service.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,6 @@ class Shell:
         self._node_news: dict[str, set[asyncio.Event]] = {}
         self._ended: asyncio.Future[int] | None = None
         self._reason = "starting"
-        self.cycle_s = Histogram(CYCLE_SECONDS)
         self.writer = Writer(book, store, self._publish)
         self.doors: Callable[[], Mapping[str, int]] = dict
         """How many connections there are, and how much was turned away, by what."""
@@ -266,7 +265,8 @@ class Shell:
         began = perf_counter()
         result = self.book.workloads.cycle(self.now_ns())
         if result.heads:
-            self.cycle_s.observe(perf_counter() - began)
+            figures = self.book.workloads.figures
+            figures.attempt(attempt_of(result), perf_counter() - began)
         self.writer.note("cycle")
         return bool(result.reserved or result.preempted or result.more)
 

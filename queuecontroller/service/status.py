@@ -73,7 +73,7 @@ class Views:
         queue = self._queue_of(workload)
         paused = any(one.state is PodState.PAUSED for one in pods.values())
         shown_phase = "Deleting" if record.deleting else phase(workload, paused)
-        waiting = book.workloads.waiting.get(key)
+        waiting = book.workloads.why_not(key)
         position = waiting_there = 0
         estimate_s = None
         if workload.admission is None and shown_phase in ("Pending", "Paused"):

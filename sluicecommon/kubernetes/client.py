@@ -129,10 +129,18 @@ class ApiClient:
         return await self._ask("PATCH", path, patch, MERGE_PATCH)
 
     async def delete(
-        self, resource: Resource, name: str, namespace: str = "", uid: str = ""
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        uid: str = "",
+        propagation: str = "",
     ) -> dict[str, Any]:
-        """`uid`: that object, and not one of the same name that came later."""
+        """`uid`: that object, and not one of the same name that came later; `propagation`: Orphan,
+        Background or Foreground, for what it owns, where the kind's own default is not meant."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if propagation:
+            options["propagationPolicy"] = propagation
         if uid:
             options["preconditions"] = {"uid": uid}
         return await self._ask("DELETE", resource.path(namespace, name), options)

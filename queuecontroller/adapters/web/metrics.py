@@ -1,160 +1,55 @@
 """The exposition of /metrics, from the book as it is: a scrape changes nothing and asks nobody.
 
-At most MOST_QUEUES ClusterQueues are shown one by one; what is left out is logged by its absence
-from `kueue_cluster_queue_info`, and the workload counters still count it.
+What is Kueue's is in `kueue_metrics`; of anything there may be thousands of only so many are shown
+one by one.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as Family,
-)
+from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
 from queuecontroller import metrics as m
-from queuecontroller.engine.model.workload_info import ADMITTED
-from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
-from queuecontroller.engine.quota.shares import dominant_share
-from queuecontroller.engine.quota.usage_history import usage_of
-from queuecontroller.service.figures import Histogram
+from queuecontroller.adapters.web.kueue_metrics import ALONE, MOST_QUEUES, Around, kueue_samples
+from queuecontroller.adapters.web.samples import Samples
 from queuecontroller.service.shell import Shell
 
 if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
     from queuecontroller.cluster.sharing.desk import SharesDesk
 
-MOST_QUEUES: Final = 2000
 MOST_NODES: Final = 1000
 """Shown one by one, those that are ready first; the sums by state count all."""
 MOST_DEVICES: Final = 8000
 """Of other vendors."""
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@% -]")
-_FAMILIES: Final[dict[m.Kind, Any]] = {
-    m.Kind.GAUGE: GaugeMetricFamily,
-    m.Kind.COUNTER: CounterMetricFamily,
-    m.Kind.HISTOGRAM: HistogramMetricFamily,
-}
-
-
-class _Samples:
-    """By metric, in the order of the catalogue."""
-
-    def __init__(self) -> None:
-        self._families = {
-            one.name: _FAMILIES[one.kind](one.name, one.help, labels=one.labels)
-            for one in m.CATALOGUE
-        }
-
-    def add(self, metric: m.Metric, labels: Sequence[str], value: float | None) -> None:
-        if value is not None:
-            self._families[metric.name].add_metric(_safe(labels), value)
-
-    def histogram(self, metric: m.Metric, labels: Sequence[str], found: Histogram) -> None:
-        buckets = found.buckets()
-        self._families[metric.name].add_metric(_safe(labels), buckets, sum_value=found.total)
-
-    def families(self) -> Iterable[Family]:
-        return self._families.values()
-
-
-def _safe(labels: Sequence[str]) -> list[str]:
-    return [_UNSAFE.sub("_", one)[:128] for one in labels]
 
 
 class QueueCollector:
-    def __init__(self, shell: Shell, version: str, sharing: SharesDesk | None = None) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        version: str,
+        sharing: SharesDesk | None = None,
+        around: Around = ALONE,
+    ) -> None:
         self._shell = shell
         self._version = version
         self._sharing = sharing
+        self._around = around
 
     def collect(self) -> Iterable[Family]:
-        samples = _Samples()
-        samples.add(m.BUILD_INFO, (self._version,), 1)
-        self._counters(samples)
-        for state in list(self._shell.book.engine.cache.queues.values())[:MOST_QUEUES]:
-            self._queue(samples, state)
-        self._usage(samples)
+        samples = Samples()
+        kueue_samples(samples, self._shell, self._version, self._around)
         self._service(samples)
         self._sharing_of(samples)
         return samples.families()
 
-    def _counters(self, samples: _Samples) -> None:
-        figures = self._shell.book.workloads.figures
-        for result, count in figures.attempts.items():
-            samples.add(m.ATTEMPTS, (result,), count)
-        samples.histogram(m.ATTEMPT_DURATION, (), self._shell.cycle_s)
-        for metric, counts in (
-            (m.RESERVED, figures.reserved),
-            (m.ADMITTED, figures.admitted),
-            (m.FINISHED, figures.finished),
-        ):
-            for queue, count in islice(counts.items(), MOST_QUEUES):
-                samples.add(metric, (queue,), count)
-        for metric, waits in (
-            (m.RESERVE_WAIT, figures.reserve_wait),
-            (m.ADMIT_WAIT, figures.admit_wait),
-        ):
-            for queue, found in islice(waits.items(), MOST_QUEUES):
-                samples.histogram(metric, (queue,), found)
-        for metric, pairs in ((m.EVICTED, figures.evicted), (m.PREEMPTED, figures.preempted)):
-            for pair, count in islice(pairs.items(), MOST_QUEUES):
-                samples.add(metric, pair, count)
-
-    def _queue(self, samples: _Samples, state: ClusterQueueState) -> None:
-        engine = self._shell.book.engine
-        name, spec = state.name, state.spec
-        cohort = spec.cohort or ""
-        pending = engine.pending.get(name)
-        if pending is not None:
-            aside = sum(1 for _ in pending.inadmissible())
-            samples.add(m.PENDING, (name, "active"), len(pending) - aside)
-            samples.add(m.PENDING, (name, "inadmissible"), aside)
-        admitted = [one for one in state.workloads.values() if one.workload.is_true(ADMITTED)]
-        samples.add(m.RESERVING_ACTIVE, (name,), len(state.workloads))
-        samples.add(m.ADMITTED_ACTIVE, (name,), len(admitted))
-        samples.add(m.CQ_INFO, (name, cohort, str(spec.queueing_strategy)), 1)
-        active = engine.cache.why_inactive(name) is None
-        for status in ("active", "pending"):
-            samples.add(m.CQ_STATUS, (name, status), int(active == (status == "active")))
-        used: Counter[int] = Counter()
-        for one in admitted:
-            used.update(one.usage)
-        numbers = engine.cache.numbers
-        for group in spec.resource_groups:
-            for flavor in group.flavors:
-                for quota in flavor.resources:
-                    labels = (cohort, name, flavor.flavor, quota.resource)
-                    fr = numbers.number(flavor.flavor, quota.resource)
-                    samples.add(m.NOMINAL, labels, quota.nominal)
-                    samples.add(m.BORROWING, labels, quota.borrowing_limit)
-                    samples.add(m.LENDING, labels, quota.lending_limit)
-                    samples.add(m.RESERVATION, labels, state.node.usage.get(fr, 0))
-                    samples.add(m.USAGE, labels, used.get(fr, 0))
-        if cohort:
-            share = dominant_share(state.node, numbers).per_mille()
-            samples.add(m.WEIGHTED_SHARE, (name, cohort), share)
-
-    def _usage(self, samples: _Samples) -> None:
-        history = self._shell.book.engine.history
-        if history is None:
-            return
-        for queue in sorted(history.queues())[:MOST_QUEUES]:
-            namespace, _, name = queue.partition("/")
-            usage = usage_of(history.figure(queue))
-            samples.add(m.LOCAL_QUEUE_USAGE, (name, namespace), usage)
-
-    def _service(self, samples: _Samples) -> None:
+    def _service(self, samples: Samples) -> None:
         shell = self._shell
         book, now_ns = shell.book, shell.now_ns()
         samples.add(m.UP, (), int(not shell.why_not_ready))
@@ -206,7 +101,7 @@ class QueueCollector:
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
 
-    def _sharing_of(self, samples: _Samples) -> None:
+    def _sharing_of(self, samples: Samples) -> None:
         samples.add(m.HAMI_INFO, (self._version,), 1)
         if self._sharing is None:
             return
@@ -231,9 +126,11 @@ class QueueCollector:
                 samples.add(m.DEVICE_MEMORY_RATIO, labels[:3], ratio)
 
 
-def render(shell: Shell, version: str, sharing: SharesDesk | None = None) -> bytes:
+def render(
+    shell: Shell, version: str, sharing: SharesDesk | None = None, around: Around = ALONE
+) -> bytes:
     """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(QueueCollector(shell, version, sharing))
+    registry.register(QueueCollector(shell, version, sharing, around))
     text: bytes = generate_latest(registry)
     return text

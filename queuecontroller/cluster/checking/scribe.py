@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from queuecontroller.cluster.checking.states import Answer, State, checks_of, with_answers
+from queuecontroller.cluster.checking.states import Answer, checks_of, with_answers
 from queuecontroller.cluster.known.kinds import CHECKS, WORKLOADS
 from queuecontroller.cluster.known.world import (
     Document,
@@ -99,5 +99,4 @@ class Scribe:
 def _told(name: str, was: str, answer: Answer) -> Told:
     text = f"Admission check {name} updated state from {was} to {answer.state}"
     said = f" with message: {answer.message}" if answer.message else ""
-    bad = answer.state is State.REJECTED
-    return Told("AdmissionCheckRejected" if bad else "AdmissionCheckUpdated", text + said, bad)
+    return Told("AdmissionCheckUpdated", text + said)

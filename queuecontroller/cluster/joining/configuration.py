@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from queuecontroller.cluster.known.policy import EXCEPT, Policy
+from queuecontroller.cluster.known.policy import EXCEPT, Policy, Retention
 from queuecontroller.engine.lifecycle import PodsReadySettings
 from queuecontroller.engine.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.jobs import external_frameworks, frameworks
@@ -42,7 +42,6 @@ WITHOUT_EFFECT: Final = {
     "visibilityServer": "kubernetes.visibility_listen does that",
     "pprofBindAddress": "there is none",
     "queueVisibility": "it is gone in Kueue, too",
-    "objectRetentionPolicies": "finished Workloads stay with their jobs",
 }
 
 
@@ -82,6 +81,9 @@ def _given(reader: Reader, book: BookSettings) -> Given:
     )
     if reader.has("integrations"):
         policy = _integrations(reader.child("integrations"), policy)
+    if reader.has("objectRetentionPolicies"):
+        kept = _retention(reader.child("objectRetentionPolicies"))
+        policy = replace(policy, retention=kept)
     engine = book.engine
     if reader.has("fairSharing"):
         engine = _fair_sharing(reader.child("fairSharing"), engine)
@@ -130,6 +132,24 @@ def _integrations(reader: Reader, policy: Policy) -> Policy:
             reader.ignore(gone)
     reader.done()
     return replace(policy, frameworks=names, external=outside, labels_to_copy=labels)
+
+
+def _retention(reader: Reader) -> Retention:
+    workloads = reader.child("workloads")
+    found = Retention(
+        after_finished_s=_kept_s(workloads, "afterFinished"),
+        after_deactivated_s=_kept_s(workloads, "afterDeactivatedByKueue"),
+    )
+    workloads.done()
+    reader.done()
+    return found
+
+
+def _kept_s(reader: Reader, key: str) -> int | None:
+    found = _seconds(reader, key, "")
+    if found is not None and found < 0:
+        reader.problem(key, "is negative", "write one such as 5m or 168h")
+    return found
 
 
 def _fair_sharing(reader: Reader, engine: EngineSettings) -> EngineSettings:

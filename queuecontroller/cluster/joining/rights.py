@@ -72,6 +72,8 @@ def cluster_rules() -> list[Rule]:
         _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
         _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
+        # Why one is deleted, in its condition.
+        _rule("", [f"{PODS.plural}/status"], "patch"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
         _rule("", [f"{PODS.plural}/binding"], "create"),
         _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
@@ -140,7 +142,7 @@ def lease_rules(beside: bool = False) -> list[Rule]:
 
 def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
     return [
-        _rule(group, plurals, "get", "list", "watch", "patch"),
+        _rule(group, plurals, "get", "list", "watch", "patch", "delete"),
         _rule(group, [f"{one}/status" for one in plurals], "patch"),
         _rule(group, [f"{one}/finalizers" for one in plurals], "update"),
     ]

@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from queuecontroller.cluster.known.kinds import LOCAL_QUEUES, RUNTIMES
 from queuecontroller.cluster.known.policy import Policy
-from queuecontroller.cluster.known.world import Document, World, controller_of, labels_of
+from queuecontroller.cluster.known.world import (
+    Document,
+    World,
+    controller_of,
+    is_leaving,
+    labels_of,
+)
 from queuecontroller.jobs import (
     Framework,
     Holding,
@@ -60,6 +66,7 @@ def setting(
         for one in above(world, document, namespace)
     )
     policy = world.policy
+    made_by = set_of_pod(world, document, namespace)
     home = world.get(NAMESPACES, namespace)
     selected = policy.without_queue and policy.namespaces.matches(
         {**(labels_of(home) if home else {}), "kubernetes.io/metadata.name": namespace}
@@ -71,7 +78,8 @@ def setting(
         parent_managed=managed,
         priority_of=priority_of,
         runtime=_runtime(world, document, namespace),
-        group_total=_size_of_set(world, document, namespace),
+        group_total=_size_of(made_by),
+        group_owner=_reference(made_by) if made_by is not None else None,
     )
 
 
@@ -89,16 +97,42 @@ def _runtime(world: World, document: Document, namespace: str) -> Document | Non
     return None
 
 
-def _size_of_set(world: World, pod: Document, namespace: str) -> int | None:
-    """Of the StatefulSet that a pod is of: that of its template may be an older one."""
-    owner = controller_of(pod)
+def set_of_pod(world: World, pod: Document, namespace: str) -> Document | None:
+    """The StatefulSet that a pod is of."""
+    return _set_named(world, controller_of(pod), namespace)
+
+
+def set_of_group(world: World, workload: Document) -> Document | None:
+    """The StatefulSet whose pods a Workload is of, as long as that wants any."""
+    namespace = workload["metadata"].get("namespace") or ""
+    for owner in workload["metadata"].get("ownerReferences") or ():
+        found = _set_named(world, owner, namespace)
+        if found is not None and not is_leaving(found) and _size_of(found) != 0:
+            return found
+    return None
+
+
+def _set_named(world: World, owner: Mapping[str, Any], namespace: str) -> Document | None:
     if kind_of(owner) != STATEFUL_SETS:
         return None
     found = world.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
-    if found is None or found["metadata"].get("uid") != owner.get("uid"):
-        return None
-    replicas = (found.get("spec") or {}).get("replicas")
+    return found if found is not None and found["metadata"].get("uid") == owner["uid"] else None
+
+
+def _size_of(stateful_set: Document | None) -> int | None:
+    """Its own word: that of its template may be an older one."""
+    replicas = ((stateful_set or {}).get("spec") or {}).get("replicas")
     return replicas if isinstance(replicas, int) else None
+
+
+def _reference(document: Document) -> dict[str, str]:
+    head = document["metadata"]
+    return {
+        "apiVersion": STATEFUL_SETS.api_version,
+        "kind": STATEFUL_SETS.kind,
+        "name": head["name"],
+        "uid": head["uid"],
+    }
 
 
 def above(world: World, document: Document, namespace: str) -> Iterator[Document]:

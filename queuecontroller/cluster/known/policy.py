@@ -1,4 +1,5 @@
-"""Which jobs are queued at all: what Kueue's Configuration says of integrations and namespaces."""
+"""Which jobs are queued at all, and how long what is over is kept: what Kueue's Configuration says
+of integrations, namespaces and retention."""
 
 from __future__ import annotations
 
@@ -16,6 +17,17 @@ EXCEPT: Final = LabelSelector(
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """Kueue's objectRetentionPolicies.workloads, in seconds; None: for ever."""
+
+    after_finished_s: float | None = None
+    """From a Workload's end until it is deleted; its job stays."""
+    after_deactivated_s: float | None = None
+    """From an eviction that deactivated a Workload, for another reason than a user's word, until
+    its job is deleted, and the Workload with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     without_queue: bool = False
     """Jobs that name no queue wait, too, until they name one."""
@@ -27,6 +39,7 @@ class Policy:
     """Kinds whose own controllers make Workloads: what they own follows them."""
     labels_to_copy: tuple[str, ...] = ()
     """From jobs to their Workloads."""
+    retention: Retention = Retention()
 
     def has(self, framework: Framework) -> bool:
         return self.frameworks is None or framework.name in self.frameworks

@@ -8,6 +8,7 @@ and they have been etcd's revision all along).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from sys import intern
 from typing import Any, Final
 
@@ -81,6 +82,15 @@ def condition_of(document: Document, name: str) -> Mapping[str, Any]:
 
 def has_condition(document: Document, name: str) -> bool:
     return condition_of(document, name).get("status") == "True"
+
+
+def seconds_of(stamp: object) -> float | None:
+    """Since the epoch, of a time as Kubernetes writes it; None: it is none."""
+    try:
+        moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        return None
+    return moment.timestamp() if moment is not None and moment.tzinfo is not None else None
 
 
 def controller_of(document: Document) -> Mapping[str, Any]:

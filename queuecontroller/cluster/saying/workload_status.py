@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queuecontroller.cluster.known.world import Document
+from queuecontroller.engine.lifecycle import reason_and_cause
 from queuecontroller.engine.model.objects import (
     Admission,
     Condition,
@@ -159,8 +160,8 @@ def _topology(given: TopologyAssignment) -> dict[str, Any]:
 def _stats(status: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
     """With one eviction more."""
     evicted = workload.condition(EVICTED)
-    reason = evicted.reason if evicted is not None else ""
-    key = {"reason": reason, "underlyingCause": ""}
+    reason, cause = reason_and_cause(evicted) if evicted is not None else ("", "")
+    key = {"reason": reason, "underlyingCause": cause}
     known = (status.get("schedulingStats") or {}).get("evictions") or ()
     rest = [one for one in known if {name: one.get(name) for name in key} != key]
     before = sum(one.get("count", 0) for one in known if one not in rest)

@@ -12,17 +12,20 @@ from queuecontroller.cluster.known.kinds import FLAVORS, IN_USE, WORKLOADS
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import (
     Document,
+    condition_of,
     is_leaving,
     key_of,
     pruned,
+    seconds_of,
     split_key,
     version_of,
 )
 from queuecontroller.cluster.saying.telling import Told
-from queuecontroller.cluster.saying.workload_status import WAITING_FOR_PODS, holds
+from queuecontroller.cluster.saying.workload_status import LONGEST, WAITING_FOR_PODS, holds, stamp
 from queuecontroller.cluster.writing.teller import Teller
+from queuecontroller.engine.lifecycle import SECOND_NS, WAIT_FOR_RECOVERY
 from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.model.workload_info import EVICTED, PODS_READY
+from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, PODS_READY
 from queuecontroller.jobs import (
     CreateWorkload,
     DeleteWorkload,
@@ -38,14 +41,20 @@ from queuecontroller.jobs import (
     pod_set_infos,
 )
 from queuecontroller.service.book import Book
+from queuecontroller.service.figures import Figures
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.workloads.conditions import with_condition
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
-from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.kubernetes.resources import PODS, Resource
 
 T = TypeVar("T")
 INVALID: Final = 422
+NEVER: Final = (400, 413, INVALID)
+"""The same again is refused again."""
+RECOVERED: Final = "Recovered"
+MANAGER: Final = "sluice-queue"
+"""Of fields that others have a part of."""
 FAILED_TO_START: Final = "FailedToStart"
 REFUSED: Final = "ErrWorkloadCompose"
 
@@ -83,16 +92,61 @@ class Hands:
         """Versions of jobs of which no Workload can be made: told once."""
         self.writes_total = 0
 
-    async def do(self, action: WorkloadAction, workload: Document | None) -> None:
-        """What is about the Workload alone. Raises ApiAway, ApiRefused."""
-        if isinstance(action, CreateWorkload):
-            await self._create(action.document)
+    async def do(
+        self,
+        action: WorkloadAction,
+        workload: Document | None,
+        kind: Resource = WORKLOADS,
+        about: Document | None = None,
+    ) -> None:
+        """What is about the Workload alone. `about`, of that kind, hears where the API server will
+        not have such a Workload. Raises ApiAway, ApiRefused."""
+        if not isinstance(action, CreateWorkload | UpdateWorkload):
+            await self._do(action, workload)
+            if about is not None and workload is not None:
+                self._tell_of(action, kind, about, key_of(workload))
             return
+        try:
+            if isinstance(action, CreateWorkload):
+                await self._create(action.document, about)
+                key = key_of(action.document)
+            else:
+                assert workload is not None
+                await self._patch(workload, action.patch)
+                key = key_of(workload)
+                if more := _new_owners(action.patch, workload):
+                    text = f"Added {more} owner reference(s)"
+                    self.tell(workload, WORKLOADS, Told("OwnerReferencesAdded", text, detail=True))
+            if about is not None:
+                self._tell_of(action, kind, about, key)
+        except ApiRefused as refused:
+            for_good = refused.status in NEVER
+            if about is not None and (for_good or refused.denied):
+                self.refuse(kind, about, f"the API server refuses its Workload: {refused.message}")
+            if about is None or not for_good:
+                raise
+
+    def _tell_of(
+        self, action: WorkloadAction, kind: Resource, about: Document, workload: str
+    ) -> None:
+        match action:
+            case CreateWorkload():
+                told = Told("CreatedWorkload", f"Created Workload: {workload}", detail=True)
+            case UpdateWorkload(patch) if "spec" in patch:
+                told = Told("UpdatedWorkload", f"Updated Workload {workload}: {action.why}")
+            case DeleteWorkload(why):
+                told = Told("DeletedWorkload", f"Deleted Workload {workload}: {why}")
+            case FinishWorkload():
+                text = f"Workload '{workload}' is declared finished"
+                told = Told("FinishedWorkload", text, detail=True)
+            case _:
+                return
+        self.tell(about, kind, told)
+
+    async def _do(self, action: WorkloadAction, workload: Document | None) -> None:
         assert workload is not None
         key = key_of(workload)
         match action:
-            case UpdateWorkload(patch):
-                await self._patch(workload, patch)
             case DeleteWorkload():
                 await self.delete(workload)
             case FinishWorkload(done):
@@ -111,16 +165,42 @@ class Hands:
 
     # -- Workloads in the API ---------------------------------------------------------------------
 
-    async def _create(self, made: Mapping[str, Any]) -> None:
+    async def _create(self, made: Mapping[str, Any], about: Document | None) -> None:
         namespace = made["metadata"]["namespace"]
         self.writes_total += 1
         try:
             found = await self._client.create(WORKLOADS, made, namespace)
+            self._count_creation(found, about)
         except ApiRefused as refused:
             if refused.status != 409:
                 raise
             found = await self._client.get(WORKLOADS, made["metadata"]["name"], namespace)
         self.take(pruned(found))
+
+    def _count_creation(self, made: Document, about: Document | None) -> None:
+        """A job that has changed since has had a Workload before, maybe."""
+        if about is None or (about["metadata"].get("generation") or 1) > 1:
+            return
+        job_s, made_s = (
+            seconds_of(one["metadata"].get("creationTimestamp")) for one in (about, made)
+        )
+        if job_s is not None and made_s is not None:
+            kind = str(about.get("kind") or PODS.kind)
+            self.figures.creation_latency.add(made_s - job_s, kind)
+
+    def count_gate(self, workload: Document, gate: str, is_group: bool) -> None:
+        """A gate of one of its pods was lifted."""
+        since_s = seconds_of(condition_of(workload, ADMITTED).get("lastTransitionTime"))
+        if since_s is None:
+            return
+        queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue") or ""
+        latency_s = self._shell.now_ns() / SECOND_NS - since_s
+        told = "true" if is_group else "false"
+        self.figures.gate_removal.add(latency_s, gate, str(queue), told)
+
+    @property
+    def figures(self) -> Figures:
+        return self._shell.book.workloads.figures
 
     async def _patch(self, workload: Document, patch: Mapping[str, Any]) -> None:
         head = workload["metadata"]
@@ -195,11 +275,40 @@ class Hands:
         self.world.take(kind, found)
         return found
 
-    async def remove(self, kind: Resource, document: Document) -> None:
+    async def mark(self, pod: Document, condition: str, reason: str, message: str) -> None:
+        """A condition of a pod's, that lives on beside its others. Raises ApiAway, ApiRefused."""
+        head = pod["metadata"]
+        name = {key: head[key] for key in ("name", "namespace", "uid")}
+        made = {
+            "type": condition,
+            "status": "True",
+            "reason": reason,
+            "message": message[:LONGEST],
+            "lastTransitionTime": stamp(self._shell.now_ns()),
+        }
+        document = {
+            "apiVersion": PODS.api_version,
+            "kind": PODS.kind,
+            "metadata": name,
+            "status": {"conditions": [made]},
+        }
+        self.writes_total += 1
+        try:
+            await self._client.apply(
+                PODS, head["name"], document, MANAGER, head["namespace"], "status"
+            )
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:  # another by the same name
+                raise
+
+    async def remove(self, kind: Resource, document: Document, propagation: str = "") -> None:
+        """`propagation`: see `ApiClient.delete`."""
         head = document["metadata"]
         self.writes_total += 1
         try:
-            await self._client.delete(kind, head["name"], head["namespace"], head["uid"])
+            await self._client.delete(
+                kind, head["name"], head["namespace"], head["uid"], propagation
+            )
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:  # another by the same name
                 raise
@@ -221,12 +330,12 @@ class Hands:
     def tell(self, document: Document, kind: Resource, told: Told) -> None:
         self.teller.tell(document, kind, told)
 
-    def refuse(self, kind: Resource, document: Document, why: str) -> None:
+    def refuse(self, kind: Resource, document: Document, why: str, reason: str = REFUSED) -> None:
         key = kind, key_of(document)
         told = f"{document['metadata'].get('generation')} {why}"
         if self._refused.get(key) != told:
             self._refused[key] = told
-            self.tell(document, kind, Told(REFUSED, why, warning=True))
+            self.tell(document, kind, Told(reason, why, warning=True))
 
     def forget(self, kind: Resource, key: str) -> None:
         self._refused.pop((kind, key), None)
@@ -267,8 +376,15 @@ class Hands:
     def _set_ready(self, key: str, ready: bool) -> None:
         if self._shell.book.settings.pods_ready.timeout_s is None:
             return
-        text = "All pods are ready or succeeded" if ready else "Not all pods are ready or succeeded"
-        self._set(key, PODS_READY, ready, "Started" if ready else "WaitForStart", text)
+        record = self._shell.book.workloads.records.get(WorkloadKey(key))
+        before = record.workload.condition(PODS_READY) if record is not None else None
+        again = before is not None and before.reason in (WAIT_FOR_RECOVERY, RECOVERED)
+        if ready:
+            text = "All pods are ready or succeeded"
+            self._set(key, PODS_READY, True, RECOVERED if again else "Started", text)
+        else:
+            text = "A pod that was ready is not any more"
+            self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
     def _set_waiting(self, key: str, waiting: bool) -> None:
         text = "pods are gone before they were done" if waiting else "the group has its pods"
@@ -299,3 +415,8 @@ class Hands:
             else priorities.pod_classes
         )
         return classes.get(named.name)
+
+
+def _new_owners(patch: Mapping[str, Any], workload: Document) -> int:
+    wanted = (patch.get("metadata") or {}).get("ownerReferences") or ()
+    return max(0, len(wanted) - len(workload["metadata"].get("ownerReferences") or ()))

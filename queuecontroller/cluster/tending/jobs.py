@@ -151,7 +151,7 @@ class Jobs:
             action, Start | Suspend | Restore | ResetStartTime | Refuse
         ):
             assert not isinstance(action, Start | Suspend | Restore | ResetStartTime | Refuse)
-            await hands.do(action, workload)
+            await hands.do(action, workload, unit.kind, document)
             return False
         match action:
             case Start():

@@ -22,7 +22,8 @@ from queuecontroller.cluster.known.world import (
 from queuecontroller.cluster.tending.hands import Hands
 from queuecontroller.cluster.tending.units import PLACED, Unit
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED
-from queuecontroller.jobs.names import POD_SET, WORKLOAD
+from queuecontroller.jobs import group_of
+from queuecontroller.jobs.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
 from queuecontroller.jobs.topology import (
     domains,
     is_waiting,
@@ -86,12 +87,14 @@ class Placing:
             todo += [(by_name[name], selector) for name, selector in found.items()]
         for at in range(0, len(todo), AT_ONCE):
             some = todo[at : at + AT_ONCE]
-            await asyncio.gather(*(self._let_go(pod, selector) for pod, selector in some))
+            await asyncio.gather(*(self._let_go(pod, selector, workload) for pod, selector in some))
         return bool(todo)
 
-    async def _let_go(self, pod: Document, selector: Mapping[str, str]) -> None:
+    async def _let_go(self, pod: Document, selector: Mapping[str, str], workload: Document) -> None:
         try:
             await self._hands.patch(PODS, pod, let_go_patch(pod, selector))
+            is_group = bool(group_of(pod))
+            self._hands.count_gate(workload, TOPOLOGY_GATE, is_group)
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:
                 raise

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from queuecontroller.cluster.known.around import SETS, kind_of
+from queuecontroller.cluster.known.around import SETS, kind_of, set_of_group
 from queuecontroller.cluster.known.kinds import ELASTIC_PODS, WORKLOADS
 from queuecontroller.cluster.known.world import (
     Document,
@@ -48,19 +48,32 @@ from queuecontroller.jobs import (
     start_pod_patch,
     workload_name,
 )
-from queuecontroller.jobs.names import GROUP_NAME, LONGEST_LABEL, MANAGED, POD_SET
+from queuecontroller.jobs.names import (
+    ADMISSION_GATE,
+    ELASTIC_GATE,
+    GROUP_NAME,
+    LONGEST_LABEL,
+    MANAGED,
+    POD_SET,
+    TERMINATION_TARGET,
+)
 from queuecontroller.jobs.pods import POD
 from queuecontroller.jobs.reconcile import DeleteWorkload
 from queuecontroller.jobs.serving import COMPONENT_INDEX
 from queuecontroller.jobs.topology import domains, places
 from queuecontroller.reader import ManifestError
 from sluicecommon.kubernetes.errors import ApiRefused
-from sluicecommon.kubernetes.resources import PODS
+from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
 
 T = TypeVar("T")
 AT_ONCE: Final = 8
 """Writes to the pods of one group that are under way together."""
 MOST_ASKED: Final = 10
+NAME_CONFLICT: Final = "WorkloadNameConflict"
+
+
+class _Taken(Exception):
+    """A name that is another's."""
 
 
 class Pods:
@@ -107,7 +120,12 @@ class Pods:
         pods = self.of(unit)
         if not pods:
             return await self._without_pods(unit, workloads)
-        workload = await self._workload(unit, pods, workloads)
+        try:
+            workload = await self._workload(unit, pods, workloads)
+        except _Taken as taken:
+            text = f"A Workload named {taken} is there, and is not that of the group"
+            self._hands.refuse(PODS, pods[0], text, NAME_CONFLICT)
+            return False
         actions = reconcile_pods(pods, workload, self._hands.around(pods[0]))
         by_name = {one["metadata"]["name"]: one for one in pods}
         try:
@@ -137,6 +155,8 @@ class Pods:
         elif workloads:
             return workloads[0]
         known = self._world.get(WORKLOADS, f"{namespace}/{name}")
+        if known is not None and unit.kind == GROUPS and _is_anothers(known, pods[0]):
+            raise _Taken(name)
         if known is None and self.runs(unit):
             without = reconcile_pods(pods, None, self._hands.around(pods[0]))
             if any(isinstance(one, DeletePod) for one in without):
@@ -147,7 +167,8 @@ class Pods:
     async def _without_pods(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         self._hands.forget(*unit)
         for workload in workloads:
-            if COMPONENT_INDEX in annotations_of(workload):
+            kept = set_of_group(self._world, workload) is not None
+            if kept or COMPONENT_INDEX in annotations_of(workload):
                 await self._set_without_pods(workload)
             elif await self._is_any_left(unit, workload):
                 return True
@@ -199,7 +220,8 @@ class Pods:
                     text = "; ".join(map(str, problems))
                     self._hands.refuse(PODS, next(iter(by_name.values())), text)
                 case _:
-                    await self._hands.do(action, workload)
+                    first = next(iter(by_name.values()))
+                    await self._hands.do(action, workload, PODS, first)
         return changed
 
     async def _end(self, action: DeletePod | ReleasePod, pod: Document) -> None:
@@ -213,10 +235,12 @@ class Pods:
                     return
                 if is_leaving(found) and not found["metadata"].get("finalizers"):
                     return  # gone with that
-            case DeletePod(_, why, excess):
+            case DeletePod(_, why, reason):
+                if reason:
+                    await self._hands.mark(pod, TERMINATION_TARGET, reason, why)
                 await self._hands.remove(PODS, pod)
-                reason = "ExcessPodDeleted" if excess else "Stopped"
-                self._hands.tell(pod, PODS, Told(reason, why))
+                told = "Stopped" if reason else "ExcessPodDeleted"
+                self._hands.tell(pod, PODS, Told(told, why))
 
     async def _start(
         self,
@@ -240,6 +264,8 @@ class Pods:
                     self._let_go(by_name[one.pod], infos[one.role], selectors.get(one.pod))
                     for one in some
                 )
+                for _ in some:
+                    hands.count_gate(workload, ADMISSION_GATE, unit.kind == GROUPS)
         except (ManifestError, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status != INVALID:
                 raise
@@ -266,10 +292,12 @@ class Pods:
         """As many pods of a Job as its admitted slice counts, the oldest first."""
         pods = self.of(unit)
         room: dict[str, int] = {}
+        let_in: Document = {}
         for workload in workloads:
             if has_condition(workload, ADMITTED) and not has_condition(workload, FINISHED):
                 if has_condition(workload, EVICTED) or not self._hands.may_run(workload):
                     continue
+                let_in = workload
                 given = ((workload.get("status") or {}).get("admission") or {}).get(
                     "podSetAssignments"
                 )
@@ -287,6 +315,7 @@ class Pods:
             if room.get(name, 0) > 0 and not is_leaving(pod):
                 room[name] -= 1
                 await self._hands.patch(PODS, pod, elastic_pod_patch(pod))
+                self._hands.count_gate(let_in, ELASTIC_GATE, False)
 
     # -- LeaderWorkerSets -------------------------------------------------------------------------
 
@@ -315,7 +344,7 @@ class Pods:
                 if self.runs(Unit(GROUPS, key_of(workload))):
                     continue  # until its pods are gone, its quota is in use
             assert not isinstance(action, StartPod)
-            await self._hands.do(action, workload)  # type: ignore[arg-type]
+            await self._hands.do(action, workload, SETS, document)  # type: ignore[arg-type]
         if document is None:
             return False
         for pod in self.of(unit):
@@ -328,6 +357,12 @@ class Pods:
                 for one in self.changed(key_of(found), found):
                     self._ask(one)
         return False
+
+
+def _is_anothers(workload: Document, pod: Document) -> bool:
+    """Not made for pods, nor for who makes them, nor named by them."""
+    kinds = {str(one.get("kind")) for one in owners_of(workload)}
+    return not prebuilt_of(pod) and not kinds & {"Pod", STATEFUL_SETS.kind, SETS.kind}
 
 
 def _places(

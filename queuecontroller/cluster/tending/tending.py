@@ -28,12 +28,12 @@ from queuecontroller.cluster.tending.units import GROUPS, PLACED, Unit, of_workl
 from queuecontroller.cluster.writing.errands import Errands
 from queuecontroller.cluster.writing.teller import Teller
 from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.jobs import is_elastic, prebuilt_of
+from queuecontroller.jobs import group_of_set, is_elastic, prebuilt_of
 from queuecontroller.jobs.table import OfRuntime
 from queuecontroller.service.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
-from sluicecommon.kubernetes.resources import PODS, Resource
+from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS, Resource
 
 WIDTH: Final = 12
 
@@ -49,11 +49,11 @@ class Tending:
     ) -> None:
         self._world = mirror.world
         self._may_write = may_write
-        self._hands = Hands(shell, mirror, client, teller, self.workload_changed)
+        self.hands = Hands(shell, mirror, client, teller, self.workload_changed)
         self.errands: Errands[Unit] = Errands("job", self._tend, WIDTH)
-        self._jobs = Jobs(self._hands, self.errands.ask)
-        self._pods = Pods(self._hands, self.errands.ask)
-        self._placing = Placing(self._hands)
+        self._jobs = Jobs(self.hands, self.errands.ask)
+        self._pods = Pods(self.hands, self.errands.ask)
+        self._placing = Placing(self.hands)
         self._unit_of: dict[str, Unit] = {}
         """By Workload: whom it belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
@@ -62,11 +62,12 @@ class Tending:
         self._made_for: dict[str, Unit] = {}
         """Workloads that are to be made by others, for units that wait for them."""
         shell.book.workloads.runs_elsewhere = self.runs
+        shell.book.workloads.counting.evicted_before = self._evicted_before
         shell.book.workloads.asks_checks_again = True
 
     @property
     def writes_total(self) -> int:
-        return self._hands.writes_total
+        return self.hands.writes_total
 
     # -- what is heard ----------------------------------------------------------------------------
 
@@ -86,6 +87,9 @@ class Tending:
                 self._ask(unit)
             for unit in self._placing.changed(key, document):
                 self._ask(unit)
+        elif kind == STATEFUL_SETS:
+            namespace, name = split_key(key)
+            self.errands.ask(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
         elif kind in KINDS or kind == SETS:
             self._ask(Unit(kind, key))
         elif kind in RUNTIMES:
@@ -136,9 +140,17 @@ class Tending:
         if is_leaving(workload) and not controller_of(workload):
             self.errands.ask(Unit(WORKLOADS, key))
 
+    def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
+        """By what its status says."""
+        status = (self._world.get(WORKLOADS, key) or {}).get("status") or {}
+        return {
+            (str(one.get("reason") or ""), str(one.get("underlyingCause") or ""))
+            for one in (status.get("schedulingStats") or {}).get("evictions") or ()
+        }
+
     def runs(self, key: WorkloadKey) -> bool:
         """Whether something may be running on a Workload's quota, or is about to."""
-        if key in self._hands.starting:
+        if key in self.hands.starting:
             return True
         unit = self._unit_of.get(key)
         if unit is None:
@@ -187,7 +199,7 @@ class Tending:
         workload = self._world.get(WORKLOADS, key)
         if workload is not None and is_leaving(workload):
             try:
-                await self._hands.delete(workload)
+                await self.hands.delete(workload)
             except ApiRefused as refused:
                 if not refused.not_found and not refused.conflict:
                     raise

@@ -22,8 +22,14 @@ log = logging.getLogger(__name__)
 
 class Teller:
     def __init__(
-        self, client: ApiClient, may_write: Callable[[], bool], new_name: Callable[[], str]
+        self,
+        client: ApiClient,
+        may_write: Callable[[], bool],
+        new_name: Callable[[], str],
+        tells_all: bool = False,
     ) -> None:
+        """`tells_all`: details, too."""
+        self._tells_all = tells_all
         self._client = client
         self._may_write = may_write
         self._new_name = new_name
@@ -33,6 +39,8 @@ class Teller:
         self.dropped_total = 0
 
     def tell(self, about: Document, kind: Resource, told: Told) -> None:
+        if told.detail and not self._tells_all:
+            return
         self.dropped_total += len(self._waiting) == MOST_WAITING
         self._waiting.append((about, kind, told))
         self._news.set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
 from typing import Any, Final
 
 from queuecontroller.cluster.known.kinds import WORKLOADS
@@ -29,6 +30,9 @@ WIDTH: Final = 12
 """Writes in flight: from 8 to 16 the API server does most of them; more only wait there."""
 SAID_S: Final = 1.0
 """Why somebody waits changes often; it is written so long after it changed."""
+ALIKE_A_SECOND: Final = 20.0
+"""Thousands that are alike come to wait at once, and are not looked at: each is told why, but in
+its turn, since every write takes time from those that let somebody run."""
 REFUSED_NS: Final = 10_000_000_000
 """What the API server will not have is not offered to it again at once."""
 
@@ -54,6 +58,9 @@ class WorkloadWriter:
         """Quota that is free in the book and not yet in the API, numbered as it came free."""
         self._behind: dict[WorkloadKey, int] = {}
         """Who was given quota when that many had come free."""
+        self._alike: dict[WorkloadKey, float] = {}
+        """Who waits as others do, and when it is told."""
+        self._next_alike_s = 0.0
         self.writes_total = 0
         self.conflicts_total = 0
 
@@ -81,7 +88,30 @@ class WorkloadWriter:
             if record is not None and record.workload.admission is not None:
                 self.errands.ask(key)
             else:
+                self._note_alike(key)
                 self.errands.ask_later(key, SAID_S)
+
+    def _note_alike(self, key: WorkloadKey) -> None:
+        """Somebody of its shape could not start: it is told so in its turn, if nobody has yet."""
+        book = self._mirror.book
+        if key in self._alike or key in book.workloads.waiting:
+            return
+        document = self._mirror.world.get(WORKLOADS, key)
+        if document is None or condition_of(document, QUOTA_RESERVED):
+            return
+        if book.engine.why_like_others(key) is not None:
+            self._next_alike_s = max(monotonic() + SAID_S, self._next_alike_s + 1 / ALIKE_A_SECOND)
+            self._alike[key] = self._next_alike_s
+
+    def _is_told_alike(self, key: WorkloadKey) -> bool:
+        """Whether its turn has come; if not, it is asked again then."""
+        due_s = self._alike.get(key)
+        if due_s is None:
+            return False
+        left_s = due_s - monotonic()
+        if left_s > 0:
+            self.errands.ask_later(key, left_s)
+        return left_s <= 0
 
     def objects_changed(self) -> None:
         """Those that wait may do so for another reason now, of which no cycle tells."""
@@ -132,6 +162,8 @@ class WorkloadWriter:
         """It was looked at, and what was to be written is."""
         document = self._mirror.world.get(WORKLOADS, key)
         self._behind.pop(key, None)
+        if document is None or condition_of(document, QUOTA_RESERVED):
+            self._alike.pop(key, None)
         if key in self._releasing and (
             document is None or not _holds(document) or self._holds(key)
         ):
@@ -148,6 +180,7 @@ class WorkloadWriter:
         record = book.workloads.records.get(key)
         misread = self._mirror.misread.get(key)
         if record is None or misread is not None:
+            self._alike.pop(key, None)
             if misread is None:
                 return {}, None
             empty = Workload("", "", ())
@@ -160,6 +193,7 @@ class WorkloadWriter:
     def _waits(self, key: WorkloadKey, workload: Workload) -> Condition | None:
         """Why it does not hold quota; None where it does, or nobody has looked yet."""
         if workload.admission is not None or workload.is_true(FINISHED):
+            self._alike.pop(key, None)
             return None
         now_ns = self._shell.now_ns()
         book = self._mirror.book
@@ -167,6 +201,8 @@ class WorkloadWriter:
         if homeless is not None:
             return pending("Inadmissible", homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
+        if waiting is None and self._is_told_alike(key):
+            waiting = book.workloads.why_not(key)
         return pending(waiting.reason, waiting.message, now_ns) if waiting is not None else None
 
     async def _send(

@@ -58,6 +58,8 @@ class CycleResult:
     """By ClusterQueue: entries that could have preempted but for an earlier entry."""
     circling: list[WorkloadInfo] = field(default_factory=list)
     """Whose search for flavors came back to where it was, and was ended for it."""
+    heard: list[WorkloadKey] = field(default_factory=list)
+    """Who is like one that cannot start, which nobody has told them: they are not looked at."""
     heads: int = 0
     more: bool = False
     """Whether another cycle at once may decide more though this one decided nothing: trees were

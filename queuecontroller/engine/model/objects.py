@@ -269,6 +269,8 @@ class Condition:
     reason: str = ""
     message: str = ""
     changed_ns: int = 0
+    cause: str = ""
+    """Of Evicted as it was decided: Kueue's underlyingCause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 
 from queuecontroller.engine.model.objects import QueueingStrategy, WorkloadKey
 from queuecontroller.engine.model.workload_info import Shape, WorkloadInfo
-from queuecontroller.engine.pending.fifo import Order, PendingQueue, order_of
+from queuecontroller.engine.pending.fifo import Order, PendingQueue, Why, order_of
 from queuecontroller.engine.quota.usage_history import UsageHistory
 
 _MOST_KINDS: Final = 1000
@@ -40,8 +40,14 @@ class FairPendingQueue(PendingQueue):
         "history",
     )
 
-    def __init__(self, name: str, strategy: QueueingStrategy, history: UsageHistory) -> None:
-        super().__init__(name, strategy)
+    def __init__(
+        self,
+        name: str,
+        strategy: QueueingStrategy,
+        history: UsageHistory,
+        heard: list[WorkloadKey] | None = None,
+    ) -> None:
+        super().__init__(name, strategy, heard)
         self.history: UsageHistory = history
         self._lines_of: dict[str, PendingQueue] = {}
         """By LocalQueue; only of those in which somebody waits."""
@@ -51,8 +57,9 @@ class FairPendingQueue(PendingQueue):
         self._kinds: dict[Shape, int] = {}
         """A number for each shape, namespaces left out."""
         self._kind_of: dict[WorkloadKey, int] = {}
-        self._failed: dict[int, int] = {}
-        """By kind: since quota was freed last, the oldest that could not start, by its time."""
+        self._failed: dict[int, tuple[int, Why]] = {}
+        """By kind: since quota was freed last, the oldest that could not start, by its time, and
+        why."""
         self._idle: set[str] = set()
         """Lines without a head since then."""
         self._told = -1
@@ -80,7 +87,7 @@ class FairPendingQueue(PendingQueue):
             self.remove(info.key)
         line = self._lines_of.get(name)
         if line is None:
-            line = self._lines_of[name] = PendingQueue(name, self.strategy)
+            line = self._lines_of[name] = PendingQueue(name, self.strategy, self.heard)
             self._comings += 1
         self._local_queue_of[info.key] = name
         self._kind_of[info.key] = self._kind(info)
@@ -138,10 +145,10 @@ class FairPendingQueue(PendingQueue):
     def _head_of(self, name: str, freed: int, now_ns: int) -> WorkloadInfo | None:
         line = self._lines_of[name]
         while (found := line.head(freed, now_ns)) is not None:
-            failed_ns = self._failed.get(self._kind_of[found.key])
-            if failed_ns is None or found.order_ns < failed_ns:
+            failed = self._failed.get(self._kind_of[found.key])
+            if failed is None or found.order_ns < failed[0]:
                 return found
-            line.mark_shape_inadmissible(found)
+            line.mark_shape_inadmissible(found, failed[1])
         if line.wakes_at_ns() is None:
             self._idle.add(name)
         return None
@@ -214,10 +221,15 @@ class FairPendingQueue(PendingQueue):
     def _line(self, info: WorkloadInfo) -> PendingQueue:
         return self._lines_of[self._local_queue_of[info.key]]
 
-    def mark_shape_inadmissible(self, info: WorkloadInfo) -> None:
+    def mark_shape_inadmissible(self, info: WorkloadInfo, why: Why) -> None:
         kind = self._kind_of[info.key]
-        self._failed[kind] = min(info.order_ns, self._failed.get(kind, info.order_ns))
-        self._line(info).mark_shape_inadmissible(info)
+        oldest_ns, _ = self._failed.get(kind, (info.order_ns, why))
+        self._failed[kind] = min(info.order_ns, oldest_ns), why
+        self._line(info).mark_shape_inadmissible(info, why)
+
+    def why(self, key: WorkloadKey) -> Why | None:
+        queue = self._local_queue_of.get(key)
+        return self._lines_of[queue].why(key) if queue is not None else None
 
     def mark_inadmissible(self, info: WorkloadInfo) -> None:
         self._line(info).mark_inadmissible(info)
@@ -245,11 +257,14 @@ class FairPendingQueue(PendingQueue):
         )
         return [info for _, _, info in sorted(every, key=lambda entry: entry[:2])]
 
+    def unordered(self) -> Iterator[WorkloadInfo]:
+        return (info for line in self._lines_of.values() for info in line.unordered())
+
     def is_inadmissible(self, info: WorkloadInfo) -> bool:
         if self._line(info).is_inadmissible(info):
             return True
-        failed_ns = self._failed.get(self._kind_of[info.key])
-        return failed_ns is not None and info.order_ns >= failed_ns and self._first != info.key
+        failed = self._failed.get(self._kind_of[info.key])
+        return failed is not None and info.order_ns >= failed[0] and self._first != info.key
 
     def local_queues(self) -> Iterator[tuple[str, int]]:
         """LocalQueues in which somebody waits, those served first first, and their figures."""

@@ -19,6 +19,9 @@ from queuecontroller.engine.quota.usage_history import UsageHistory
 
 Order = tuple[int, int, str]
 """Negative priority, time, key."""
+Why = tuple[str, str]
+"""Reason and message."""
+_MANY: Final = 64
 
 
 def order_of(info: WorkloadInfo) -> Order:
@@ -28,13 +31,17 @@ def order_of(info: WorkloadInfo) -> Order:
 class Line:
     """Workloads of one shape. Those that left are dropped when they come to the front."""
 
-    __slots__ = ("heap", "inadmissible_since", "shape")
+    __slots__ = ("heap", "inadmissible_since", "shape", "unheard", "why")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.heap: list[tuple[Order, int, WorkloadInfo]] = []
         self.inadmissible_since = _NEVER
         """The round in which it became inadmissible; over when the next round begins."""
+        self.why: Why | None = None
+        """Why its first could not start, as of the last look."""
+        self.unheard: list[WorkloadKey] = []
+        """Who came since, also some who left."""
 
 
 _NEVER: Final = -1
@@ -60,13 +67,18 @@ class PendingQueue:
         "_round",
         "_sticky",
         "_waiting",
+        "heard",
         "name",
         "strategy",
     )
 
-    def __init__(self, name: str, strategy: QueueingStrategy) -> None:
+    def __init__(
+        self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None
+    ) -> None:
+        """`heard` gets who is like one that could not start, and had not heard of it."""
         self.name = name
         self.strategy = strategy
+        self.heard: list[WorkloadKey] = heard if heard is not None else []
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
         self._places: Places | None = None
         """None until somebody asks: the engine needs none."""
@@ -135,6 +147,9 @@ class PendingQueue:
         else:
             info.share_shape(line.shape)
         heapq.heappush(line.heap, (order_of(info), self._next(), info))
+        line.unheard.append(info.key)
+        if len(line.unheard) > 2 * len(line.heap) + _MANY:
+            line.unheard = [key for key in line.unheard if key in self._by_key]
         self._drop_gone(line)
         # An older workload of a shape that could not start may have candidates to preempt that
         # the younger one had not, so it is looked at; a younger one cannot fare better.
@@ -206,12 +221,22 @@ class PendingQueue:
 
     # -- after an evaluation ----------------------------------------------------------------------
 
-    def mark_shape_inadmissible(self, info: WorkloadInfo) -> None:
+    def mark_shape_inadmissible(self, info: WorkloadInfo, why: Why) -> None:
         """The workload cannot start, and none of its shape can, until quota is freed."""
         line = self._lines.get(info.shape)
-        if line is not None and not self._is_inadmissible_line(line):
+        if line is None:
+            return
+        if not self._is_inadmissible_line(line):
             line.inadmissible_since = self._round
             heapq.heappush(self._inadmissible_lines, (order_of(info), self._next(), line))
+        self.heard.extend(key for key in line.unheard if key in self._by_key)
+        line.unheard, line.why = [], why
+
+    def why(self, key: WorkloadKey) -> Why | None:
+        """Why none of its shape could start when one was looked at last; None: none was."""
+        info = self._by_key.get(key)
+        line = self._lines.get(info.shape) if info is not None else None
+        return line.why if line is not None else None
 
     def mark_inadmissible(self, info: WorkloadInfo) -> None:
         """This workload alone cannot start until something about it or its queue changes."""
@@ -244,6 +269,10 @@ class PendingQueue:
     def everyone(self) -> list[WorkloadInfo]:
         """All pending workloads in queue order."""
         return sorted(self._by_key.values(), key=order_of)
+
+    def unordered(self) -> Iterator[WorkloadInfo]:
+        """All of them, as it comes: they are many, and sorting takes time."""
+        return iter(list(self._by_key.values()))
 
     def place(self, key: WorkloadKey) -> int:
         """In queue order, from 1; 0 for who is not there."""

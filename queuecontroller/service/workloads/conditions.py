@@ -53,9 +53,18 @@ def admitted(workload: Workload, now_ns: int) -> Workload:
 
 
 def evicting(
-    workload: Workload, reason: str, message: str, preempted_for: str | None, now_ns: int
+    workload: Workload,
+    reason: str,
+    message: str,
+    preempted_for: str | None,
+    now_ns: int,
+    cause: str = "",
 ) -> Workload:
     workload = with_condition(workload, EVICTED, True, reason, message, now_ns)
+    if cause:
+        rest = (one for one in workload.conditions if one.type != EVICTED)
+        told = Condition(EVICTED, True, reason, message, now_ns, cause)
+        workload = replace(workload, conditions=(*rest, told))
     if preempted_for is not None:
         workload = with_condition(workload, PREEMPTED, True, preempted_for, message, now_ns)
     return workload

@@ -49,12 +49,13 @@ from queuecontroller.records import (
     PodState,
     WorkloadRecord,
 )
-from queuecontroller.service.figures import Figures, Histogram
+from queuecontroller.service.figures import Figures
 from queuecontroller.service.journal import Journal
 from queuecontroller.service.nodes.nodes_room import NodesRoom, gpu_shares
 from queuecontroller.service.nodes.sessions import Nodes, rests
 from queuecontroller.service.objects.catalogue import Catalogue
 from queuecontroller.service.workloads import conditions
+from queuecontroller.service.workloads.counting import Counting
 
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
@@ -108,8 +109,11 @@ class Workloads:
         """Since when, ns; the oldest first."""
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
+        self.counting = Counting(self.figures)
         self.runs_elsewhere: Callable[[WorkloadKey], bool] = lambda _: False
         """Whether somebody who is no node of ours has not stopped it yet: its quota is kept."""
+        self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
+        """By who was preempted last, until it is gone or is given quota again."""
         self.asks_checks_again = False
         """Whether a check's word is for one admission only, as Kueue has it."""
         self._unplaced: dict[WorkloadKey, None] = {}
@@ -138,6 +142,8 @@ class Workloads:
         """Lets go of it without a word: it is to be restored as somebody else has it."""
         record = self.records.pop(key)
         self.finished.pop(key, None)
+        self.preemptor_of.pop(key, None)
+        self.counting.forget(key)
         self.by_user[record.user] -= 1
         self._leave_node(record)
         self.waiting.pop(key, None)
@@ -185,13 +191,12 @@ class Workloads:
         workload = record.workload
         if workload.is_true(FINISHED):
             return
-        queue = workload.admission.cluster_queue if workload.admission else ""
+        self.counting.finished(workload)
         workload = conditions.finished(workload, reason, message, now_ns)
         self._save(record, now_ns, workload=workload)
         self.engine.delete(key, now_ns)
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
-        self.figures.finished[queue] += 1
         self._journal.note("Finished", _subject(key), message or reason, now_ns)
         if record.deleting:
             self._drop(key, now_ns)
@@ -236,6 +241,7 @@ class Workloads:
             self._follow(now_ns)
         result = self.engine.cycle(now_ns)
         for replaced in result.replaced:
+            self.figures.replaced.add(replaced.cluster_queue)
             self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)
         for preempted in result.preempted:
             self._preempt(preempted, now_ns)
@@ -243,9 +249,12 @@ class Workloads:
             self._reserve(decision, now_ns)
         for pending in result.pending:
             self._wait(pending, now_ns)
+        for key in result.heard:
+            if key not in self.waiting:
+                self._journal.touch_workload(key)
         if result.heads:
-            done = "success" if result.reserved or result.preempted else "inadmissible"
-            self.figures.attempts[done] += 1
+            self.figures.attempts[attempt_of(result)] += 1
+            self.figures.skips = result.skipped_preemptions
         return result
 
     def _wait(self, pending: StillPending, now_ns: int) -> None:
@@ -257,6 +266,14 @@ class Workloads:
         if self.waiting.get(key) != waiting:
             self.waiting[key] = waiting
             self._journal.touch_workload(key)
+
+    def why_not(self, key: WorkloadKey) -> Waiting | None:
+        """Why it waits: what was found when it was looked at, or another of its shape; None: nobody
+        has looked yet."""
+        found = self.waiting.get(key)
+        if found is None and (why := self.engine.why_like_others(key)) is not None:
+            return Waiting(*why)
+        return found
 
     def _reserve(self, decision: QuotaReserved, now_ns: int) -> None:
         key = decision.info.key
@@ -273,9 +290,8 @@ class Workloads:
         self.waiting.pop(key, None)
         self._save(record, now_ns, workload=workload, attempt=record.attempt + 1)
         self._journal.note("QuotaReserved", _subject(key), f"in ClusterQueue {queue}", now_ns)
-        self.figures.reserved[queue] += 1
-        waited_s = max(0, now_ns - (workload.created_ns or now_ns)) / 1e9
-        self.figures.reserve_wait.setdefault(queue, Histogram()).observe(waited_s)
+        self.preemptor_of.pop(key, None)
+        self.counting.reserved(before, queue, now_ns)
         self.advance(key, now_ns)
 
     def _checks(self, workload: Workload, admission: Admission) -> tuple[AdmissionCheckStatus, ...]:
@@ -319,8 +335,9 @@ class Workloads:
         self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
         for one in placed:
             self._decide_run(self.records[key], one, now_ns)
-        waited_s = max(0, now_ns - (workload.created_ns or now_ns)) / 1e9
-        self.figures.admission(queue, waited_s, now_ns)
+        state = self.engine.cache.queues.get(queue)
+        above = [one.name for one in state.node.path[1:]] if state is not None else []
+        self.counting.admitted(workload, queue, above, now_ns)
         return True
 
     def _hold_up(self, key: WorkloadKey, reason: str, message: str) -> None:
@@ -368,6 +385,7 @@ class Workloads:
         )
         self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
         key = decision.target.key
+        self.preemptor_of[key] = preemptor.key
         record = self.records[key]
         turns = self.engine.preemption_turns(key, preemptor.key)
         if turns > MOST_TURNS:
@@ -398,22 +416,23 @@ class Workloads:
         desired: Desired = Desired.STOP,
         requeue: RequeueState | None = None,
         deactivates: bool = False,
+        cause: str = "",
     ) -> None:
         """Makes it stop; its quota is given back once no pod of it runs any more.
 
         `reason` and `message` are those of its condition Evicted; `preempted_for`, the reason of
         Preempted, None where nobody preempts it. `desired`: whether its processes are stopped or
         only paused. `requeue`: its back-off from now on; None leaves it as it is. `deactivates`:
-        it is not queued again until somebody activates it. Without effect on one that holds no
-        quota; one that is evicted already is told once more."""
+        it is not queued again until somebody activates it. `cause`: more about `reason`. Without
+        effect on one that holds no quota; one that is evicted already is told once more."""
         record = self.records[key]
         workload = record.workload
         if workload.admission is None:
             return
         if not workload.is_true(EVICTED):
             queue = workload.admission.cluster_queue
-            self.figures.evicted[queue, reason] += 1
-            workload = conditions.evicting(workload, reason, message, preempted_for, now_ns)
+            self.counting.evicted(workload, queue, reason, cause, now_ns)
+            workload = conditions.evicting(workload, reason, message, preempted_for, now_ns, cause)
             if requeue is not None:
                 workload = replace(workload, requeue_state=requeue)
             if deactivates:
@@ -445,6 +464,7 @@ class Workloads:
         if self.runs_elsewhere(key):
             return
         self.engine.release(key, now_ns)
+        self.counting.stopped(record.workload, now_ns)
         evicted = record.workload.condition(EVICTED)
         assert evicted is not None
         workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
@@ -535,6 +555,7 @@ class Workloads:
             now_ns,
             requeue=due.requeue,
             deactivates=due.deactivates,
+            cause=due.cause,
         )
 
     def tick(self, now_ns: int) -> None:
@@ -545,6 +566,7 @@ class Workloads:
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
         """Takes a new version of the engine's part and looks at what follows."""
         before = self.records[key].workload
+        self.counting.changed(before, workload, now_ns)
         record = self._save(self.records[key], now_ns, workload=workload)
         if workload.admission is None:
             self.engine.submit(workload, now_ns)
@@ -564,11 +586,17 @@ class Workloads:
         if workload.is_true(PODS_READY) or workload.admission is None:
             return
         if all(one.state is PodState.RUNNING for one in pods):
-            text = "All pods are running"
+            text, before = "All pods are running", workload
             workload = conditions.with_condition(
                 workload, PODS_READY, True, "Started", text, now_ns
             )
+            self.counting.changed(before, workload, now_ns)
             self._save(record, now_ns, workload=workload)
+
+
+def attempt_of(result: CycleResult) -> str:
+    """Kueue's word for what came of it."""
+    return "success" if result.reserved or result.preempted else "inadmissible"
 
 
 def _subject(key: WorkloadKey) -> str:

@@ -175,6 +175,16 @@ def kueue() -> Path:
     return once(Part("kueue", version, inputs, flags), make) / "kueue"
 
 
+def kueue_source() -> Path:
+    """The directory of its own code, as the Go proxy has it; nothing is built."""
+    source = HERE / "kueue"
+    _run([go(), "mod", "download", KUEUE], source)
+    where = _run([go(), "list", "-m", "-f", "{{.Dir}}", KUEUE], source)
+    if where.returncode != 0 or not where.stdout.strip():
+        raise Unbuildable(f"go list -m {KUEUE}: {where.stderr.strip()[-500:]}")
+    return Path(where.stdout.strip())
+
+
 def kueue_definitions() -> Path:
     """The directory of the definitions that it goes by: its own kinds, and the cluster autoscaler's."""
     source = HERE / "kueue"

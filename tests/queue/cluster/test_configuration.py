@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.joining.configuration import WITHOUT_EFFECT, given_by
+from queuecontroller.cluster.known.policy import Retention
 from queuecontroller.engine.model.settings import FairPreemptionStrategy
 from queuecontroller.jobs import External, framework_named
 from queuecontroller.reader import ManifestError
@@ -142,3 +143,22 @@ def test_protection_from_preemption_goes_to_the_book_and_what_is_no_time_is_refu
         given(preemptionProtection=wrong)
     with pytest.raises(ManifestError, match="minAdmitDuraton"):
         given(preemptionProtection={"fairSharing": {"minAdmitDuraton": "5m"}})
+
+
+def test_how_long_what_is_over_is_kept() -> None:
+    policies = {"workloads": {"afterFinished": "1h30m", "afterDeactivatedByKueue": "0s"}}
+    assert given(objectRetentionPolicies=policies).policy.retention == Retention(5400, 0)
+    assert given(objectRetentionPolicies={}).policy.retention == Retention()
+    for wrong in ({"afterFinished": "soon"}, {"afterFinished": "-5m"}, {"after": "1h"}):
+        with pytest.raises(ManifestError, match=next(iter(wrong))):
+            given(objectRetentionPolicies={"workloads": wrong})
+
+
+def test_the_gate_for_balanced_placement_counts_and_others_have_no_effect() -> None:
+    found = given(featureGates={"TASBalancedPlacement": True, "PartialAdmission": False})
+    assert found.book.balanced_topology
+    (remark,) = found.remarks
+    assert "featureGates.PartialAdmission has no effect" in remark
+    assert not given(featureGates={"TASBalancedPlacement": False}).book.balanced_topology
+    with pytest.raises(ManifestError, match="TASBalancedPlacement"):
+        given(featureGates={"TASBalancedPlacement": "yes"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from queuecontroller.cluster.saying.workload_status import patch_of, pending
 from queuecontroller.engine.model.objects import (
     Admission,
@@ -116,3 +118,26 @@ def test_what_a_check_said_stays_with_it() -> None:
     found = written(wanted, document)["status"]["admissionChecks"]
     assert found[0] == said
     assert (found[1]["name"], found[1]["state"]) == ("b", "Pending")
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "told"),
+    [
+        ("DeactivatedDueToAdmissionCheck", "", ("Deactivated", "AdmissionCheck")),
+        ("PodsReadyTimeout", "WaitForStart", ("PodsReadyTimeout", "WaitForStart")),
+        ("Preempted", "", ("Preempted", "")),
+    ],
+)
+def test_evictions_are_counted_by_reason_and_what_stands_behind_it(
+    reason: str, cause: str, told: tuple[str, str]
+) -> None:
+    document = written(admitted())
+    counted = {"reason": told[0], "underlyingCause": told[1], "count": 2}
+    other = {"reason": "Preempted", "underlyingCause": "other", "count": 1}
+    document["status"]["schedulingStats"] = {"evictions": [counted, other]}
+    away = conditions.evicting(admitted(), reason, "m", None, NOW_NS, cause)
+    # The write of the eviction may be the one that takes its quota, too.
+    back = conditions.back_in_line(away, reason, "m", NOW_NS)
+    for workload in (away, back):
+        stats = written(workload, document)["status"]["schedulingStats"]
+        assert stats == {"evictions": [other, {**counted, "count": 3}]}

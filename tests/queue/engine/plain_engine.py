@@ -17,7 +17,7 @@ from queuecontroller.engine.model.objects import (
 )
 from queuecontroller.engine.model.settings import EngineSettings
 from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
-from queuecontroller.engine.pending.fifo import order_of
+from queuecontroller.engine.pending.fifo import Why, order_of
 from queuecontroller.engine.pending.trees import LookAgain
 from queuecontroller.engine.preemption.search import (
     PreemptionContext,
@@ -37,7 +37,9 @@ class PlainQueue:
     by_shape = True
     """Whether one that cannot start takes the others of its shape with it."""
 
-    def __init__(self, name: str, strategy: QueueingStrategy) -> None:
+    def __init__(
+        self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None
+    ) -> None:
         self.name = name
         self.strategy = strategy
         self._present: dict[WorkloadKey, WorkloadInfo] = {}
@@ -95,7 +97,7 @@ class PlainQueue:
     def wakes_at_ns(self) -> int | None:
         return min(self._resting.values(), default=None)
 
-    def mark_shape_inadmissible(self, info: WorkloadInfo) -> None:
+    def mark_shape_inadmissible(self, info: WorkloadInfo, why: Why) -> None:
         if self.by_shape:
             self._aside_shapes.add(info.shape)
         else:

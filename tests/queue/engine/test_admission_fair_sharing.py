@@ -452,3 +452,16 @@ def test_quota_is_kept_and_the_least_user_is_served_first(
             if not result.reserved and not result.more:
                 assert not fitting, "somebody fits and is not started"
                 break
+
+
+def test_those_alike_hear_why_none_can_start_in_whichever_line_they_stand() -> None:
+    made = shared(nominal=1)
+    submit(made, *line("a", 2, amount=2), *line("b", 2, amount=2))
+    heard = set()
+    for _ in range(4):
+        heard |= {str(key) for key in made.cycle(1).heard}
+    assert heard == {"ns/a0", "ns/a1", "ns/b0", "ns/b1"}
+    for name in ("a1", "b0", "b1"):
+        found = made.why_like_others(workload(name, name[0], 2).key)
+        assert found is not None
+        assert found[0] == "ExceedsMaxQuota"

@@ -46,6 +46,9 @@ def test_a_namespace_the_queue_does_not_serve(fields: dict[str, object]) -> None
     made.submit(workload("w", "q", 1))
     (waiting,) = made.cycle(SECOND).pending
     assert waiting.reason is PendingReason.MISCONFIGURED
+    assert ("namespaceSelector: {}" in waiting.message) is (
+        fields.get("namespace_selector") is None
+    )
     assert made.pending["q"].is_inadmissible(waiting.info)
     made.put_namespace("ns", {"team": "x"})
     assert started(made) == (["w"] if fields.get("namespace_selector") else [])
@@ -144,3 +147,19 @@ def test_the_time_of_a_pods_ready_eviction_is_the_time_that_queues() -> None:
     made.submit(workload("evicted", "q", 8, created_ns=1, conditions=(evicted,)))
     made.submit(workload("younger", "q", 8, created_ns=5))
     assert started(made) == ["younger"]
+
+
+def test_those_alike_hear_once_why_none_of_them_can_start() -> None:
+    made = scheduler(queue_with())
+    for name in ("a", "b", "c"):
+        made.submit(workload(name, "q", 9))
+    made.submit(workload("small", "q", 8))
+    first = made.cycle(SECOND)
+    (waiting,) = [one for one in first.pending if one.info.key == key("a")]
+    assert set(first.heard) >= {key("b"), key("c")}
+    assert key("small") not in first.heard
+    for name in ("b", "c"):
+        assert made.why_like_others(key(name)) == (str(waiting.reason), waiting.message)
+    assert made.cycle(2 * SECOND).heard == []
+    made.submit(workload("late", "q", 9), 3 * SECOND)
+    assert made.why_like_others(key("late")) == (str(waiting.reason), waiting.message)

@@ -12,6 +12,7 @@ from queuecontroller.engine.lifecycle import (
     backoff_ns,
     due_at_ns,
     due_eviction,
+    reason_and_cause,
 )
 from queuecontroller.engine.model.objects import (
     AdmissionCheckStatus,
@@ -57,6 +58,28 @@ def test_when_a_workload_has_to_stop(
     found = due_eviction(one, now_s * SECOND, WAITS)
     assert (found and str(found.reason)) == reason
     assert (found is not None and found.deactivates) is deactivates
+
+
+@pytest.mark.parametrize(
+    ("fields", "now_s", "told"),
+    [
+        pytest.param({}, 130, ("PodsReadyTimeout", "WaitForStart"), id="never ready"),
+        pytest.param({"conditions": (ADMITTED, FAILED)}, 160, ("PodsReadyTimeout", "WaitForRecovery"), id="not ready any more"),
+        pytest.param({"requeue_state": RequeueState(2)}, 130, ("Deactivated", "RequeuingLimitExceeded"), id="too many attempts"),
+        pytest.param({"max_execution_s": 20}, 120, ("Deactivated", "MaximumExecutionTimeExceeded"), id="it ran too long"),
+        pytest.param({"admission_checks": (REJECTED,)}, 1, ("Deactivated", "AdmissionCheck"), id="a check rejected it"),
+        pytest.param({"active": False}, 1, ("Deactivated", ""), id="somebody deactivated it"),
+        pytest.param({"admission_checks": (RETRY,)}, 1, ("AdmissionCheck", ""), id="a check wants a retry"),
+    ],
+)  # fmt: skip
+def test_what_stands_behind_an_eviction_is_told_in_kueues_words(
+    fields: dict[str, object], now_s: int, told: tuple[str, str]
+) -> None:
+    one = workload("w", "q", 1, **{"conditions": (ADMITTED,), **fields})
+    due = due_eviction(one, now_s * SECOND, WAITS)
+    assert due is not None
+    evicted = Condition("Evicted", True, str(due.reason), due.message, cause=due.cause)
+    assert reason_and_cause(evicted) == told
 
 
 @pytest.mark.parametrize(

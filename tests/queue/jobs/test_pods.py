@@ -20,6 +20,7 @@ from queuecontroller.jobs import (
     ReleasePod,
     ReleaseQuota,
     SetPodsReady,
+    Setting,
     StartPod,
     UpdateReclaimable,
     UpdateWorkload,
@@ -256,7 +257,7 @@ def test_pods_beyond_the_groups_count_are_deleted_and_those_that_run_are_kept() 
     cluster = group_of_three()
     cluster.pods["d"] = made("d", "group", 3)
     done = cluster.settle()
-    assert done[0] == DeletePod("d", "the group has its pods", excess=True)
+    assert done[0] == DeletePod("d", "the group has its pods")
     assert sorted(cluster.pods) == ["a", "b", "c"]
 
 
@@ -376,3 +377,63 @@ def test_whatever_happens_it_comes_to_an_end_and_nothing_runs_without_quota(
         leaving = [one for one in cluster.pods.values() if "deletionTimestamp" in one["metadata"]]
         ended = [one for one in leaving if one.get("status", {}).get("phase") == "Succeeded"]
         assert len(leaving) == len(ended), "a deleted pod stays"
+
+
+def ran(*names: str, group: str = "") -> Cluster:
+    """Pods that run, with the Workload that let them."""
+    cluster = Cluster(*(made(one, group, len(names) if group else 0) for one in names))
+    cluster.settle()
+    assert cluster.workload is not None
+    cluster.workload = admitted(cluster.workload)
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param("evicted", "WorkloadEvictedDueToPreempted", id="its Workload was evicted"),
+        pytest.param("deleted", "WorkloadDeleted", id="its Workload is being deleted"),
+        pytest.param("gone", "NoMatchingWorkload", id="it has no Workload any more"),
+        pytest.param("waits", "NotAdmitted", id="its Workload is not admitted any more"),
+    ],
+)
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_pod_that_is_stopped_is_told_why(change: str, reason: str, group: str) -> None:
+    cluster = ran("a", "bb", group=group) if group else ran("a")
+    workload = cluster.workload
+    assert workload is not None
+    match change:
+        case "evicted":
+            workload = evicted(workload)
+            for one in workload["status"]["conditions"]:
+                if one["type"] == "Evicted":
+                    one.update(reason="Preempted", message="for another")
+        case "deleted":
+            workload["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        case "waits":
+            workload = with_condition(workload, "Admitted", False)
+        case "gone":
+            workload = None
+    actions = reconcile_pods(cluster.pods.values(), workload)
+    stops = [one for one in actions if isinstance(one, DeletePod)]
+    assert {one.pod for one in stops} == set(cluster.pods)
+    assert {one.reason for one in stops} == {reason}
+    if change == "evicted":
+        assert {one.why for one in stops} == {"for another"}
+
+
+def test_who_makes_pods_anew_owns_their_workload_too() -> None:
+    above = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "uid-db"}
+    around = Setting(group_total=1, group_owner=above)
+    one = made("db-0", "set", 1)
+    (create,) = reconcile_pods([one], None, around)
+    assert isinstance(create, CreateWorkload)
+    owners = create.document["metadata"]["ownerReferences"]
+    assert [each["kind"] for each in owners] == ["StatefulSet", "Pod"]
+    without = deepcopy(create.document)
+    without["metadata"]["ownerReferences"] = owners[1:]
+    (adopted,) = reconcile_pods([one], without, around)
+    assert isinstance(adopted, UpdateWorkload), "of a Workload that was made before"
+    assert adopted.patch["metadata"]["ownerReferences"] == [owners[1], above]
+    assert reconcile_pods([one], create.document, around) == []

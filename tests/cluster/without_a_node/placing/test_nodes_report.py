@@ -179,7 +179,7 @@ def test_quotas_follow_what_nodes_report(plane: ControlPlane, tmp_path: Path) ->
 
     with replicas(plane, tmp_path, 1) as (replica,):
         until("it decides", replica.leads, 60)
-        labels = 'cluster_queue="following",cohort="",flavor="any",resource="nvidia.com/gpu"'
+        labels = 'cluster_queue="following",cohort="",flavor="any",replica_role="leader",resource="nvidia.com/gpu"'
 
         def nominal() -> float | None:
             return figure(replica, f"kueue_cluster_queue_nominal_quota{{{labels}}}")

@@ -85,7 +85,7 @@ class PendingMachine(RuleBasedStateMachine):
     def cannot_start(self) -> None:
         info = self.head()
         if info is not None:
-            self.queue.mark_shape_inadmissible(info)
+            self.queue.mark_shape_inadmissible(info, ("WaitingForQuota", "no quota"))
             self.aside_shapes.add(info.shape)
 
     @rule()
