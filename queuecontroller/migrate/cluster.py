@@ -174,9 +174,14 @@ class Cluster:
             body["metadata"] = {**body["metadata"], "namespace": name.namespace}
         made = await self._client.create(resource, body, name.namespace)
         if status and resource != CRDS:
-            version = str(made["metadata"]["resourceVersion"])
+            head = made["metadata"]  # a Workload has the name that its job gives it here
             await self._client.merge_patch(
-                resource, name.name, {"status": status}, name.namespace, "status", version
+                resource,
+                str(head["name"]),
+                {"status": status},
+                name.namespace,
+                "status",
+                str(head["resourceVersion"]),
             )
 
 

@@ -39,7 +39,7 @@ __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 WAIT_S = 120
 OLD = "kueue.x-k8s.io/v1beta1"
-HOST, RACK = "kubernetes.io/hostname", "example.com/rack"
+HOST, RACK, BLOCK = "kubernetes.io/hostname", "example.com/rack", "example.com/block"
 
 
 @pytest.fixture
@@ -170,9 +170,9 @@ def ranked(name: str, queue: str, priority_class: str) -> dict[str, Any]:
 def test_kueues_gate_spreads_what_prefers_a_topology(
     plane: ControlPlane, tmp_path: Path, balanced: bool
 ) -> None:
-    """Two nodes of six CPUs in a rack, and eight pods."""
+    """Two racks with a node of six CPUs each, in a block, and eight pods."""
     for name in ("even-1", "even-2"):
-        labels = {HOST: name, RACK: "even", "pool": "even"}
+        labels = {HOST: name, RACK: f"rack-{name}", BLOCK: "even", "pool": "even"}
         apply(plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})  # fmt: skip
         plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
         amounts = {"cpu": "6", "memory": "8Gi", "pods": "110"}
@@ -183,7 +183,7 @@ def test_kueues_gate_spreads_what_prefers_a_topology(
     groups = [{"coveredResources": ["cpu"], "flavors": flavors}]
     apply(
         plane,
-        of_kueue("Topology", "even", {"levels": [{"nodeLabel": one} for one in (RACK, HOST)]}),
+        of_kueue("Topology", "even", {"levels": [{"nodeLabel": one} for one in (BLOCK, RACK, HOST)]}),
         of_kueue("ResourceFlavor", "even", {"nodeLabels": {"pool": "even"}, "topologyName": "even"}),
         of_kueue("ClusterQueue", "even", {"resourceGroups": groups, "namespaceSelector": {}}),
         door("even", "even"),
