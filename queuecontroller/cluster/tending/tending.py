@@ -123,6 +123,8 @@ class Tending:
             self._unit_of.pop(key, None)
             if document is not None:
                 self._tend_alone(key, document)
+            elif self._pods.of(group := Unit(GROUPS, key)):
+                self._ask(group)  # the name is theirs now
 
     def _note_set(self, key: str, document: Document | None) -> None:
         before = self._set_of.get(key)
