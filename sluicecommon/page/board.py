@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -155,20 +155,28 @@ class Board:
     def since(self, revision: int, sight: Sight) -> list[Delta] | None:
         """In the order of their changes, what is gone first; None: that is too long ago, or from
         another time, and the viewer has to start over."""
+        keys = self._newer_than(revision, sight)
+        return None if keys is None else list(self._deltas(keys, revision))
+
+    def _newer_than(self, revision: int, sight: Sight) -> list[Key] | None:
         if not self._floor <= revision <= self.revision:
             return None
-        gone = _newer(self._gone, revision)
-        found = [Delta(key, None) for key in gone if sight.sees(key)]
-        for key in _newer(self._order, revision):
-            if not sight.sees(key):
-                continue
-            entry = self._entries[key]
-            if entry.born > revision:
-                found.append(Delta(key, entry.fields, is_new=True))
-                continue
-            names = [name for name, at in entry.changed.items() if at > revision]
-            found.append(Delta(key, {name: entry.fields.get(name) for name in names}))
-        return found
+        newer = _newer(self._gone, revision) + _newer(self._order, revision)
+        return [key for key in newer if sight.sees(key)]
+
+    def _deltas(self, keys: Iterable[Key], revision: int | None) -> Iterator[Delta]:
+        """As they are when their turn comes, which may be some time after `keys` were listed: what
+        changes meanwhile is told again with the next ones. `revision` None: nothing is known."""
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is None:
+                if revision is not None:
+                    yield Delta(key, None)
+            elif revision is None or entry.born > revision:
+                yield Delta(key, entry.fields, is_new=True)
+            else:
+                names = [name for name, at in entry.changed.items() if at > revision]
+                yield Delta(key, {name: entry.fields.get(name) for name in names})
 
     # -- the words of the stream ------------------------------------------------------------------
 
@@ -183,26 +191,26 @@ class Board:
             return None
         return int(number[:18])
 
-    def frames(self, known: int | None, sight: Sight) -> tuple[int, list[bytes]]:
+    def frames(self, known: int | None, sight: Sight) -> tuple[int, Iterable[bytes]]:
         """Events that bring a viewer who knows `known` (None: nothing) up to date, and the
-        revision it has then."""
-        deltas = None if known is None else self.since(known, sight)
-        is_whole = deltas is None
-        frames: list[bytes] = []
-        if deltas is None:
-            frames.append(event("reset", {"documents": len(self)}))
-            deltas = list(self.everything(sight))
-        parts = [
-            deltas[start : start + FRAME_DOCUMENTS]
-            for start in range(0, len(deltas), FRAME_DOCUMENTS)
-        ]
-        for number, part in enumerate(parts, 1):
+        revision it has then. Where they are many, each is made when it is asked for: a viewer
+        who takes them slowly holds one of them, and a list of keys."""
+        keys = None if known is None else self._newer_than(known, sight)
+        if keys is None:
+            known, keys = None, [key for key in self._entries if sight.sees(key)]
+        made = self._made(self.revision, known, keys)
+        return self.revision, made if len(keys) > FRAME_DOCUMENTS else list(made)
+
+    def _made(self, revision: int, known: int | None, keys: list[Key]) -> Iterator[bytes]:
+        if known is None:
+            yield event("reset", {"documents": len(keys)})
+        for start in range(0, len(keys), FRAME_DOCUMENTS):
+            end = start + FRAME_DOCUMENTS
+            told = [one.as_list() for one in self._deltas(keys[start:end], known)]
             # A cut between two parts must not look as if the rest had come.
-            stamp = self.stamp() if number == len(parts) else ""
-            frames.append(event("delta", [one.as_list() for one in part], stamp))
-        if is_whole or not parts:
-            frames.append(event("synced", {"revision": self.revision}, self.stamp()))
-        return self.revision, frames
+            yield event("delta", told, self.stamp(revision) if end >= len(keys) else "")
+        if known is None or not keys:
+            yield event("synced", {"revision": revision}, self.stamp(revision))
 
 
 def _newer(order: dict[Key, int], revision: int) -> list[Key]:
@@ -230,16 +238,16 @@ class Frames:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self._made: dict[tuple[int | None, Sight, int], tuple[int, list[bytes]]] = {}
+        self._made: dict[tuple[int | None, Sight, int], tuple[int, Iterable[bytes]]] = {}
         self.made_total = 0
 
-    def __call__(self, known: int | None, sight: Sight) -> tuple[int, list[bytes]]:
+    def __call__(self, known: int | None, sight: Sight) -> tuple[int, Iterable[bytes]]:
         what = (known, sight, self.board.revision)
         found = self._made.get(what)
         if found is None:
             found = self.board.frames(known, sight)
             self.made_total += 1
-            if known is None:
+            if known is None or not isinstance(found[1], list):
                 return found  # megabytes: not kept
             if len(self._made) >= self.MOST:
                 self._made.clear()

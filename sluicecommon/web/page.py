@@ -4,8 +4,11 @@ questions and actions in JSON. What is shown to whom is the backend's; this only
 Everything that the page loads comes from here, and the browser is told so (CSP): no script but our
 files, no frame, no other origin. Actions need a header that no other site's page can send.
 
-Weak spot: connections are bounded in number, not in how slowly each speaks; listen on loopback or
-behind a proxy where that matters.
+A viewer who does not read holds one frame, a list of keys and the buffers of a socket, and is cut
+when it took nothing for a while.
+
+Weak spot: who connects and asks nothing is bounded in number only; listen on loopback or behind a
+proxy where that matters.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from sluicecommon.page.board import Frames, Sight
+from sluicecommon.page.board import Frames, Sight, event
 from sluicecommon.web.server import Certificate
 
 log = logging.getLogger(__name__)
@@ -181,6 +184,10 @@ class PageServer:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._closing = asyncio.Event()
+        self._slow: Counter[str] = Counter()
+        """Windows that were cut because they took nothing, and do not know it yet."""
+        self.slow_total = 0
+        """Windows that were cut so."""
         self.bytes_total = 0
         """Sent on streams."""
 
@@ -324,8 +331,16 @@ class PageServer:
         self._backend.watched(self.viewers)
         try:
             await self._feed(request, answer, credential, viewer)
-        except (ConnectionError, TimeoutError):
-            pass  # it is gone, or takes nothing: it may resume
+        except ConnectionError:
+            pass  # it is gone: it may resume
+        except TimeoutError:
+            log.info("page: a window of %s took nothing for %g s: cut", viewer.name, WRITE_S)
+            self.slow_total += 1
+            if len(self._slow) >= MOST_STREAMS:
+                self._slow.clear()  # those who never came back
+            self._slow[viewer.name] += 1
+            if request.transport is not None:
+                request.transport.abort()  # what is unsent would wait with it
         finally:
             self._streams[viewer.name] -= 1
             if not self._streams[viewer.name]:
@@ -342,6 +357,9 @@ class PageServer:
         silent_until_s = look_s = loop.time() + BEAT_S
         fed = self._backend.frames
         await self._send(answer, b"retry: 1000\n\n")
+        if known is not None and self._slow.pop(viewer.name, 0):
+            said = f"this page took nothing for {WRITE_S:g} s and was cut; it goes on where it was"
+            await self._send(answer, event("cut", said))
         while not self._closing.is_set():
             frames = self._backend.frames
             if frames is None:
@@ -359,7 +377,7 @@ class PageServer:
                     sight, known = now.sight, None
             if known is None or known != frames.board.revision:
                 known, events = frames(known, sight)
-                for one in events:
+                for one in events:  # made as they are taken
                     await self._send(answer, one)
                     await asyncio.sleep(0)  # megabytes: others have their turn
                 silent_until_s = loop.time() + BEAT_S

@@ -174,7 +174,7 @@ class App {
         null,
         h("strong", { class: "name" }, "Sluice"),
         h("nav", { "aria-label": "Pages" }, pages.map(([path, name]) => h("a", { key: path, href: `#/${path}`, "aria-current": path === first ? "page" : undefined }, name))),
-        h("span", { class: `live ${this.store.state}`, role: "status" }, this.store.state === "live" ? (this.store.synced ? "live" : "loading") : this.store.why || this.store.state),
+        h("span", { class: `live ${this.store.state}`, role: "status" }, this.store.state === "live" ? (this.store.synced ? `live${this.store.why ? `: ${this.store.why}` : ""}` : "loading") : this.store.why || this.store.state),
         h("button", { type: "button", on: { click: () => this.turnTheme() } }, `Theme: ${this.theme || "system"}`),
         h("span", { class: "small" }, this.session.viewer),
         h("button", { type: "button", on: { click: () => this.leave() } }, "Log out"),

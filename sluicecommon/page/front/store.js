@@ -44,6 +44,7 @@ export class Store {
       this.synced = true;
       this.changed();
     });
+    source.addEventListener("cut", (event) => this.say("live", JSON.parse(event.data)));
     source.addEventListener("bye", () => {
       this.close();
       this.say("ended", "your rights have ended: log in again");

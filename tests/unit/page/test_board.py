@@ -132,7 +132,7 @@ def test_what_went_too_long_ago_is_forgotten_and_who_missed_it_begins_anew() -> 
         board.drop(("Node", "", str(number)))
     assert board.since(before, EVERYTHING) is None
     assert len(board.since(before + 3, EVERYTHING) or []) == 3
-    frames = board.frames(before, EVERYTHING)[1]
+    frames = list(board.frames(before, EVERYTHING)[1])
     assert b"event: reset" in frames[0]
 
 
@@ -150,7 +150,7 @@ def test_only_the_last_frame_of_many_says_that_everything_has_come() -> None:
     board = Board("i")
     for number in range(2 * FRAME_DOCUMENTS + 1):
         board.put(("Node", "", str(number)), {"p": "line\nbreak \ud800"})
-    _, frames = board.frames(None, EVERYTHING)
+    frames = list(board.frames(None, EVERYTHING)[1])
     assert len(frames) == 5
     stamped = [frame.startswith(b"id: ") for frame in frames]
     assert stamped == [False, False, False, True, True]
@@ -170,3 +170,40 @@ def test_viewers_who_know_the_same_are_sent_the_same_bytes() -> None:
     assert first is second
     assert frames(known, Sight()) != first
     assert frames.made_total == 3
+
+
+def heard(known: Known, frames: list[bytes]) -> Known:
+    """What a front end has after these events."""
+    for frame in frames:
+        name, body = frame.split(b"event: ")[1].split(b"\ndata: ")
+        if name == b"reset":
+            known = {}
+        if name == b"delta":
+            rows = json.loads(body)
+            deltas = [Delta((r[0], r[1], r[2]), r[3], is_new=len(r) == 5) for r in rows]
+            known = told(known, deltas)
+    return known
+
+
+@pytest.mark.parametrize("begins_anew", [True, False], ids=["anew", "resumed"])
+def test_what_changes_while_a_slow_viewer_takes_many_frames_is_not_lost(begins_anew: bool) -> None:
+    board = Board("i")
+    for number in range(3 * FRAME_DOCUMENTS):
+        board.put(("Node", "", str(number)), {"p": 1, "q": 1})
+    known, start = ({}, None) if begins_anew else (whole(board, EVERYTHING), board.revision)
+    for number in range(2 * FRAME_DOCUMENTS):
+        board.put(("Node", "", str(number)), {"p": 2, "q": 1})
+    board.drop(("Node", "", "5"))
+    revision, frames = board.frames(start, EVERYTHING)
+    assert not isinstance(frames, list), "one is made when it is asked for"
+    taken = []
+    for number, frame in enumerate(frames):
+        taken.append(frame)
+        board.put(("Node", "", "5"), {"p": 5})  # it comes back
+        board.put(("Node", "", str(10 + number)), {"q": 3})
+        board.drop(("Node", "", str(1500 + number)))
+        board.put(("Node", "", f"new-{number}"), {})
+    assert b"id: i." + str(revision).encode() in taken[-1], "as of when it began"
+    known = heard(known, taken)
+    known = heard(known, list(board.frames(revision, EVERYTHING)[1]))
+    assert known == whole(board, EVERYTHING)

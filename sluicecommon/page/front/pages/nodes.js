@@ -4,6 +4,7 @@ import { h } from "../dom.js";
 import { age, bytes, percent } from "../format.js";
 import { badge, facts, link, List, sparkline, table, to } from "../parts.js";
 import { ask } from "../store.js";
+import { detections } from "./others.js";
 import { gpuBar, holders, sums } from "./overview.js";
 
 const list = { current: null };
@@ -114,6 +115,7 @@ export function node(app, name) {
       ["labels", found.labels ? h("span", { class: "labels" }, Object.entries(found.labels).map(([key, value]) => h("code", { key }, `${key}=${value}`))) : undefined],
     ]),
     onNode ? null : h("p", null, link(`object/Node//${to(name)}`, "YAML")),
+    onNode ? null : detections(app, name),
     gpus.map((gpu) =>
       h(
         "section",

@@ -76,19 +76,46 @@ export function events(app) {
       onNode ? h("label", null, "Level ", h("select", { value: level, on: { change: (event) => app.filter({ level: event.target.value }) } }, ["", "info", "warning", "critical"].map((one) => h("option", { key: one, value: one }, one || "any")))) : null,
       h("output", null, `${found.length} of ${all.length}`),
     ),
-    onNode ? contained(app) : h("p", { class: "hint" }, "What was decided and what became of it, since this page was first opened here; each workload's own page has its whole trail. Detections are told by the node that saw them: `sluice web` or `sluice events` there."),
+    onNode ? contained(app) : detections(app),
+    onNode ? null : h("p", { class: "hint" }, "What was decided and what became of it, since this page was first opened here; each workload's own page has its whole trail."),
     table(
       "Events, the newest first",
       onNode ? ["when", "level", "kind", "what", "evidence"] : ["when", "what", "about", ""],
       found.slice(0, 300).map((one) => ({
         key: one.name,
         cells: onNode
-          ? [time(one.at), badge(one.level), one.kind, one.text, one.evidence ? h("code", null, Object.entries(one.evidence).map(([key, value]) => `${key}=${value}`).join(" ")) : ""]
+          ? [time(one.at), badge(one.level), one.kind, one.text, evidence(one)]
           : [time(one.at), badge(one.kind), one.subject, one.text],
       })),
       "Nothing yet.",
     ),
   ];
+}
+
+const MOST_DETECTIONS = 300;
+
+const evidence = (one) => (one.evidence ? h("code", null, Object.entries(one.evidence).map(([key, value]) => `${key}=${value}`).join(" ")) : "");
+
+/** What nodes noticed; of one node where it is named. */
+export function detections(app, node = "") {
+  const all = app.store.all("Detection").filter((one) => !node || one.node === node);
+  if (!all.length) return null;
+  const found = all.sort((a, b) => b.at - a.at || (a.name < b.name ? 1 : -1)).slice(0, MOST_DETECTIONS);
+  const about = (one) => (one.workload ? link(`workloads/${to(...one.workload.split("/"))}`, one.workload) : "");
+  return h(
+    "section",
+    { "aria-labelledby": "e-detections" },
+    h("h2", { id: "e-detections" }, "Detections"),
+    table(
+      "What nodes noticed of use of GPUs around Sluice, the newest first",
+      ["when", ...(node ? [] : ["node"]), "level", "rule", "what", "workload", "evidence"],
+      found.map((one) => ({
+        key: one.name,
+        cells: [time(one.at), ...(node ? [] : [link(`nodes/${to(one.node)}`, one.node)]), badge(one.level), one.kind, one.text, about(one), evidence(one)],
+      })),
+    ),
+    h("p", { class: "hint" }, `${all.length > found.length ? `${all.length - found.length} older ones are not shown. ` : ""}Of each node the newest 32 since it last connected; \`sluice events\` there has more.`),
+  );
 }
 
 function contained(app) {

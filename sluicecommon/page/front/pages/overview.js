@@ -60,6 +60,12 @@ export function alerts(store) {
   for (const queue of store.all("ClusterQueue")) {
     if (queue.why) found.push({ key: `q${queue.name}`, text: ["ClusterQueue ", link(`clusterqueues/${to(queue.name)}`, queue.name), `: ${queue.why}`], badge: "warning" });
   }
+  const lately = Date.now() / 1000 - 3600;
+  const noticed = new Map();
+  for (const one of store.all("Detection")) {
+    if (one.level !== "info" && one.at > lately) noticed.set(one.node, (noticed.get(one.node) || 0) + 1);
+  }
+  for (const [node, times] of noticed) found.push({ key: `d${node}`, text: ["Node ", link(`nodes/${to(node)}`, node), ` noticed use of GPUs around Sluice, ${count(times, "event")} in the last hour`], badge: "warning" });
   const head = store.get("Overview", "", "queue");
   if (head && head.silent) found.push({ key: "s", text: `The service's loops are silent: ${head.silent.join(", ")}`, badge: "critical" });
   if (head && head.leftOut) found.push({ key: "l", text: `Not everything is shown: ${Object.keys(head.leftOut).join(", ")} are too many for a page`, badge: "warning" });
