@@ -151,7 +151,21 @@ def _reader(kind: Any) -> Turn:
         return lambda value: tuple(turn(one) for turn, one in zip(turns, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _reader_of_named(kind)
     return _reader_of_one(kind)
+
+
+def _reader_of_named(kind: Any) -> Turn:
+    """A NamedTuple, which is written as the tuple that it is."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != len(kind._fields):
+            raise TypeError(f"expected {len(kind._fields)} values of {kind.__name__}")
+        turns = [_reader(one) for one in _hints(kind).values()]
+        return kind(*(turn(one) for turn, one in zip(turns, value, strict=True)))
+
+    return read
 
 
 def _reader_of_one(kind: Any) -> Turn:

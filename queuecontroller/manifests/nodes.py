@@ -2,6 +2,7 @@
 
 `sluice.dev/gpus`, a JSON list of kinds of GPUs, says all there is to say; else the labels that
 NVIDIA's GPU feature discovery sets (`nvidia.com/gpu.count`, `.memory` in MiB, `.product`) do.
+`sluice.dev/capacity` is what a node's agent reported, to the byte: how a what-if tells `simulate`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuecontroller.manifests.pods import read_taints
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.placement.capacity import NOTHING, GpuCapacity, MigProfile, NodeCapacity
 from queuecontroller.placement.mig import known_spans
+from queuecontroller.plain import read_plain
 from queuecontroller.reader import ManifestError, Reader
 
 GPUS: Final = "sluice.dev/gpus"
+CAPACITY: Final = "sluice.dev/capacity"
 COUNT: Final = "nvidia.com/gpu.count"
 MEMORY: Final = "nvidia.com/gpu.memory"
 PRODUCT: Final = "nvidia.com/gpu.product"
@@ -50,6 +53,11 @@ def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
     annotations = head.child("annotations")
     status.amounts("capacity")
     allocatable = status.amounts("allocatable")
+    if annotations.has(CAPACITY):
+        reported = _reported(annotations)
+        if reader.problems:
+            raise ManifestError(reader.problems)
+        return reported
     kinds: list[_Kind] = []
     if annotations.has(GPUS):
         kinds = _kinds(_listed(annotations))
@@ -64,6 +72,17 @@ def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
     if reader.problems:
         raise ManifestError(reader.problems)
     return capacity
+
+
+def _reported(annotations: Reader) -> NodeCapacity:
+    """The annotation's capacity; where it is none, that is a problem."""
+    try:
+        found: NodeCapacity = read_plain(NodeCapacity, json.loads(annotations.text(CAPACITY)))
+    except (ValueError, TypeError, RecursionError) as error:
+        said = f"is not what a node reports: {str(error)[:200]}"
+        annotations.problem(CAPACITY, said, f"leave it away and write {GPUS}")
+        return NOTHING
+    return found
 
 
 def read_report(given: Mapping[str, object], name: str) -> NodeCapacity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -12,9 +13,11 @@ import yaml
 from queuecontroller.engine.model.objects import PodSet
 from queuecontroller.engine.model.workload_info import FINISHED
 from queuecontroller.explain import explain
-from queuecontroller.manifests.nodes import GPUS
+from queuecontroller.manifests.nodes import CAPACITY
 from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.plain import write_plain
 from queuecontroller.records import ObjectId, WorkloadRecord
+from queuecontroller.service.objects.asks import ASKED, asked_of
 from queuecontroller.service.objects.submission import Refused
 from queuecontroller.service.shell import Shell
 from queuecontroller.service.status import amounts, stamp
@@ -109,24 +112,16 @@ def manifests_of(shell: Shell) -> list[dict[str, Any]]:
 
 
 def node_manifest(name: str, capacity: NodeCapacity) -> dict[str, Any]:
-    """With what it gives to the queue; MIG instances count as GPUs of their size."""
-    gpus = [
-        {
-            "model": one.type,
-            "memory": str(max(1 << 20, one.memory_bytes - one.outside_memory_bytes)),
-            "slots": max(1, one.slots - one.outside_slots),
-            "health": one.health,
-            **({"numaNode": one.numa_node} if one.numa_node is not None else {}),
-        }
-        for one in capacity.gpus
-    ]
+    """With all that it reported: its very GPUs and MIG instances, links, and what others use of
+    them. Which pods those are matters to nobody who plays."""
+    reported = json.dumps(write_plain(replace(capacity, pods=())), separators=(",", ":"))
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
             "labels": dict(capacity.labels),
-            "annotations": {GPUS: json.dumps(gpus)},
+            "annotations": {CAPACITY: reported},
         },
         "spec": {
             "unschedulable": capacity.unschedulable,
@@ -152,18 +147,22 @@ def workload_manifest(record: WorkloadRecord) -> dict[str, Any]:
             "queueName": workload.queue_name,
             "priority": workload.priority,
             "active": workload.active,
-            "podSets": [_pod_set(one) for one in workload.pod_sets],
+            "podSets": [_pod_set(record, one) for one in workload.pod_sets],
         },
     }
 
 
-def _pod_set(one: PodSet) -> dict[str, Any]:
+def _pod_set(record: WorkloadRecord, one: PodSet) -> dict[str, Any]:
+    """Its requests are what quota counts. What is asked of GPUs stands beside them: work of
+    `sluice run` asks for more than its queue may count, to the byte, and of one node."""
     containers = one.containers or (one.requests,)
+    ask = record.asks.get(one.name)
+    told = {ASKED: asked_of(ask, record.node)} if ask is not None else {}
     return {
         "name": one.name,
         "count": one.count,
         "template": {
-            "metadata": {"annotations": dict(one.annotations)},
+            "metadata": {"annotations": {**one.annotations, **told}},
             "spec": {
                 "nodeSelector": dict(one.node_selector),
                 "containers": [

@@ -9,7 +9,7 @@ from queuecontroller.engine.model.objects import ResourceFlavor, Workload, Workl
 from queuecontroller.placement.request import AskError
 from queuecontroller.placement.stock import Stock
 from queuecontroller.placement.stock_room import GivenPods, StockRoom, Wish
-from queuecontroller.service.objects.asks import ask_of, pod_of, topology_of
+from queuecontroller.service.objects.asks import pod_of, read_asked, topology_of
 
 
 class PlayedRoom(StockRoom):
@@ -23,13 +23,13 @@ class PlayedRoom(StockRoom):
         try:
             for one in given:
                 pod_set = pod_sets[one.name]
-                ask = ask_of(pod_set)
+                ask, node = read_asked(pod_set)
                 if ask is None:
                     continue
                 names = dict.fromkeys(one.flavors.values())
                 flavors = [self._flavors[name] for name in names if name in self._flavors]
                 pods += [
-                    pod_of(f"{one.name}-{index}", ask, pod_set, flavors)
+                    pod_of(f"{one.name}-{index}", ask, pod_set, flavors, node)
                     for index in range(one.count)
                 ]
         except AskError as error:

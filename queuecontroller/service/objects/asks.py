@@ -3,6 +3,7 @@ and as placement takes it."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from queuecontroller.placement.request import (
     GpuRequest,
     annotated,
 )
+from queuecontroller.plain import read_plain, write_plain
 from queuecontroller.records import GpuAsk, SharePolicy
 
 MIB: Final = 1 << 20
@@ -28,6 +30,28 @@ GPU_MEMORY: Final = "nvidia.com/gpumem"
 GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 GPU_CORES: Final = "nvidia.com/gpucores"
 """Percent of each GPU's time, as HAMi counts it."""
+
+
+ASKED: Final = "sluice.dev/asked"
+"""On a pod template that is played: what it asks of GPUs, as the service knows it. Nobody but
+`simulate` looks at it, so it is no way around quota."""
+
+
+def asked_of(ask: GpuAsk, node: str) -> str:
+    """The value of ASKED; `node`: where alone it may run, empty for anywhere."""
+    return json.dumps({"ask": write_plain(ask), "node": node}, separators=(",", ":"))
+
+
+def read_asked(pod_set: PodSet) -> tuple[GpuAsk | None, str]:
+    """What a pod that is played asks, and its node. Raises AskError."""
+    text = pod_set.annotations.get(ASKED)
+    if text is None:
+        return ask_of(pod_set), ""
+    try:
+        given = json.loads(text)
+        return read_plain(GpuAsk, given["ask"]), str(given["node"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise AskError(f"{ASKED}: {str(error)[:200]}: leave it away") from None
 
 
 def ask_of(pod_set: PodSet) -> GpuAsk | None:
