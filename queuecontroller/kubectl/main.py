@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from queuecontroller.cli.tables import now
-from queuecontroller.kubectl.plan import Usage, make_parser, plan
+from queuecontroller.kubectl.looking import Refused, top, web
+from queuecontroller.kubectl.plan import Usage, looking, make_parser, plan
 from queuecontroller.kubectl.tables import pending_lines, workload_lines
 
 EXIT_USAGE: Final = 2
@@ -22,12 +23,23 @@ EXIT_MISSING: Final = 69
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
+    kubectl = os.environ.get("KUBECTL", "kubectl")
     try:
+        found = looking(words)
+        if found is not None:
+            verb = {"web": web, "top": top}[found[0].verb]
+            return verb(_Kubectl(kubectl), *found)
         call = plan(words)
     except Usage as error:
         print(f"kubectl-sluice: {error}" if words else str(error), file=sys.stderr)
         return EXIT_USAGE
-    kubectl = os.environ.get("KUBECTL", "kubectl")
+    except Refused as refused:
+        return refused.status
+    except OSError as error:
+        print(f"kubectl-sluice: {kubectl}: {error.strerror}", file=sys.stderr)
+        return EXIT_MISSING
+    except KeyboardInterrupt:
+        return 130
     try:
         done = subprocess.run(
             [kubectl, *call.words],
@@ -53,6 +65,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines = workload_lines(answer, options, now())
     print("\n".join(lines))
     return 0
+
+
+class _Kubectl:
+    """Raises OSError where there is none."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def read(self, *words: str) -> Any:
+        done = subprocess.run([self._command, *words], stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise Refused(done.returncode)
+        try:
+            found = json.loads(done.stdout)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            print("kubectl-sluice: the answer is no JSON object", file=sys.stderr)
+            raise Refused(1)
+        return found
+
+    def ask(self, *words: str) -> str | None:
+        done = subprocess.run([self._command, *words], capture_output=True, text=True)
+        return None if done.returncode else done.stdout
+
+    def become(self, *words: str) -> int:
+        return subprocess.run([self._command, *words]).returncode
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 _BY_WORD: Final = {word: kind for kind, words in KINDS.items() for word in (kind, *words)}
 STOPPED: Final = ("clusterqueue", "localqueue", "workload")
 NAMESPACED: Final = ("localqueue", "workload")
+LEASE: Final = "sluice-queue"
+"""Who leads, as in queuecontroller/cluster/controller.py."""
+PAGE_PORT: Final = 9467
+"""The chart's."""
+LOOKING: Final = ("web", "top")
+"""Verbs that are more than one run of kubectl."""
 PASSED: Final = ("get", "describe", "delete", "edit", "patch")
 """Verbs of kubectl's own, with our words for kinds."""
 
@@ -87,10 +93,43 @@ def make_parser() -> argparse.ArgumentParser:
     pending.add_argument("kind", metavar="KIND", help="cq or lq")
     pending.add_argument("name", metavar="NAME")
     pending.add_argument("-n", "--namespace", default="default", help="of an lq")
+    web = verbs.add_parser("web", help="forward a port to the page, and say its URL")
+    web.add_argument("-n", "--namespace", default="", help="the queue's (default: looked for)")
+    web.add_argument("--port", type=_port, default=PAGE_PORT, help=f"queue.page.port ({PAGE_PORT})")
+    top = verbs.add_parser("top", help="ClusterQueues with their load, again and again")
+    top.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS", help="5")
+    top.add_argument("--rounds", type=int, default=0, metavar="N", help="stop after N")
     for verb in PASSED:
         one = verbs.add_parser(verb, help=f"kubectl {verb}")
         one.add_argument("kind", metavar="KIND")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.2 <= found <= 3600.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0.2 to 3600 seconds")
+    return found
+
+
+def looking(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]] | None:
+    """The options of one of LOOKING, and what is kubectl's; None for another verb. Raises
+    Usage."""
+    if not words or words[0] not in LOOKING:
+        return None
+    options, more = make_parser().parse_known_args(list(words))
+    if more and not more[0].startswith("-"):
+        raise Usage(f"kubectl sluice {options.verb}: {more[0]!r} is one word too many")
+    return options, more
 
 
 def _add_create(verbs: Any) -> None:

@@ -76,6 +76,20 @@ def test_queues_are_created_filled_stopped_and_resumed(
     assert "team" in kubectl("get", "cq")
 
 
+def test_top_shows_what_is_used_of_each_quota(kubectl: Kubectl) -> None:
+    kubectl("create", "rf", "seen")
+    kubectl("create", "cq", "watched", "--nominal-quota", "seen:cpu=4;memory=2Gi")
+    lines = kubectl("top", "--rounds", "2", "--interval", "0.2").splitlines()
+    assert lines[0].split()[:4] == ["CLUSTERQUEUE", "COHORT", "PENDING", "ADMITTED"]
+    mine = [line.split() for line in lines if " seen " in line]
+    assert [row[-6:-1] for row in mine[:1]] == [["seen", "cpu", "0", "4", "0%"]]
+    assert mine[-1][-1] == "▁▁", "two rounds"
+
+
+def test_web_without_a_service_says_where_to_look(kubectl: Kubectl) -> None:
+    assert "no Service of a queue" in kubectl("web", status=2)
+
+
 def test_kubectls_no_is_ours(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl("resume", "wl", "nobody", "-n", "default", status=1)
     assert "one word too many" in kubectl("stop", "wl", "a", "b", status=2)
