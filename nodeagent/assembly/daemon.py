@@ -135,7 +135,9 @@ def build(
     processes = SystemProcesses()
     keeper, doorman = make_keeper(settings, ground, processes, signals, ends)
     turns = Turns(settings.planner, keeper, clock)
-    queue = make_queue(settings.queue, loaded.node, ground, keeper, gpus, signals.fatal)
+    queue = make_queue(
+        settings.queue, loaded.node, ground, keeper, gpus, journal.after, signals.fatal
+    )
     asked = queue.desk if queue is not None else NoQueue()
     known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
     drivers = Drivers(ground.ledger, library_identity)

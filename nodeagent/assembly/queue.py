@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pwd
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nodeagent import native
 from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.assembly.ground import Ground
+from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
@@ -29,6 +30,7 @@ def make_queue(
     ground: Ground,
     keeper: Keeper,
     gpus: Gpus,
+    events: Callable[[int], Sequence[NodeEvent]],
     fatal: Callable[[BaseException], None],
 ) -> QueueSide | None:
     """`node`: its name for the controller. None: this node takes no work from a queue."""
@@ -43,6 +45,7 @@ def make_queue(
         capacity,
         boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         user_name=user_name,
+        events=events,
         fatal=fatal,
     )
     return QueueSide(desk, capacity)

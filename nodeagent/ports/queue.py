@@ -191,6 +191,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Detection:
+    """An event of this node that the queue's page shows."""
+
+    number: int
+    at_unix_s: float
+    kind: str
+    level: str
+    text: str
+    workload: str = ""
+    """Whose grant it is about."""
+    evidence: str = "{}"
+    """JSON."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStatus:
     """Where a workload stands in the queue."""
 
@@ -240,6 +255,8 @@ class NotOffered(Exception):
 
 MOST_NEWS: Final = 256
 """Told in one message."""
+MOST_DETECTIONS: Final = 32
+"""Told in one report; the controller keeps as many of a node."""
 
 
 class QueueLink(Protocol):
@@ -249,7 +266,12 @@ class QueueLink(Protocol):
         self, fence: Fence, held: Sequence[Work], waiting: Sequence[str], capacity: Capacity
     ) -> Welcome: ...
     async def report(
-        self, fence: Fence, sequence: int, capacity: Capacity, usage: Sequence[Usage]
+        self,
+        fence: Fence,
+        sequence: int,
+        capacity: Capacity,
+        usage: Sequence[Usage],
+        detections: Sequence[Detection],
     ) -> Welcome:
         """The answer's decisions are empty."""
 

@@ -15,7 +15,7 @@ from queuecontroller.engine.quota.tree import QuotaNode
 from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.records import Assignment, Event, WorkloadRecord
 from queuecontroller.service.book import Book
-from queuecontroller.service.nodes.sessions import SECOND_NS, Node
+from queuecontroller.service.nodes.sessions import SECOND_NS, Detection, Node
 from queuecontroller.service.objects.asks import describe
 from queuecontroller.service.status import Status, amounts
 from sluicecommon.page.board import Key
@@ -241,6 +241,25 @@ def event_document(number: int, event: Event) -> tuple[Key, dict[str, Any]]:
         "kind": event.kind,
         "subject": event.subject[:LONGEST_TEXT],
         "text": event.text[:LONGEST_TEXT],
+    }
+
+
+def detection_document(node: str, one: Detection) -> tuple[Key, dict[str, Any]]:
+    try:
+        found = json.loads(one.evidence)
+    except (ValueError, RecursionError):
+        found = None
+    evidence = (
+        {str(k)[:64]: str(v)[:200] for k, v in found.items()} if isinstance(found, dict) else {}
+    )
+    return ("Detection", "", f"{node}/{one.number:012d}"), {
+        "at": one.at_s,
+        "node": node,
+        "kind": one.kind,
+        "level": one.level,
+        "text": one.text[:LONGEST_TEXT],
+        "workload": one.workload,
+        "evidence": dict(list(evidence.items())[:MOST_LABELS]) or None,
     }
 
 

@@ -16,6 +16,7 @@ from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.engine.quota.tree import QuotaNode
 from queuecontroller.page import documents as d
 from queuecontroller.records import Change, ObjectId
+from queuecontroller.service.nodes.sessions import Node
 from queuecontroller.service.shell import Shell
 from sluicecommon.page.board import Board, Frames, Key
 from sluicecommon.page.history import STEP_S, History
@@ -48,6 +49,8 @@ class Picture:
         self._counts: dict[str, Counter[str]] = {}
         """By LocalQueue."""
         self._gpus: dict[str, set[Key]] = {}
+        """By node."""
+        self._detections: dict[str, set[Key]] = {}
         """By node."""
         self._event_keys: deque[Key] = deque()
         self._events = 0
@@ -248,7 +251,8 @@ class Picture:
         nodes = self._shell.book.nodes
         now_ns = self._shell.now_ns()
         for name, node in nodes.nodes.items():
-            state = (id(node.capacity), nodes.ready(node, now_ns), node.record.lost)
+            newest = next(reversed(node.detections), None)
+            state = (id(node.capacity), newest, nodes.ready(node, now_ns), node.record.lost)
             if self._capacities.get(name) != state:
                 self._capacities[name] = state
                 self._dirty[("Node", "", name)] = None
@@ -260,7 +264,7 @@ class Picture:
         if node is None:
             self.board.drop(("Node", "", name))
             self._capacities.pop(name, None)
-            for key in before:
+            for key in before | self._detections.pop(name, set()):
                 self.board.drop(key)
             return
         is_ready = nodes.ready(node, self._shell.now_ns())
@@ -273,8 +277,18 @@ class Picture:
             self.board.drop(key)
         if now:
             self._gpus[name] = set(now)
+        self._look_at_detections(node)
         for workload in {one.workload for one in work}:
             self._look_at_work(workload)
+
+    def _look_at_detections(self, node: Node) -> None:
+        found = dict(d.detection_document(node.name, one) for one in node.detections.values())
+        for key, fields in found.items():
+            self.board.put(key, fields)
+        for key in self._detections.pop(node.name, set()) - found.keys():
+            self.board.drop(key)
+        if found:
+            self._detections[node.name] = set(found)
 
     def _go_round_the_line(self, ends_s: float) -> None:
         """Places in line, estimates: others' comings and goings move them."""

@@ -21,6 +21,7 @@ from nodeagent.adapters.queue.wire import (
     read_status,
     read_welcome,
     write_capacity,
+    write_detection,
     write_held,
     write_outcome,
     write_submission,
@@ -30,6 +31,7 @@ from nodeagent.ports.queue import (
     OVER,
     Capacity,
     Decision,
+    Detection,
     Fence,
     LinkLost,
     NotOffered,
@@ -133,7 +135,12 @@ class GrpcQueueLink:
         return grpc.aio.secure_channel(settings.server, credentials, options=options)
 
     async def report(
-        self, fence: Fence, sequence: int, capacity: Capacity, usage: Sequence[Usage]
+        self,
+        fence: Fence,
+        sequence: int,
+        capacity: Capacity,
+        usage: Sequence[Usage],
+        detections: Sequence[Detection],
     ) -> Welcome:
         message = self._wire.message("NodeReport")(
             node=self._node,
@@ -142,6 +149,7 @@ class GrpcQueueLink:
             sequence=sequence,
             capacity=write_capacity(self._wire, capacity),
             usage=[write_usage(self._wire, one) for one in usage],
+            detections=[write_detection(self._wire, one) for one in detections],
         )
         ack = await self._call(f"/{NODES}/Report", message)
         return Welcome(

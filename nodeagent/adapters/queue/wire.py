@@ -10,6 +10,7 @@ from nodeagent.ports.queue import (
     Capacity,
     Decision,
     Desired,
+    Detection,
     GivenShare,
     QueueStatus,
     ReportedGpu,
@@ -201,6 +202,18 @@ def write_usage(wire: Wire, one: Usage) -> Any:
     if one.used_ratio is not None:
         message.used_ratio = one.used_ratio
     return message
+
+
+def write_detection(wire: Wire, one: Detection) -> Any:
+    return wire.message("NodeDetection")(
+        number=one.number,
+        at_unix_seconds=one.at_unix_s,
+        kind=one.kind,
+        level=one.level,
+        text=one.text,
+        workload=one.workload,
+        evidence=one.evidence,
+    )
 
 
 def write_submission(wire: Wire, one: Submission, node: str) -> Any:

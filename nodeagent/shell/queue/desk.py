@@ -39,12 +39,13 @@ from nodeagent.ports.queue import (
     WorkKey,
     WorkState,
 )
-from nodeagent.ports.views import QueueView
+from nodeagent.ports.views import NodeEvent, QueueView
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.queue.capacity import CapacityReader
 from nodeagent.shell.queue.claims import Claims
+from nodeagent.shell.queue.detections import Detections
 from nodeagent.shell.queue.waiting import LABEL, Waiter, ask_for, cut_off, step_of, submission_of
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 
@@ -76,9 +77,10 @@ class QueueDesk:
         capacity: CapacityReader,
         boot_ns: Callable[[], int],
         user_name: Callable[[int], str],
+        events: Callable[[int], Sequence[NodeEvent]],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`boot_ns` is CLOCK_BOOTTIME."""
+        """`boot_ns` is CLOCK_BOOTTIME. `events`: this node's after a number."""
         self._settings = settings
         self._link = link
         self._ledger = ledger
@@ -109,6 +111,7 @@ class QueueDesk:
         self._withdrawing: dict[str, str] = {}
         """UIDs by workload: given up here, not yet known there."""
         self._withdraws: asyncio.Task[None] | None = None
+        self._detections = Detections(events)
         self._claims = Claims(self.book, keeper, boot_ns)
         self._kills: dict[GrantId, asyncio.TimerHandle] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -362,6 +365,7 @@ class QueueDesk:
         if not self.book.connected:
             return False
         self.trouble = ""
+        self._detections.begin()
         self._connected_ns = self._heard_ns = self._boot_ns()
         self._sessions_total += 1
         self._report_s = welcome.report_s or 5.0
@@ -407,12 +411,17 @@ class QueueDesk:
             await asyncio.sleep(self._report_s)
             sent_ns = self._boot_ns()
             self._capacity.queue_grants = self.queue_grants()
+            works = self.book.works.values()
+            whose = {one.grant: one.key.workload for one in works if one.grant is not None}
+            found = self._detections.due(whose)
             ack = await self._link.report(
                 self.book.fence,
                 sequence,
                 self._capacity.capacity(),
-                self._capacity.usage(self.book.works.values()),
+                self._capacity.usage(works),
+                found,
             )
+            self._detections.told(found)
             self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns, ack.proof))
 
     async def _send(self) -> None:

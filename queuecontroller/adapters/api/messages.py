@@ -31,7 +31,7 @@ from queuecontroller.records import (
     SharePolicy,
 )
 from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes.sessions import Held, Hello
+from queuecontroller.service.nodes.sessions import MOST_DETECTIONS, Detection, Held, Hello
 from queuecontroller.service.objects.submission import Refused, Submission
 from queuecontroller.service.status import Status
 
@@ -52,6 +52,8 @@ MOST_RATIO: Final = 1000.0
 """GPU time over wall time may be above 1 where several GPUs count together."""
 MOST_INDEX: Final = 1 << 20
 MOST_SECONDS: Final = 1 << 31
+MOST_UNIX_S: Final = 1 << 40
+LONGEST_EVIDENCE: Final = 2_000
 MOST_PRIORITY: Final = (1 << 31) - 1
 MOST_SLICES: Final = 64
 """Memory slices of a GPU; 8 on cards of today."""
@@ -193,6 +195,12 @@ def _word(value: str, what: str, may_be_empty: bool = False) -> str:
     return value
 
 
+def _unix_s(value: float, what: str) -> int:
+    if not 0.0 <= value <= MOST_UNIX_S:  # NaN is in no range
+        raise Refused("invalid", f"{what}: {value} is no time")
+    return int(value)
+
+
 def _ratio(value: float | None, what: str) -> float | None:
     if value is not None and not 0.0 <= value <= MOST_RATIO:  # NaN is in no range
         raise Refused("invalid", f"{what}: {value} is no ratio")
@@ -247,6 +255,22 @@ def _read_gpu(message: Any) -> GpuCapacity:
 
 def _maybe_within(value: int | None, low: int, high: int, what: str) -> int | None:
     return None if value is None else _within(value, low, high, what)
+
+
+def read_detections(messages: Any) -> list[Detection]:
+    """Of one report; whose they are is still to be checked."""
+    return [
+        Detection(
+            _within(one.number, 0, MOST_NUMBER, "detections.number"),
+            _unix_s(one.at_unix_seconds, "detections.at_unix_seconds"),
+            text(one.kind, "detections.kind", 64),
+            text(one.level, "detections.level", 16),
+            text(one.text, "detections.text"),
+            read_key(one.workload, "detections.workload") if one.workload else None,
+            text(one.evidence, "detections.evidence", LONGEST_EVIDENCE),
+        )
+        for one in few(messages, "detections", MOST_DETECTIONS)
+    ]
 
 
 def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float | None]]:

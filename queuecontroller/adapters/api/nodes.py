@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from queuecontroller.access import Act, Caller, Target, check
@@ -12,6 +13,7 @@ from queuecontroller.adapters.api.messages import (
     few,
     node_name,
     read_capacity,
+    read_detections,
     read_hello,
     read_key,
     read_said,
@@ -86,6 +88,7 @@ class NodesApi:
     def _report(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
         capacity, usage = read_capacity(request.capacity), read_usage(request.usage)
+        detections = read_detections(request.detections)
         node = self._shell.step(
             "report",
             lambda book, now_ns: book.desk.report(
@@ -94,6 +97,10 @@ class NodesApi:
         )
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}
         node.usage = {key: found for key, found in usage.items() if key[0] in mine}
+        # A node tells of its own work, and of nobody else's.
+        node.heard(
+            one if one.workload in mine else replace(one, workload=None) for one in detections
+        )
         journal = self._shell.book.journal
         return self._wire.ReportAck(
             term=journal.term,

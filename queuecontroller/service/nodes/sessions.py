@@ -84,6 +84,24 @@ class Hello:
     """The newest sealed fence it was given."""
 
 
+MOST_DETECTIONS: Final = 32
+"""Kept of a node, in memory alone: its own journal has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What a node noticed of use of its GPUs around us, or did about it; its own words."""
+
+    number: int
+    at_s: int
+    kind: str
+    level: str
+    text: str
+    workload: WorkloadKey | None
+    evidence: str
+    """A JSON object."""
+
+
 @dataclass(slots=True)
 class Node:
     record: NodeRecord
@@ -95,6 +113,15 @@ class Node:
     lease_until_ns: int = 0
     usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio, by workload and attempt."""
+    detections: dict[int, Detection] = field(default_factory=dict)
+    """By number, the newest last."""
+
+    def heard(self, told: Iterable[Detection]) -> None:
+        """The same may come twice, and a session tells again what the last one did."""
+        for one in told:
+            self.detections.setdefault(one.number, one)
+        while len(self.detections) > MOST_DETECTIONS:
+            del self.detections[next(iter(self.detections))]
 
     @property
     def name(self) -> str:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
+from queuecontroller.adapters.web.page.playing import documents_list
 from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.manifests.documents import load
 from queuecontroller.page.picture import MOST_EVENTS, Picture
 from queuecontroller.page.questions import compared, explained, manifests_of, replaced
-from queuecontroller.records import Change, Event
+from queuecontroller.placement.capacity import MigProfile
+from queuecontroller.placement.mig import Span
+from queuecontroller.records import Change, Event, GpuAsk
+from queuecontroller.service.nodes.sessions import MOST_DETECTIONS, Detection
 from queuecontroller.service.shell import Shell
+from queuecontroller.simulate.run import Player
 from sluicecommon.page.board import Sight
 from tests.queue.page.shells import shell_of
-from tests.queue.service.world import GIB, SECOND, World, gpu
+from tests.queue.service.world import GIB, SECOND, TEAMS, World, gpu
 
 ALL = Sight(
     frozenset(
-        {"Overview", "ClusterQueue", "Cohort", "ResourceFlavor", "Topology", "Node", "Gpu", "Event"}
+        {
+            "Overview",
+            "ClusterQueue",
+            "Cohort",
+            "ResourceFlavor",
+            "Topology",
+            "Node",
+            "Gpu",
+            "Event",
+            "Detection",
+        }
     ),
     None,
 )
@@ -120,6 +137,28 @@ def test_a_node_that_is_silent_and_a_gpu_that_is_gone_are_seen() -> None:
     assert drawn(picture, 6)["Node", "", "n1"]["state"] == "Lost"
 
 
+def test_what_nodes_noticed_is_shown_with_its_evidence_and_bounded() -> None:
+    world = World()
+    world.connect()
+    picture = picture_of(shell_of(world))
+    drawn(picture, 0)
+    node = world.book.nodes.nodes["n1"]
+
+    def noticed(number: int, evidence: str = '{"pid": 7}') -> Detection:
+        return Detection(number, 100, "hook_gap", "warning", "x", WorkloadKey("a/b"), evidence)
+
+    node.heard([noticed(1), noticed(1, '{"pid": 8}'), noticed(2, "[1"), noticed(3, "[" * 1900)])
+    found = drawn(picture, 2)
+    assert found["Detection", "", "n1/000000000001"]["evidence"] == {"pid": "7"}
+    assert "evidence" not in found["Detection", "", "n1/000000000002"], "no JSON is no evidence"
+    node.heard(noticed(number) for number in range(4, 104))
+    shown = [key for key in drawn(picture, 4) if key[0] == "Detection"]
+    assert len(shown) == MOST_DETECTIONS
+    assert max(shown)[2] == "n1/000000000103"
+    world.connect()
+    assert not [key for key in drawn(picture, 6) if key[0] == "Detection"], "told again if at all"
+
+
 def test_events_are_bounded_and_those_of_a_workload_are_its_namespaces() -> None:
     world = World()
     picture = picture_of(shell_of(world))
@@ -178,6 +217,33 @@ def test_what_is_played_is_the_queue_as_it_stands() -> None:
     after = replaced(documents, [changed, {"kind": "Node", "metadata": {"name": "new"}}])
     assert len(after) == len(documents) + 1
     assert changed in after
+
+
+def played(world: World) -> dict[str, Any]:
+    """As `simulate` plays what the page gives it."""
+    found = load({"played": json.dumps(documents_list(manifests_of(shell_of(world))))})
+    assert found.problems == []
+    player = Player(found, [], False, [])
+    player.run()
+    return player.report()
+
+
+def test_what_is_played_is_the_very_ask_and_the_very_gpus() -> None:
+    """To the byte, of one GPU by its name, on one node, and in MIG instances where they are."""
+    world = World(TEAMS.replace("nominalQuota: 2", "nominalQuota: 20"))
+    spans = tuple(Span(at, 1) for at in range(2))
+    mig = gpu(2, mig_enabled=True, mig_profiles=(MigProfile("1g.10gb", 2, 2, 10 * GIB, spans),))
+    world.connect(gpus=(gpu(0), gpu(1, outside_memory_bytes=79 * GIB), mig))
+    exact = GpuAsk(memory_bytes=40 * GIB, share_ppm=333_333)
+    fits = [world.submit("a", ask=exact) for _ in range(2)]
+    late = world.submit("a", ask=GpuAsk(memory_bytes=1))
+    elsewhere = world.submit("a", ask=GpuAsk(memory_bytes=2 * GIB, gpu_uuids=("GPU-1",)))
+    slices = [world.submit("a", ask=GpuAsk(memory_ppm=1_000_000, mig=("1g.10gb",))) for _ in "123"]
+    report = played(world)
+    admitted = set(report["admitted"])
+    every = (*fits, late, elsewhere, *slices)
+    real = {key for key in every if world.book.nodes.of_workload(key)}
+    assert admitted == real == {*fits, *slices[:2], late}
 
 
 def test_two_reports_compared_say_who_starts_and_who_stops() -> None:

@@ -16,6 +16,7 @@ from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.core.grants import events as ev
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, Waiting
 from nodeagent.ports.queue import Capacity, Done, Fence, ReportedGpu, Work, WorkKey
+from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.queue.desk import QueueDesk
 from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
@@ -102,6 +103,8 @@ class Puppet:
         self.ledger = ledger or MemoryLedger()
         self.keeper = CountingKeeper()
         self.failures: list[BaseException] = []
+        self.events: list[NodeEvent] = []
+        """Of this node's journal."""
         self.desk = QueueDesk(
             settings,
             GrpcQueueLink(settings, node, "boot", "test", wire),
@@ -110,6 +113,7 @@ class Puppet:
             FixedCapacity(),  # type: ignore[arg-type]
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             user_name=str,
+            events=lambda number: [one for one in self.events if one.number > number],
             fatal=self.failures.append,
         )
 

@@ -16,6 +16,7 @@ from nodeagent.ports.queue import (
     Capacity,
     Decision,
     Desired,
+    Detection,
     Fence,
     LinkLost,
     NotOffered,
@@ -50,7 +51,12 @@ class Controller:
         return Welcome("c", self.term, 1, self.revision, 15.0, 3600.0, self.decisions)
 
     async def report(
-        self, fence: Fence, sequence: int, capacity: Capacity, usage: Sequence[Usage]
+        self,
+        fence: Fence,
+        sequence: int,
+        capacity: Capacity,
+        usage: Sequence[Usage],
+        detections: Sequence[Detection],
     ) -> Welcome:
         raise LinkLost("no report is due for an hour")
 
@@ -91,6 +97,7 @@ class Node:
             FixedCapacity(),  # type: ignore[arg-type]
             boot_ns=lambda: self.now_ns,
             user_name=str,
+            events=lambda number: [],
             fatal=self.failures.append,
         )
 

@@ -45,6 +45,7 @@ EVERYTHING: Final = Sight(
             "Node",
             "Gpu",
             "Event",
+            "Detection",
         }
     ),
     None,
@@ -71,12 +72,12 @@ ACTED_ON: Final[Mapping[str, Resource]] = {
     "ClusterQueue": CLUSTER_QUEUES,
     "LocalQueue": LOCAL_QUEUES,
 }
-_SIGHTS: Final[tuple[tuple[Resource, frozenset[str]], ...]] = (
+SIGHTS: Final[tuple[tuple[Resource, frozenset[str]], ...]] = (
     (CLUSTER_QUEUES, frozenset({"Overview", "ClusterQueue"})),
     (COHORTS, frozenset({"Cohort"})),
     (FLAVORS, frozenset({"ResourceFlavor"})),
     (TOPOLOGIES, frozenset({"Topology"})),
-    (NODES, frozenset({"Node", "Gpu", "Event"})),
+    (NODES, frozenset({"Node", "Gpu", "Event", "Detection"})),
 )
 """What the right to list a cluster-wide kind shows."""
 
@@ -118,6 +119,8 @@ class ByTicket:
         if caller is None:
             raise Refusal(401, "your session is over: `sluice-queue web` gives another URL")
         sight = EVERYTHING if may(caller, Act.LIST) else Sight()
+        if not caller.admin:  # evidence names other users' processes
+            sight = replace(sight, kinds=sight.kinds - {"Detection"})
         rights = {"actions": "all" if caller.admin else "own", "user": caller.user, "whatif": True}
         return Viewer(caller.user or caller.shown, sight, rights, caller)
 
@@ -202,10 +205,10 @@ class ByToken:
         if not name or name == "system:anonymous":
             raise Refusal(401, "Kubernetes does not take this token")
         asked = [allowed(client, "list", WORKLOADS)]
-        asked += [allowed(client, "list", resource) for resource, _ in _SIGHTS]
+        asked += [allowed(client, "list", resource) for resource, _ in SIGHTS]
         everywhere, *wide = await asyncio.gather(*asked)
         kinds: frozenset[str] = frozenset()
-        for (_, shown), is_allowed in zip(_SIGHTS, wide, strict=True):
+        for (_, shown), is_allowed in zip(SIGHTS, wide, strict=True):
             kinds |= shown if is_allowed else frozenset()
         namespaces = None if everywhere else await self._own(client)
         sight = Sight(kinds, namespaces)

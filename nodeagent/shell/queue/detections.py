@@ -1,0 +1,49 @@
+"""What the queue's page is told of this node's detections: with each report those that the last one
+did not have, and after a new session the newest again, since its controller may be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from nodeagent.core.watch.detection import Rule
+from nodeagent.ports.queue import MOST_DETECTIONS, Detection
+from nodeagent.ports.views import NodeEvent
+from nodeagent.units import GrantId
+
+TOLD: Final = frozenset({*(str(rule) for rule in Rule), "act"})
+"""Kinds of events: suspicions, and what was done because of one."""
+LONGEST_TEXT: Final = 600
+LONGEST_EVIDENCE: Final = 2_000
+
+
+class Detections:
+    def __init__(self, after: Callable[[int], Sequence[NodeEvent]]) -> None:
+        """`after` a number, this node's events."""
+        self._after = after
+        self._told = 0
+
+    def begin(self) -> None:
+        """A session is new: its controller knows nothing yet."""
+        self._told = 0
+
+    def due(self, workloads: Mapping[GrantId, str]) -> tuple[Detection, ...]:
+        """`workloads`: whose each grant is."""
+        found = [one for one in self._after(self._told) if one.kind in TOLD]
+        return tuple(
+            Detection(
+                one.number,
+                one.at_unix_s,
+                one.kind,
+                one.level,
+                one.text[:LONGEST_TEXT],
+                workloads.get(one.grant, "") if one.grant is not None else "",
+                one.evidence if len(one.evidence) <= LONGEST_EVIDENCE else "{}",
+            )
+            for one in found[-MOST_DETECTIONS:]
+        )
+
+    def told(self, found: Sequence[Detection]) -> None:
+        """They have arrived."""
+        self._told = max([self._told, *(one.number for one in found)])
