@@ -15,6 +15,13 @@ from tests.kit.places import REPO
 from tests.packages.debs import NAMES, VERSION, built, contents, output
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1800)]
+FRONT = {
+    path.relative_to(REPO).as_posix()
+    for path in (REPO / "sluicecommon" / "page" / "front").rglob("*")
+    if path.is_file()
+}
+"""What a page is made of: not Python, so nothing else would miss it."""
+assert len(FRONT) > 10
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +58,7 @@ def test_libraries_lie_below_their_version_and_the_package_leads_there(
 def test_each_package_has_what_is_its_own(debs: dict[str, Path]) -> None:
     common, node, queue, sim = (contents(debs[name]) for name in NAMES)
     assert "/usr/lib/python3/dist-packages/sluicecommon/kubernetes/client.py" in common
+    assert {f"/usr/lib/python3/dist-packages/{one}" for one in FRONT} <= common.keys()
     assert {
         "/usr/bin/sluice",
         "/lib/systemd/system/sluice.service",

@@ -247,6 +247,11 @@ def test_the_controller_serves_as_nobody_special(layout: Path, root: Path) -> No
                 "the controller decides",
                 lambda: answers(f"http://127.0.0.1:{port}/readyz", service),
             )
+            asked = chroot(root, config, "web", "--server", "unix:/tmp/queue.sock")
+            origin, _, ticket = asked.stdout.strip().partition("#ticket=")
+            assert ticket, asked.stderr
+            for file in ("", "front/app.js", "front/pages/overview.js", "front/style.css"):
+                assert answers(origin + file, service), file
         finally:
             service.terminate()
         assert service.wait(30) == 0
