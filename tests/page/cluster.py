@@ -100,19 +100,27 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Cluster]:
-    """Teams take turns with their jobs; more than fit, so that some wait."""
-    pond = Pond(directory / "queue", settings=["workloads.max_per_user=100000"])
+    """Teams take turns with their jobs; more than fit, so that some wait. Of many nodes each
+    reports less often, as the settings of a large cluster have it."""
+    report_s = max(2.0, nodes / 50)
+    settings = [
+        "workloads.max_per_user=100000",
+        f"nodes.report_s={max(5.0, report_s)}",
+        f"nodes.lease_s={max(15.0, 4 * report_s)}",
+    ]
+    pond = Pond(directory / "queue", settings=settings)
     pond.start()
     try:
         pond.apply(
             QUEUES
             + "".join(
-                TEAM.format(name=name, cohort=cohort, quota=quota)
+                TEAM.format(name=name, cohort=cohort, quota=quota * max(1, nodes // 50))
                 for name, (cohort, quota) in TEAMS.items()
             )
         )
         width = len(str(nodes - 1))
-        with Fleet(pond.socket, [f"gpu-{n:0{width}}" for n in range(nodes)]) as fleet:
+        names_of_nodes = [f"gpu-{n:0{width}}" for n in range(nodes)]
+        with Fleet(pond.socket, names_of_nodes, report_s=report_s) as fleet:
             made = Cluster(pond, fleet)
             names = list(TEAMS)
             for start in range(0, jobs, 1000):

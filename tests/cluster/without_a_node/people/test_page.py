@@ -4,8 +4,6 @@ patch, as itself."""
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,50 +13,12 @@ import pytest
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, apply, define, door, job, of_kueue, quota, serving
+from tests.cluster.without_a_node.people.viewer import Viewer
 from tests.kit.node import until
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPACES = ("team-a", "team-b")
-
-
-@dataclass
-class Viewer:
-    """One token on the page."""
-
-    port: int
-    token: str
-
-    def call(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/{path}",
-            None if body is None else json.dumps(body).encode(),
-            {"Authorization": f"Bearer {self.token}", "X-Sluice-Page": "1", "Content-Type": "application/json", **headers},
-        )  # fmt: skip
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-
-    def sees(self) -> set[tuple[str, str, str]]:
-        """Everything the stream tells it at first."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/stream",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
-        found: set[tuple[str, str, str]] = set()
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            event = ""
-            for raw in answer:
-                line = raw.decode().rstrip("\n")
-                if line.startswith("event: "):
-                    event = line.removeprefix("event: ")
-                if line.startswith("data: ") and event == "delta":
-                    found |= {(one[0], one[1], one[2]) for one in json.loads(line[6:])}
-                if line.startswith("data: ") and event == "synced":
-                    return found
-        raise AssertionError("the stream ended")
 
 
 @dataclass
