@@ -64,6 +64,7 @@ SECURITY: Final = MappingProxyType(
         "Cross-Origin-Resource-Policy": "same-origin",
     }
 )
+ENDED: Final = b'event: bye\ndata: "your rights have ended"\n\n'
 _KINDS: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -368,18 +369,23 @@ class PageServer:
                 fed, known = frames, None
             if loop.time() >= look_s:
                 look_s = loop.time() + BEAT_S
-                try:
-                    now = await self._backend.viewer(credential)
-                except Refusal:
-                    await self._send(answer, b'event: bye\ndata: "your rights have ended"\n\n')
+                now = await self._sight(credential)
+                if now is None:
+                    await self._send(answer, ENDED)
                     return
-                if now.sight != sight:
-                    sight, known = now.sight, None
+                if now != sight:
+                    sight, known = now, None
             if known is None or known != frames.board.revision:
                 known, events = frames(known, sight)
-                for one in events:  # made as they are taken
+                for one in events:  # made as they are taken, which may be slowly
                     await self._send(answer, one)
                     await asyncio.sleep(0)  # megabytes: others have their turn
+                    if loop.time() >= look_s:
+                        look_s = loop.time() + BEAT_S
+                        now = await self._sight(credential)
+                        if now != sight:
+                            look_s, known = 0.0, None
+                            break
                 silent_until_s = loop.time() + BEAT_S
             elif loop.time() >= silent_until_s:
                 silent_until_s = loop.time() + BEAT_S
@@ -387,6 +393,13 @@ class PageServer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FRAME_S):
                     await self._closing.wait()
+
+    async def _sight(self, credential: str) -> Sight | None:
+        """As it is now; None: its rights have ended."""
+        try:
+            return (await self._backend.viewer(credential)).sight
+        except Refusal:
+            return None
 
     def _resumed(self, request: web.Request) -> int | None:
         frames = self._backend.frames

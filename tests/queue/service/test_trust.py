@@ -14,7 +14,6 @@ from queuecontroller.access import Caller, Denied, RoleLists
 from queuecontroller.access.lists import of_kernel
 from queuecontroller.adapters.api.messages import (
     read_capacity,
-    read_detections,
     read_hello,
     read_said,
     read_usage,
@@ -287,27 +286,6 @@ def test_odd_names_of_nodes_and_huge_usages_are_refused() -> None:
         read_usage([WIRE.WorkUsage(workload="a/b", memory_bytes=1 << 63)])
     with pytest.raises(Refused, match="used_ratio"):
         read_usage([WIRE.WorkUsage(workload="a/b", used_ratio=float("nan"))])
-
-
-@pytest.mark.parametrize(
-    ("told", "what"),
-    [
-        ({"at_unix_seconds": float("nan")}, "at_unix_seconds"),
-        ({"at_unix_seconds": 1e300}, "at_unix_seconds"),
-        ({"number": (1 << 64) - 1}, "number"),
-        ({"kind": "k" * 65}, "kind"),
-        ({"text": "t" * 2_000}, "text"),
-        ({"evidence": "e" * 3_000}, "evidence"),
-        ({"workload": "w" * 5_000}, "workload"),
-    ],
-)
-def test_a_detection_that_cannot_be_is_refused(told: dict[str, Any], what: str) -> None:
-    with pytest.raises(Refused, match=what):
-        read_detections([WIRE.NodeDetection(**told)])
-    with pytest.raises(Refused, match="more than 32"):
-        read_detections([WIRE.NodeDetection()] * 33)
-    (one,) = read_detections([WIRE.NodeDetection(text="a\x1b[31mb")])
-    assert one.text == "a?[31mb"
 
 
 ODD = ["j\nX", "j\x1b[31mX", "../x", "J", "x" * 254, "x/y", "é", "-x", "x-", "x\x00y", "\ud800"]

@@ -9,11 +9,17 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nodeagent.ports.views import NodeEvent
+from queuecontroller.adapters.api.messages import read_detections
+from queuecontroller.adapters.api.wire import Wire, find_descriptors
+from queuecontroller.service.objects.submission import Refused
 from tests.kit.pond import Pond
 from tests.queue.serving.puppet import Puppet
 
 DEADLINE_S = 60.0
+WIRE = Wire(find_descriptors())
 
 
 def shown(pond: Pond, wanted: int) -> dict[str, dict[str, Any]]:
@@ -69,3 +75,24 @@ def test_a_nodes_detections_are_shown_and_told_again_to_another_controller(tmp_p
         asyncio.run(scene())
     finally:
         pond.stop()
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({"at_unix_seconds": float("nan")}, "at_unix_seconds"),
+        ({"at_unix_seconds": 1e300}, "at_unix_seconds"),
+        ({"number": (1 << 64) - 1}, "number"),
+        ({"kind": "k" * 65}, "kind"),
+        ({"text": "t" * 2_000}, "text"),
+        ({"evidence": "e" * 3_000}, "evidence"),
+        ({"workload": "w" * 5_000}, "workload"),
+    ],
+)
+def test_a_detection_that_cannot_be_is_refused(told: dict[str, Any], what: str) -> None:
+    with pytest.raises(Refused, match=what):
+        read_detections([WIRE.NodeDetection(**told)])
+    with pytest.raises(Refused, match="more than 32"):
+        read_detections([WIRE.NodeDetection()] * 33)
+    (one,) = read_detections([WIRE.NodeDetection(text="a\x1b[31mb")])
+    assert one.text == "a?[31mb"

@@ -14,7 +14,7 @@ import pytest
 
 from sluicecommon.page.board import Board, Frames, Sight
 from sluicecommon.web import page
-from sluicecommon.web.page import PageServer, Viewer
+from sluicecommon.web.page import PageServer, Refusal, Viewer
 
 ALL = Sight(frozenset({"Node"}), None)
 DOCUMENTS = 20_000
@@ -30,6 +30,7 @@ class Shown:
     why_not_ready = ""
 
     def __init__(self) -> None:
+        self.ended = False
         self.board = Board("i")
         self.frames: Frames | None = Frames(self.board)
 
@@ -39,6 +40,8 @@ class Shown:
         return secret
 
     async def viewer(self, credential: str) -> Viewer:
+        if self.ended:
+            raise Refusal(401, "over")
         return Viewer(credential, ALL)
 
     def leave(self, credential: str) -> None: ...
@@ -161,6 +164,26 @@ def test_who_reads_slowly_but_reads_is_not_cut(monkeypatch: pytest.MonkeyPatch) 
             reader, writer = await follow(server)
             await read_until(reader, b"event: synced")
             assert server.slow_total == 0
+            writer.transport.abort()
+
+    asyncio.run(scene())
+
+
+def test_rights_that_end_while_many_frames_are_taken_end_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "BEAT_S", 0.0)
+
+    async def scene() -> None:
+        shown = Shown()
+        for number in range(DOCUMENTS):
+            shown.board.put(("Node", "", str(number)), dict(DOCUMENT))
+        async with serving(shown) as server:
+            reader, writer = await follow(server)
+            await read_until(reader, b"event: delta")
+            shown.ended = True
+            text = await read_until(reader, b"event: bye")
+            assert b"event: synced" not in text
             writer.transport.abort()
 
     asyncio.run(scene())
