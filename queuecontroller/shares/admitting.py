@@ -133,7 +133,18 @@ def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not all(isinstance(one, list) for one in listed) or not listed[1]:
         return []
     every = [one for part in listed for one in part]
-    return every if all(map(_is_one, every)) else []
+    head = pod.get("metadata")
+    formed = _is_one(head or {}) and _is_one((head or {}).get("annotations") or {})
+    return every if formed and all(map(_is_formed, every)) else []
+
+
+def _is_formed(container: object) -> bool:
+    if not isinstance(container, dict):
+        return False
+    resources = container.get("resources") or {}
+    return _is_one(resources) and all(
+        _is_one(resources.get(kind) or {}) for kind in ("limits", "requests")
+    )
 
 
 def _may_ask(rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]) -> bool:

@@ -12,6 +12,7 @@ from queuecontroller.shares.patching import patch
 from queuecontroller.shares.quota import Quotas
 from queuecontroller.shares.resizing import changed, problems
 from queuecontroller.shares.using import is_over, use_of
+from queuecontroller.vendors.asks import table
 
 NO_CHANGE: Final = b"[]"
 
@@ -45,7 +46,7 @@ def _of_change(
     if refused or not wanted or is_over(asked.document):
         return Answer(refused)
     use = use_of(rules.devices, asked.document, asked.namespace)
-    uid = str((asked.document.get("metadata") or {}).get("uid"))
+    uid = str(table(asked.document, "metadata").get("uid"))
     why = quotas.change(uid, use, now_ns, dry=asked.dry)
     if not why:
         return Answer()

@@ -18,7 +18,7 @@ from queuecontroller.shares.names import (
     VOLCANO_ANNOTATIONS,
     VOLCANO_RESOURCES,
 )
-from queuecontroller.vendors.asks import AskError
+from queuecontroller.vendors.asks import AskError, table
 from queuecontroller.vendors.config import Nvidia
 
 MOST_DEVICES: Final = 64
@@ -89,7 +89,7 @@ def volcano(annotations: dict[str, str], containers: list[Container], names: Nvi
     found = False
     for container in containers:
         for kind in ("limits", "requests"):
-            amounts = (container.get("resources") or {}).get(kind)
+            amounts = table(container, "resources").get(kind)
             if not isinstance(amounts, dict):
                 continue
             for resource, field in VOLCANO_RESOURCES.items():
@@ -124,7 +124,7 @@ def limits_of(container: Mapping[str, Any]) -> dict[str, Any]:
 
 def set_limits(container: Container, limits: Mapping[str, int]) -> None:
     """Of extended resources request and limit are the same."""
-    resources = container.setdefault("resources", {})
+    resources = container["resources"] = container.get("resources") or {}
     for kind in ("limits", "requests"):
         amounts = resources.get(kind)
         if kind == "limits" or isinstance(amounts, dict):

@@ -11,7 +11,7 @@ from queuecontroller.shares.names import ADMITTED_AS
 from queuecontroller.shares.quota import PodUse
 from queuecontroller.shares.resizing import resized
 from queuecontroller.vendors import AskError, Vendor, asks_of, quota_of
-from queuecontroller.vendors.asks import Container, annotations_of
+from queuecontroller.vendors.asks import Container, annotations_of, table
 from queuecontroller.vendors.config import DeviceConfig, Nvidia
 
 OVER: Final = ("Succeeded", "Failed")
@@ -37,7 +37,7 @@ def use_of(
     """`namespace`: where a pod that is just made is going to be; `given`: bytes and parts per
     million of each share that it was given. What cannot be meant counts nothing: such a pod is
     refused, and runs nowhere."""
-    head, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    head, spec = table(pod, "metadata"), table(pod, "spec")
     annotations = annotations_of(pod)
     return PodUse(
         namespace or str(head.get("namespace") or "default"),
@@ -51,7 +51,7 @@ def use_of(
 
 
 def is_over(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in OVER
+    return table(pod, "status").get("phase") in OVER
 
 
 def amounts(
@@ -94,10 +94,10 @@ def _nvidia(names: Nvidia, containers: tuple[Container, ...]) -> dict[str, int]:
 def _best_effort(spec: Mapping[str, Any]) -> bool:
     """By CPU and memory alone, as Kubernetes has it."""
     for key in ("initContainers", "containers"):
-        for one in spec.get(key) or ():
-            resources = one.get("resources") if isinstance(one, Mapping) else None
+        listed = spec.get(key)
+        for one in listed if isinstance(listed, list) else ():
+            resources = table(one, "resources")
             for kind in ("limits", "requests"):
-                given = (resources or {}).get(kind)
-                if isinstance(given, Mapping) and {"cpu", "memory"} & given.keys():
+                if {"cpu", "memory"} & table(resources, kind).keys():
                     return False
     return True

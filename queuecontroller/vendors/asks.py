@@ -86,6 +86,12 @@ def _containers(spec: object) -> Iterator[Container]:
             yield Container(str(one.get("name") or ""), amounts, before)
 
 
+def table(document: object, key: str) -> Mapping[str, Any]:
+    """Of a document whose form nobody has checked; empty: it has none there."""
+    found = document.get(key) if isinstance(document, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def annotations_of(pod: Document) -> dict[str, str]:
     head = pod.get("metadata")
     found = head.get("annotations") if isinstance(head, Mapping) else None

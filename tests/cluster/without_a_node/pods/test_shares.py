@@ -15,6 +15,7 @@ from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, asked
 from tests.kit.node import until
+from tests.kit.places import REPO
 from tests.queue.vendors.plugins import PLUGINS, Simulated
 
 __all__ = ["control_plane"]
@@ -201,6 +202,53 @@ def test_a_running_pod_is_resized_within_its_quota_and_kubernetes_resizes_none_o
     resized = {"resources": {"limits": {MEM: "100", "nvidia.com/gpu": "2"}}}
     with pytest.raises(ApiError, match="only cpu and memory resources are mutable"):
         plane.api.patch(f"{path}/resize", {"spec": {"containers": [{"name": "main", **resized}]}})
+
+
+def test_a_share_policy_takes_a_right_in_the_namespace(plane: ControlPlane) -> None:
+    text = (REPO / "packaging" / "helm" / "sluice" / "files" / "share-rights.yaml").read_text()
+    plane.kubectl("apply", "-f", "-", given=text)
+    group = {"apiGroups": ["sluice.dev"], "resources": ["sharepolicies"]}
+    rules = [{**group, "resourceNames": ["elastic"], "verbs": ["use"]}]
+    rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]})
+    api = "rbac.authorization.k8s.io"
+    head = {"name": "sharer", "namespace": "team"}
+    users = [{"kind": "User", "name": "ann"}]
+    ref = {"apiGroup": api, "kind": "Role", "name": "sharer"}
+    apply(
+        plane,
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": head, "rules": rules},
+        {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": head, "roleRef": ref, "subjects": users},
+    )  # fmt: skip
+
+    def said(policy: str, account: str = "default") -> str:
+        document = pod("sharing", {MEM: 5}, **{"sluice.dev/share-policy": policy})
+        document["spec"]["serviceAccountName"] = account
+        try:
+            plane.kubectl(
+                "create", "--dry-run=server", "-f", "-", "--as=ann", given=json.dumps(document)
+            )
+        except ControlPlaneError as error:
+            return str(error)
+        return ""
+
+    try:
+        refused = "neither you nor the service account default may use"
+        until("the policy is in force", lambda: refused in said("exclusive"), 60)
+        until("the role is, too", lambda: not said("elastic"), 30)
+        account = {"kind": "ServiceAccount", "name": "trainer", "namespace": "team"}
+        names = {"name": "trainer", "namespace": "team"}
+        may = [{**group, "verbs": ["use"]}]
+        own = {"apiGroup": api, "kind": "Role", "name": "trainer"}
+        apply(
+            plane,
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": names},
+            {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": names, "rules": may},
+            {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": names, "roleRef": own, "subjects": [account]},
+        )  # fmt: skip
+        until("the account may", lambda: not said("exclusive", "trainer"), 30)
+        assert refused in said("exclusive")
+    finally:
+        plane.kubectl("delete", "-f", "-", given=text)
 
 
 def _refused(do: Callable[[], None]) -> bool:

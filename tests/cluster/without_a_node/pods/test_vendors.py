@@ -96,9 +96,7 @@ def test_a_vendors_pod_is_placed_and_its_plugin_reads_what_it_was_given(
     text = page(replica)
     assert "hami_gpu_shared_count{" in text
     assert f'node="{name_of(plugin)}"' in text
-    counted = [line for line in text.splitlines() if f'quota_name="{row.count}"' in line]
-    assert counted, "its devices count for quota"
-    assert float(counted[0].rsplit(" ", 1)[1]) >= fills
+    until("its devices count for quota", lambda: used(replica, row.count) >= fills, 30)
     if fills == plugin.fills:
         create(plane, plugin, "too-many")
         until("it waits", lambda: row.title in events(plane, "too-many"), 60)
@@ -113,6 +111,11 @@ def test_a_vendors_pod_is_placed_and_its_plugin_reads_what_it_was_given(
 def page(replica: Replica) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
+
+
+def used(replica: Replica, resource: str) -> float:
+    lines = [line for line in page(replica).splitlines() if f'quota_name="{resource}"' in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 def shared(replica: Replica, node: str) -> float:
