@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -150,10 +150,10 @@ class Controller:
         """Where who leads is found; empty: not known."""
         return self._holder.leader_url
 
-    async def answer_scheduler(self, verb: str, body: bytes) -> bytes | None:
+    def answer_scheduler(self, verb: str, body: bytes) -> bytes | Coroutine[Any, Any, bytes] | None:
         """None: somebody else leads."""
         desk = self._session.extender if isinstance(self._session, Session) else None
-        return await desk.answer(verb, body) if desk is not None else None
+        return desk.answer(verb, body) if desk is not None else None
 
     @property
     def world(self) -> World:

@@ -43,7 +43,10 @@ def asks_of(vendors: Iterable[Vendor], pod: Document) -> PodAsk:
     """Raises AskError."""
     containers = containers_of(pod)
     asks: dict[str, tuple[Ask | None, ...]] = {}
+    named = {resource for one in containers for resource in one.amounts}
     for vendor in vendors:
+        if named.isdisjoint((vendor.count, vendor.memory, vendor.cores)):
+            continue  # most pods, for most vendors; all rules ask by one of these
         of_each = tuple(vendor.rules.ask(vendor, one) for one in containers)
         if any(one is not None for one in of_each):
             asks[vendor.word] = of_each
@@ -189,10 +192,10 @@ def quota_of(vendors: Iterable[Vendor], pod: PodAsk) -> dict[str, int]:
     cores that of each times their number, in the resource's own unit."""
     found: dict[str, int] = {}
     for vendor in vendors:
-        asks = pod.asks.get(vendor.word, ())
-        pairs = list(zip(pod.containers, asks, strict=False))
+        asks = pod.asks.get(vendor.word)
         if not asks:
             continue
+        pairs = list(zip(pod.containers, asks, strict=False))
         found[vendor.count] = _total(pairs, lambda ask: 1)
         if vendor.memory:
             found[vendor.memory] = _total(pairs, lambda ask: ask.memory_mib) // vendor.unit_mib

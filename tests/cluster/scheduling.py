@@ -89,11 +89,24 @@ def replicas(
 
 @contextmanager
 def scheduler(
-    plane: ControlPlane, place: Path, port: int | None, *names: str, more: Sequence[str] = ()
+    plane: ControlPlane,
+    place: Path,
+    port: int | None,
+    *names: str,
+    more: Sequence[str] = (),
+    counted: Sequence[str] = (),
+    limited: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """kube-scheduler, a profile for each name; `port`: the extender's, if it asks one; `more`: resources besides NVIDIA's."""
-    path = place / "scheduler.yaml"
-    path.write_text(yaml.safe_dump(configuration(plane, place, port, names or SERVED, more)))
+    """kube-scheduler, a profile for each name; `port`: the extender's, if it asks one; `more`: resources besides NVIDIA's;
+    `counted`: those that it reckons with, too; `limited`: with its own limit on writes (50 a second, 100 at once), as the chart
+    has it."""
+    profiles = names or SERVED
+    path = place / f"{profiles[0]}.yaml"
+    document = configuration(plane, place, port, profiles, more, counted)
+    if limited:
+        for one in ("qps", "burst"):
+            del document["clientConnection"][one]
+    path.write_text(yaml.safe_dump(document))
     (own,) = free_ports(1)
     keys = plane.pki.kubeconfig("scheduler")
     command = [
@@ -118,7 +131,12 @@ def scheduler(
 
 
 def configuration(
-    plane: ControlPlane, place: Path, port: int | None, names: Sequence[str], more: Sequence[str]
+    plane: ControlPlane,
+    place: Path,
+    port: int | None,
+    names: Sequence[str],
+    more: Sequence[str],
+    counted: Sequence[str],
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -133,7 +151,9 @@ def configuration(
         "profiles": [{"schedulerName": one} for one in names],
     }
     if port is not None:
-        managed = [{"name": one, "ignoredByScheduler": True} for one in (*RESOURCES, *more)]
+        managed = [
+            {"name": one, "ignoredByScheduler": one not in counted} for one in (*RESOURCES, *more)
+        ]
         made["extenders"] = [
             {
                 "urlPrefix": f"https://127.0.0.1:{port}/scheduler",
@@ -214,11 +234,20 @@ class Fleet:
         self._thread.join(60)
         assert not self.failures, self.failures
 
-    def add(self, name: str, *, cpu: str = "64", taints: Any = (), **labels: str) -> None:
-        """A Node object; it reports from the next round on."""
+    def add(
+        self, name: str, *, cpu: str = "64", taints: Any = (), sums: bool = False, **labels: str
+    ) -> None:
+        """A Node object; it reports from the next round on. `sums`: it advertises what its GPUs have together, too."""
         head = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
         self.plane.api.create("nodes", "", {"metadata": head})
         amounts = {"cpu": cpu, "memory": "256Gi", "pods": "250", "ephemeral-storage": "100Gi"}
+        if sums:
+            slots, memory, cores = 10 * self.gpus, self.gpus * self.memory // MIB, 100 * self.gpus
+            amounts |= {
+                "nvidia.com/gpu": str(slots),
+                "nvidia.com/gpumem": str(memory),
+                "nvidia.com/gpucores": str(cores),
+            }
         at = "2026-11-22T10:00:00Z"
         ready = {"type": "Ready", "status": "True", "reason": "r", "message": "m"}
         stamped = {**ready, "lastHeartbeatTime": at, "lastTransitionTime": at}
@@ -444,7 +473,11 @@ class Accountant:
         self.wrong: list[str] = []
         self.events = 0
         self.pods: dict[str, dict[str, Any]] = {}
+        self.bound_total = 0
+        """Pods that are there and have a node."""
         self._cards: dict[str, dict[str, dict[str, Any]]] = {}
+        self._cards_of: dict[str, list[str]] = {}
+        """By pod: a change must not cost more with the number of cards, while others are measured."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -458,7 +491,7 @@ class Accountant:
     def _look(self) -> None:
         while not self._ended.is_set():
             with contextlib.suppress(OSError):
-                self.pods, self._cards = {}, {}
+                self.pods, self._cards, self._cards_of, self.bound_total = {}, {}, {}, 0
                 listed = self._plane.api.get(PODS)
                 for one in listed["items"]:
                     self._take(one)
@@ -475,13 +508,15 @@ class Accountant:
                         self._take(pod)
 
     def _drop(self, uid: str) -> None:
-        self.pods.pop(uid, None)
-        for card in self._cards.values():
-            card.pop(uid, None)
+        known = self.pods.pop(uid, None)
+        self.bound_total -= bool(known and bound(known))
+        for uuid in self._cards_of.pop(uid, ()):
+            self._cards[uuid].pop(uid, None)
 
     def _take(self, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
         self.pods[uid] = pod
+        self.bound_total += bool(bound(pod))
         place = placement(pod)
         if not place:
             return
@@ -491,6 +526,7 @@ class Accountant:
             for one in shares:
                 card = self._cards.setdefault(one["uuid"], {})
                 card[uid] = one
+                self._cards_of.setdefault(uid, []).append(one["uuid"])
                 self._check(one["uuid"], list(card.values()))
 
     def _check(self, uuid: str, shares: list[dict[str, Any]]) -> None:

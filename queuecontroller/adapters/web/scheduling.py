@@ -10,26 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from aiohttp import web
 
 from queuecontroller.access.lists import Names
+from queuecontroller.adapters.web.posts import Answered, Asked, Route
 
 PREFIX: Final = "/scheduler"
 LARGEST_BYTES: Final = 64 << 20
 """Of a question with whole nodes: 5,000 of 10 KiB."""
-ALL_BYTES: Final = 128 << 20
-READ_S: Final = 20.0
 HANDED_ON_S: Final = 20.0
 HANDED_ON: Final = "Sluice-Handed-On"
 """A question goes from one replica to another once."""
 _log: Final = logging.getLogger(__name__)
 
-Answer = Callable[[str, bytes], Awaitable[bytes | None]]
+Answer = Callable[[str, bytes], bytes | Awaitable[bytes] | None]
 """Of a verb and a question; None: this replica does not lead."""
 
 
@@ -51,7 +50,6 @@ class SchedulerDoor:
         self._callers = callers
         self._leader = leader
         self._files = files
-        self._bytes = 0
         self._session: aiohttp.ClientSession | None = None
         self._session_of: tuple[int, ...] = ()
 
@@ -67,29 +65,26 @@ class SchedulerDoor:
         if session is not None:
             await session.close()
 
-    async def handle(self, verb: str, request: web.Request) -> web.Response:
-        certificate = request.transport and request.transport.get_extra_info("peercert")
-        names = names_in(certificate or {})
-        if not any(one in self._callers for one in names):
-            shown = ", ".join(names)[:200] or "no certificate"
-            return web.Response(
-                status=403, text=f"{shown}: may not ask; see extender.callers in the settings\n"
-            )
-        length = request.content_length
-        if length is None or length > LARGEST_BYTES or self._bytes + length > ALL_BYTES:
-            return web.Response(status=413, text=f"more than {LARGEST_BYTES} bytes, or no length\n")
-        self._bytes += length
-        try:
-            async with asyncio.timeout(READ_S):
-                body = await request.read()
-            made = await self._answer(verb, body)
-            if made is None:
-                made = await self._hand_on(verb, body, HANDED_ON in request.headers)
-        except TimeoutError:
-            return web.Response(status=408, text=f"it did not come within {READ_S:g} s\n")
-        finally:
-            self._bytes -= length
-        return web.Response(body=made, content_type="application/json")
+    def routes(self) -> dict[str, Route]:
+        return {
+            self.path(verb): Route(partial(self.handle, verb), LARGEST_BYTES, self._why_not)
+            for verb in self.verbs
+        }
+
+    def _why_not(self, certificate: Mapping[str, Any]) -> str:
+        names = names_in(certificate)
+        if any(one in self._callers for one in names):
+            return ""
+        shown = ", ".join(names)[:200] or "no certificate"
+        return f"{shown}: may not ask; see extender.callers in the settings"
+
+    def handle(self, verb: str, asked: Asked) -> Answered | Coroutine[Any, Any, Answered]:
+        made = self._answer(verb, asked.body)
+        if isinstance(made, bytes):
+            return Answered(made)
+        if made is None:
+            made = self._hand_on(verb, asked.body, HANDED_ON.lower().encode() in asked.headers)
+        return _later(made)
 
     async def _hand_on(self, verb: str, body: bytes, handed_on: bool) -> bytes:
         leader = self._leader()
@@ -126,6 +121,10 @@ class SchedulerDoor:
                 connector=aiohttp.TCPConnector(ssl=context, limit=32), trust_env=False
             )
         return self._session
+
+
+async def _later(made: Awaitable[bytes]) -> Answered:
+    return Answered(await made)
 
 
 def names_in(certificate: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from time import monotonic
 from types import MappingProxyType
@@ -37,6 +37,8 @@ AGAIN_S: Final = 0.5
 CARRIED_OUT_S: Final = 65.0
 """The API server gives up what it was asked a minute ago (--request-timeout)."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
+"""Of what is asked."""
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 
@@ -147,23 +149,37 @@ class ExtenderDesk:
 
     # -- answers ----------------------------------------------------------------------------------
 
-    async def answer(self, verb: str, body: bytes) -> bytes:
-        """Of kube-scheduler's JSON; what is wrong is in the answer."""
+    def answer(self, verb: str, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+        """Of kube-scheduler's JSON; what is wrong is in the answer. Only a binding takes time: it
+        is written to the API server."""
         self.answers_total[verb] += 1
+        if verb == "bind":
+            return self._bound(body)
         try:
-            if not self._knows:
-                raise wire.BadQuestion("this leader does not know all pods yet: ask again")
-            self.book.nodes_room.follow(self._shell.now_ns())
-            if verb == "bind":
-                return wire.write_bind(await self._bind(wire.read_bind(body)))
+            self._look()
             return self._from_memory(verb, body)
-        except wire.BadQuestion as error:
-            self.refused_total[verb] += 1
+        except _WRONG as error:
+            return self._refused(verb, error)
+
+    async def _bound(self, body: bytes) -> bytes:
+        try:
+            self._look()
+            return wire.write_bind(await self._bind(wire.read_bind(body)))
+        except _WRONG as error:
+            return self._refused("bind", error)
+
+    def _look(self) -> None:
+        """At what nodes have reported since. Raises BadQuestion."""
+        if not self._knows:
+            raise wire.BadQuestion("this leader does not know all pods yet: ask again")
+        self.book.nodes_room.follow(self._shell.now_ns())
+
+    def _refused(self, verb: str, error: Exception) -> bytes:
+        self.refused_total[verb] += 1
+        if isinstance(error, wire.BadQuestion):
             return refusal(verb, str(error))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            self.refused_total[verb] += 1
-            log.debug("a question that cannot be read", exc_info=error)
-            return refusal(verb, f"the pod cannot be read: {type(error).__name__}: {error}"[:300])
+        log.debug("a question that cannot be read", exc_info=error)
+        return refusal(verb, f"the pod cannot be read: {type(error).__name__}: {error}"[:300])
 
     def _from_memory(self, verb: str, body: bytes) -> bytes:
         if verb == "preempt":

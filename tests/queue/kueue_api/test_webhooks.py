@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from queuecontroller.adapters.web import posts
 from queuecontroller.adapters.web import webhooks as kubernetes_webhooks
 from queuecontroller.adapters.web.webhooks import LARGEST_BYTES, WebhookServer
 from tests.queue.kueue_api.reviews import admission, conversion, made
@@ -90,7 +91,7 @@ def test_a_body_without_a_length_is_refused(served: tuple[WebhookServer, Path]) 
 def test_all_together_are_bounded(
     served: tuple[WebhookServer, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes_webhooks, "ALL_BYTES", 1000)
+    monkeypatch.setattr(posts, "ALL_BYTES", 1000)
     first = connect(*served)
     first.putrequest("POST", "/validate")
     first.putheader("Content-Length", "900")

@@ -279,6 +279,46 @@ def test_containers_that_run_together_get_their_own_and_one_before_them_takes_of
     assert "beyond" not in place, "it takes no more than they do"
 
 
+def test_where_sums_count_a_pod_of_higher_priority_displaces_others_and_budgets_are_kept(
+    lab: Lab,
+) -> None:
+    """As docs/queue/scheduling.md has it under Preemption: kube-scheduler asks about victims then."""
+    api, whole = lab.plane.api, lab.fleet.memory // MIB
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    api.call("POST", classes, {**high, "metadata": {"name": "high"}})
+    for name in lab.fleet.names:
+        sum_ = {"nvidia.com/gpumem": str(4 * whole)}
+        status = {"capacity": sum_, "allocatable": sum_}
+        api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    budget = {
+        "metadata": {"name": "keep", "namespace": "default"},
+        "spec": {"minAvailable": 8, "selector": {"matchLabels": {"keep": "yes"}}},
+    }
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    api.call("POST", budgets, {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", **budget})
+    counted = {"disruptionsAllowed": 0, "currentHealthy": 8, "desiredHealthy": 8, "expectedPods": 8}
+    api.patch(f"{budgets}/keep/status", {"status": counted})
+    with scheduler(
+        lab.plane, lab.place, lab.replica.asked_port, "summing", counted=["nvidia.com/gpumem"]
+    ):
+        for n in range(12):  # every card; those of two nodes are kept
+            zone = {"nodeSelector": {"zone": f"z{n % 3}"}, "terminationGracePeriodSeconds": 0}
+            pod = gpu_pod(f"low-{n}", scheduler="summing", gpumem=whole, spec=zone)
+            pod["metadata"]["labels"] = {"keep": "no" if n % 3 == 2 else "yes"}
+            api.call("POST", PODS, pod)
+        for n in range(12):
+            wait_bound(lab.plane, f"low-{n}")
+        lab.create("equal", scheduler="summing", gpumem=whole)
+        assert "Insufficient nvidia.com/gpumem" in wait_refused(lab.plane, "equal")
+        lab.create("high", scheduler="summing", gpumem=whole, spec={"priorityClassName": "high"})
+        place = placement(wait_bound(lab.plane, "high", 120))
+    assert place["node"] == "gpu-2"
+    left = {one["metadata"]["name"] for one in api.get(PODS)["items"]}
+    assert {f"low-{n}" for n in range(12)} - left == {f"low-{n}" for n in (2, 5, 8, 11)} - left
+    assert len({f"low-{n}" for n in range(12)} - left) == 1, "one has to go, and no more"
+
+
 def test_only_who_shows_a_listed_certificate_may_ask(lab: Lab) -> None:
     lab.create("wanted", gpumem=1000, scheduler="nobody")
     pod = lab.plane.api.get(f"{PODS}/wanted")

@@ -107,11 +107,17 @@ class World:
         self.desk._take(self.api.pods[name])
 
     async def ask(self, verb: str, **fields: Any) -> Any:
-        return json.loads(await self.desk.answer(verb, dumped(fields)))
+        return json.loads(await answered(self.desk, verb, dumped(fields)))
 
     async def bind(self, name: str, where: str) -> str:
         fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
         return str((await self.ask("bind", **fields))["Error"])
+
+
+async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
+    """What needs nobody is answered at once."""
+    made = desk.answer(verb, body)
+    return made if isinstance(made, bytes) else await made
 
 
 def run(test: Callable[[World], Any], **world: Any) -> None:
@@ -249,12 +255,14 @@ def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None
 
 def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
     async def test(world: World) -> None:
-        assert json.loads(await world.desk.answer("filter", b"{")) == {
+        assert json.loads(await answered(world.desk, "filter", b"{")) == {
             "Error": "is no JSON: Expecting property name enclosed in double quotes: line 1 column"
             " 2 (char 1)"
         }
-        assert json.loads(await world.desk.answer("prioritize", b"{")) == []
-        assert json.loads(await world.desk.answer("preempt", b"{")) == {"NodeNameToMetaVictims": {}}
+        assert json.loads(await answered(world.desk, "prioritize", b"{")) == []
+        assert json.loads(await answered(world.desk, "preempt", b"{")) == {
+            "NodeNameToMetaVictims": {}
+        }
         spoilt = {"metadata": {"annotations": 1}, "spec": {"containers": 1}}
         assert "cannot be read" in (await world.ask("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
         assert "cannot be read" in await world.bind("nobody", "a")

@@ -1,0 +1,339 @@
+"""HTTP/1.1 as far as an API server and a scheduler speak it to us: POST with a length, answered one
+after the other, over TLS connections that are kept.
+
+A scheduler waits for two such answers before it looks at its next pod, and API server, scheduler
+and we share processors: what one question costs here is what a pod costs. So the bytes are read
+where they arrive, and an answer that needs nobody is written at once, without a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, Final
+
+from sluicecommon.web.clients import Client, Clients
+
+ALL_BYTES: Final = 128 << 20
+"""Of all questions at a time."""
+LONGEST_HEAD_BYTES: Final = 16 << 10
+READ_S: Final = 20.0
+"""The API server itself waits for 30 at most."""
+IDLE_S: Final = 180.0
+"""Go's clients give up a connection after 90: whoever closes first must not be us."""
+SWEEP_S: Final = 1.0
+LINGER_S: Final = 1.0
+"""What a refused client still sends is read so long: it would not see the answer otherwise."""
+CLOSING_S: Final = 5.0
+MOST: Final = 1024
+MOST_PER_ADDRESS: Final = 512
+_END: Final = b"\r\n\r\n"
+_log: Final = logging.getLogger(__name__)
+Certificate = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    headers: Mapping[bytes, bytes]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    body: bytes
+    status: int = 200
+    kind: bytes = b"application/json"
+
+
+Handler = Callable[[Asked], Answered | Coroutine[Any, Any, Answered]]
+
+
+def refused(status: int, why: str) -> Answered:
+    return Answered(f"{why}\n".encode(), status, b"text/plain; charset=utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    handle: Handler
+    """What it raises is a defect: answered 500 and logged."""
+    largest_bytes: int
+    why_not: Callable[[Certificate], str] = lambda certificate: ""
+    """Whether whoever shows this certificate (empty: none) may ask at all; looked at before the
+    question is read."""
+
+
+class PostServer:
+    def __init__(
+        self, routes: Mapping[str, Route], context: ssl.SSLContext | None, setting: str = ""
+    ) -> None:
+        """By path; `context`: None for tests; `setting` names the address in messages."""
+        self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
+        self.bytes = 0
+        self.clients = Clients(MOST, MOST_PER_ADDRESS)
+        self.connections: set[_Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._context = context
+        self._setting = setting
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.connections_total = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Raises OSError: the address is taken."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: _Connection(self, loop),
+                host,
+                port,
+                ssl=self._context,
+                ssl_handshake_timeout=READ_S if self._context is not None else None,
+                ssl_shutdown_timeout=CLOSING_S if self._context is not None else None,
+                backlog=1024,
+            )
+        except OSError as error:
+            raise OSError(f"{self._setting}: {error.strerror}") from error
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Who is being answered gets the answer, within CLOSING_S."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+        if self.tasks:
+            _, late = await asyncio.wait(self.tasks, timeout=CLOSING_S)
+            for one in late:
+                one.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.sleep(0)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for connection in list(self.connections):
+                connection.look(loop.time())
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: PostServer, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._client: Client | None = None
+        self._certificate: Certificate = {}
+        self._buffer = bytearray()
+        self._route: Route | None = None
+        """Of the question that is being read."""
+        self._headers: dict[bytes, bytes] = {}
+        self._length = 0
+        self._counted = 0
+        """Bytes of it that count among all."""
+        self._keeps = True
+        self._answering = False
+        self._refused = False
+        self._full = False
+        """It does not read its answers."""
+        self._since_s = loop.time()
+        """When what it does now began."""
+
+    # -- what asyncio calls -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("",)
+        self._client = self._server.clients.enter(str(peer[0]), transport.abort)
+        self._certificate = transport.get_extra_info("peercert") or {}
+        self._server.connections.add(self)
+        self._server.connections_total += 1
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._server.connections.discard(self)
+        if self._client is not None:
+            self._server.clients.leave(self._client)
+        if not self._answering:
+            self._done()
+
+    def pause_writing(self) -> None:
+        self._full, self._since_s = True, self._loop.time()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._go()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if not self._buffer and self._route is None:
+            self._since_s = self._loop.time()
+        self._buffer += data
+        if self._answering or self._full:
+            if len(self._buffer) > LONGEST_HEAD_BYTES and self._transport is not None:
+                self._transport.pause_reading()
+            return
+        self._go()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        """As many questions as are there."""
+        while not (self._answering or self._full or self._refused or self._transport is None):
+            if self._route is None:
+                if not self._buffer or not self._read_head():
+                    return
+            elif len(self._buffer) >= self._length:
+                self._answer(self._route)
+            else:
+                return
+
+    def _read_head(self) -> bool:
+        """False: it is not all there, or is refused."""
+        end = self._buffer.find(_END, 0, LONGEST_HEAD_BYTES)
+        if end < 0:
+            if len(self._buffer) >= LONGEST_HEAD_BYTES:
+                self._refuse(431, f"a head of more than {LONGEST_HEAD_BYTES} bytes")
+            return False
+        first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
+        del self._buffer[: end + len(_END)]
+        words = first.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return self._refuse(400, "is no HTTP/1.1")
+        headers: dict[bytes, bytes] = {}
+        for line in lines:
+            name, colon, value = line.partition(b":")
+            low = name.lower()
+            if not colon or (low == b"content-length" and low in headers):
+                return self._refuse(400, "a header that is none")
+            headers[low] = value.strip()
+        route = self._server.routes.get(words[1].partition(b"?")[0])
+        if route is None:
+            return self._refuse(404, "there is nothing of that path")
+        if words[0] != b"POST":
+            return self._refuse(405, "POST only")
+        if why := route.why_not(self._certificate):
+            return self._refuse(403, why)
+        length = headers.get(b"content-length", b"")
+        if b"transfer-encoding" in headers or not (length.isdigit() and len(length) < 16):
+            return self._refuse(411, "a length is required")
+        self._length = int(length)
+        if self._length > route.largest_bytes:
+            return self._refuse(413, f"{self._length} bytes are more than {route.largest_bytes}")
+        if self._server.bytes + self._length > ALL_BYTES:
+            return self._refuse(503, "too much at once: ask again")
+        self._counted = self._length
+        self._server.bytes += self._length
+        self._route, self._headers = route, headers
+        closes = headers.get(b"connection", b"").lower() == b"close"
+        self._keeps = words[2] == b"HTTP/1.1" and not closes
+        if headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def look(self, now_s: float) -> None:
+        """What takes too long is ended."""
+        waited_s = now_s - self._since_s
+        if self._transport is None or self._answering:
+            return
+        if self._refused or self._full:
+            if waited_s > (LINGER_S if self._refused else READ_S):
+                self._transport.abort()
+        elif self._route is not None or self._buffer:
+            if waited_s > READ_S:
+                self._refuse(408, f"the question did not come within {READ_S:g} s")
+        elif waited_s > IDLE_S:
+            self._transport.close()
+
+    # -- answering --------------------------------------------------------------------------------
+
+    def _answer(self, route: Route) -> None:
+        asked = Asked(self._headers, bytes(memoryview(self._buffer)[: self._length]))
+        del self._buffer[: self._length]
+        if self._client is not None:
+            self._client.asked = True
+        self._answering = True
+        try:
+            made = route.handle(asked)
+        except Exception:
+            _log.exception("a question is answered with a defect")
+            made = refused(500, "a defect of ours")
+        if isinstance(made, Answered):
+            self._write(made)
+            return
+        task = self._loop.create_task(self._answer_later(made))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    async def _answer_later(self, made: Coroutine[Any, Any, Answered]) -> None:
+        """Not given up when the client goes: it may be a binding."""
+        try:
+            answer = await made
+        except Exception:
+            _log.exception("a question is answered with a defect")
+            answer = refused(500, "a defect of ours")
+        self._write(answer)
+        if self._transport is not None:
+            self._transport.resume_reading()
+        self._go()
+
+    def _write(self, answer: Answered) -> None:
+        self._answering = False
+        self._done()
+        transport = self._transport
+        if transport is None:
+            return
+        transport.write(_text(answer, self._keeps))
+        self._since_s = self._loop.time()
+        if self._client is not None:
+            self._client.asked = False
+        if not self._keeps:
+            self._refused = True
+            transport.close()
+
+    def _refuse(self, status: int, why: str) -> bool:
+        self._refused = True
+        self._buffer.clear()
+        self._done()
+        if self._transport is not None:
+            self._transport.write(_text(refused(status, why), keeps=False))
+        self._since_s = self._loop.time()
+        return False
+
+    def _done(self) -> None:
+        self._server.bytes -= self._counted
+        self._route, self._counted = None, 0
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _text(answer: Answered, keeps: bool) -> bytes:
+    status = HTTPStatus(answer.status)
+    closes = b"" if keeps else b"Connection: close\r\n"
+    return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        status.value,
+        status.phrase.encode(),
+        answer.kind,
+        closes,
+        len(answer.body),
+        answer.body,
+    )
