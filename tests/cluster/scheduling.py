@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import signal
 import socket
@@ -489,8 +490,15 @@ class Accountant:
         self._ended.set()
 
     def _look(self) -> None:
+        try:
+            self._follow()
+        except BaseException as error:  # it would stand still, and nobody would know why
+            self.wrong.append(repr(error))
+            raise
+
+    def _follow(self) -> None:
         while not self._ended.is_set():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, http.client.HTTPException):
                 self.pods, self._cards, self._cards_of, self.bound_total = {}, {}, {}, 0
                 listed = self._plane.api.get(PODS)
                 for one in listed["items"]:

@@ -8,6 +8,7 @@ refused gives them back, one whose fate is unknown keeps them until the API serv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -36,6 +37,10 @@ PAGE: Final = 500
 AGAIN_S: Final = 0.5
 CARRIED_OUT_S: Final = 65.0
 """The API server gives up what it was asked a minute ago (--request-timeout)."""
+LAG_S: Final = 0.05
+"""kube-scheduler hears of a pod's end as we do, and may ask about the next one before we have."""
+RESTS_S: Final = 0.25
+"""Between two such waits: it asks about one pod after the other."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
 """Of what is asked."""
@@ -76,6 +81,9 @@ class ExtenderDesk:
         self._unknown: dict[str, PodPlace] = {}
         """Bindings without an answer, by the pod's UID."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heard = asyncio.Event()
+        """Set with the next word about a pod."""
+        self._waited_s = -RESTS_S
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
 
@@ -104,6 +112,7 @@ class ExtenderDesk:
                 task.cancel()
 
     def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        self._heard.set()
         freed = self.ledger.freed
         if document is None:
             self.ledger.drop(uid)
@@ -157,9 +166,34 @@ class ExtenderDesk:
             return self._bound(body)
         try:
             self._look()
-            return self._from_memory(verb, body)
+            if verb != "filter":
+                return self._from_memory(verb, body)
+            question = wire.read_question(body)
+            passed = self._filter(question)
+            now_s = monotonic()
+            sure = passed.names or not passed.failed or question.nodes is not None
+            if sure or now_s < self._waited_s + RESTS_S:
+                return wire.write_filter(question, passed)
+            self._waited_s = now_s
+            return self._look_again(question)
         except _WRONG as error:
             return self._refused(verb, error)
+
+    async def _look_again(self, question: wire.Question) -> bytes:
+        """Before a pod is refused everywhere: it is tried again only with the next change, and the
+        one that it is tried for may be on its way to us."""
+        try:
+            passed = self._filter(question)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAG_S):
+                    while not passed.names:
+                        self._heard.clear()
+                        await self._heard.wait()
+                        self._look()
+                        passed = self._filter(question)
+            return wire.write_filter(question, passed)
+        except _WRONG as error:
+            return self._refused("filter", error)
 
     async def _bound(self, body: bytes) -> bytes:
         try:
@@ -187,14 +221,15 @@ class ExtenderDesk:
             found = self.extender.preempt(pod, proposed, self._budgets.all())
             return wire.write_preemption(found)
         question = wire.read_question(body)
-        if verb == "prioritize":
-            return wire.write_points(self.extender.prioritize(question.pod, question.names))
+        return wire.write_points(self.extender.prioritize(question.pod, question.names))
+
+    def _filter(self, question: wire.Question) -> wire.Passed:
         passed = self.extender.filter(question.pod, question.names)
         if self._sharing is not None and passed.names:
             refused = self._sharing.refusals(question.pod, passed.names)
             names = tuple(one for one in passed.names if one not in refused)
             passed = replace(passed, names=names, failed={**passed.failed, **refused})
-        return wire.write_filter(question, passed)
+        return passed
 
     # -- binding ----------------------------------------------------------------------------------
 

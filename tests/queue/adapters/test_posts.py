@@ -154,19 +154,33 @@ def test_what_does_not_come_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
-    async def test(server: PostServer) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(question("/later", b"x" * 1000))
-        _, other = await asyncio.open_connection("127.0.0.1", server.port)
-        other.write(question("/now", b"x" * 1000)[:-1])
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def held(asked: Asked) -> Answered:
+            await gate.wait()
+            return Answered(b"held")
+
+        server = PostServer({"/held": Route(held, 1000)}, None)
+        await server.start("127.0.0.1", 0)
+        _, asks = await asyncio.open_connection("127.0.0.1", server.port)
+        asks.write(question("/held", b"x" * 1000))
+        _, begins = await asyncio.open_connection("127.0.0.1", server.port)
+        begins.write(question("/held", b"x" * 1000)[:-1])
         while server.bytes < 2000:
             await asyncio.sleep(0)
-        for one in (writer, other):
+        for one in (asks, begins):
             one.transport.abort()
-        while server.bytes or server.connections:
+        while server.connections:
             await asyncio.sleep(0.001)
+        assert server.bytes == 1000, "who has asked is answered, though nobody is there to hear"
+        gate.set()
+        while server.tasks:
+            await asyncio.sleep(0)
+        assert server.bytes == 0
+        await server.close()
 
-    run(test)
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_the_last_answer_is_given_before_it_ends() -> None:

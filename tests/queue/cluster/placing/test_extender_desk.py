@@ -114,6 +114,33 @@ class World:
         return str((await self.ask("bind", **fields))["Error"])
 
 
+def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() -> None:
+    async def test(world: World) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        world.watch("whole")
+        late = {"Pod": pod("late", cores=100), "NodeNames": ["a"]}
+        asking = asyncio.create_task(world.ask("filter", **late))
+        await asyncio.sleep(0)
+        world.pods.changed(Removed("t/whole"))
+        assert (await asking)["NodeNames"] == ["a"]
+
+    run(test)
+
+
+def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
+    async def test(world: World) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        late = dumped({"Pod": pod("late", cores=100), "NodeNames": ["a"]})
+        made = world.desk.answer("filter", late)
+        assert not isinstance(made, bytes), "it looks again"
+        assert "needs 1 GPU" in json.loads(await made)["FailedNodes"]["a"]
+        assert isinstance(world.desk.answer("filter", late), bytes), "and then not so soon"
+
+    run(test)
+
+
 async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
     """What needs nobody is answered at once."""
     made = desk.answer(verb, body)
