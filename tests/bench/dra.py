@@ -74,6 +74,10 @@ async def churn(directory: Path, api: ApiServer, count: int, daemon: int) -> Mea
     return found
 
 
+def slices(api: ApiServer) -> list[dict[str, Any]]:
+    return [one for (where, _), one in api.objects.items() if where == SLICES]
+
+
 async def measured(directory: Path, count: int) -> Measured:
     api = ApiServer()
     await api.start()
@@ -89,8 +93,7 @@ async def measured(directory: Path, count: int) -> Measured:
         try:
             await asyncio.to_thread(install, node, directory)
             assert node.daemon is not None
-            found = await churn(directory, api, count, node.daemon.pid)
-            return found
+            return await churn(directory, api, count, node.daemon.pid)
         finally:
             await asyncio.to_thread(place.__exit__, None, None, None)
     finally:
