@@ -16,7 +16,7 @@ from nodeagent.core.kubelet.cdi import settles_s
 from tests.bench.entries import Entry, entry, quantile
 from tests.bench.kubelet import cpu_s, install
 from tests.kit.apiserver import ApiServer
-from tests.kit.daemon.claims import CLAIMS, Asker, claim, kubeconfig, settings
+from tests.kit.daemon.claims import CLAIMS, SLICES, Asker, claim, kubeconfig, settings
 from tests.kit.node import Node, running, until
 from tests.kit.workplace import workplace
 
