@@ -142,13 +142,15 @@ def test_a_job_that_nobody_suspended_is_suspended_and_waits(queue: ControlPlane)
     started(queue, "eager")
 
 
+CLASSES = [
+    {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+    for name, value in (("low", 1), ("high", 100))
+]  # fmt: skip
+
+
 def test_the_more_important_takes_the_place_of_the_less(queue: ControlPlane) -> None:
-    classes = [
-        {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
-        for name, value in (("low", 1), ("high", 100))
-    ]  # fmt: skip
     preemption = {"withinClusterQueue": "LowerPriority"}
-    apply(queue, *classes, quota("ranks", 1, preemption=preemption), door("ranks", "ranks"))
+    apply(queue, *CLASSES, quota("ranks", 1, preemption=preemption), door("ranks", "ranks"))
 
     def ranked(name: str) -> dict[str, object]:
         made = job(f"{name}-job", "ranks")
@@ -178,6 +180,7 @@ def test_a_preempted_job_keeps_its_quota_until_its_pods_are_gone(queue: ControlP
     preemption = {"withinClusterQueue": "LowerPriority"}
     apply(
         queue,
+        *CLASSES,
         quota("slow", 1, preemption=preemption),
         door("slow", "slow"),
         job("slow-one", "slow"),
