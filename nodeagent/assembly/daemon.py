@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nodeagent import native
 from nodeagent.adapters.api.server import LocalApi
@@ -40,9 +40,7 @@ from nodeagent.adapters.processes.wall_places import CgroupPlaces, cgroup_name
 from nodeagent.adapters.region.registration import SeqpacketDoorman
 from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
 from nodeagent.assembly.kernel import make_kernel
-from nodeagent.assembly.kubelet import KubeletSide, make_kubelet
 from nodeagent.assembly.page import make_page
-from nodeagent.assembly.queue import QueueSide, make_queue
 from nodeagent.assembly.web import make_web
 from nodeagent.core import flight
 from nodeagent.core.gpus.health import HealthChange
@@ -77,6 +75,10 @@ from nodeagent.shell.watch.containment import Containment
 from nodeagent.shell.watch.kernel import KernelDesk
 from nodeagent.shell.watch.watch import Watch
 from sluicecommon.sd_notify import SdNotify
+
+if TYPE_CHECKING:  # a quarter of all there is to load: a node that has no use for it does without
+    from nodeagent.assembly.kubelet import KubeletSide
+    from nodeagent.assembly.queue import QueueSide
 
 CUTS = "cuts.sqlite"
 """Of the state directory: MIG instances of ours."""
@@ -135,9 +137,7 @@ def build(
     processes = SystemProcesses()
     keeper, doorman = make_keeper(settings, ground, processes, signals, ends)
     turns = Turns(settings.planner, keeper, clock)
-    queue = make_queue(
-        settings.queue, loaded.node, ground, keeper, gpus, journal.after, signals.fatal
-    )
+    queue = make_queued(loaded, ground, keeper, gpus, journal, signals)
     asked = queue.desk if queue is not None else NoQueue()
     known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
     drivers = Drivers(ground.ledger, library_identity)
@@ -400,6 +400,18 @@ def make_watch(
     )
 
 
+def make_queued(
+    loaded: Loaded, ground: Ground, keeper: Keeper, gpus: Gpus, journal: Journal, signals: Signals
+) -> QueueSide | None:
+    """None: this node takes no work from a queue."""
+    settings = loaded.settings.queue
+    if not settings.server:
+        return None
+    from nodeagent.assembly.queue import make_queue
+
+    return make_queue(settings, loaded.node, ground, keeper, gpus, journal.after, signals.fatal)
+
+
 def make_pods(
     loaded: Loaded,
     ground: Ground,
@@ -412,6 +424,8 @@ def make_pods(
     """None: the kubelet is not served. Raises Unavailable."""
     if not loaded.kubelet.config.enabled:
         return None
+    from nodeagent.assembly.kubelet import make_kubelet
+
     try:
         return make_kubelet(
             loaded.kubelet.config,

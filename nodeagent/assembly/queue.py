@@ -32,10 +32,8 @@ def make_queue(
     gpus: Gpus,
     events: Callable[[int], Sequence[NodeEvent]],
     fatal: Callable[[BaseException], None],
-) -> QueueSide | None:
-    """`node`: its name for the controller. None: this node takes no work from a queue."""
-    if not settings.server:
-        return None
+) -> QueueSide:
+    """`node`: its name for the controller."""
     capacity = CapacityReader(settings, node, keeper, gpus, ground.clock.monotonic_ns)
     desk = QueueDesk(
         settings,

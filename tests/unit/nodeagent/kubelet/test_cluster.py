@@ -240,6 +240,7 @@ def test_the_node_counts_what_its_gpus_have_whoever_writes_there() -> None:
         zeroed = api.get(NODES, "n1")
         api.put(NODES, zeroed | {"status": {"capacity": full | {"nvidia.com/gpumem": "0"}}})
         await until(lambda: capacity() == full)
+        await until(lambda: keeper.writes_total == 2)  # counted once it is answered
         writes = keeper.writes_total
         api.put(NODES, api.get(NODES, "n1"))  # the kubelet's heartbeat
         keeper.look_soon()
