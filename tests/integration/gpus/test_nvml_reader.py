@@ -69,7 +69,7 @@ NOT_ON = {
         *("error", "mig", "profile", "recovery_action", "memory_temperature_celsius"),
         *("ecc_corrected_total", "ecc_uncorrected_total", "row_remap_correctable_total"),
         *("row_remap_uncorrectable_total", "row_remap_pending", "row_remap_failed"),
-        *("nvlink_tx_bytes_total", "nvlink_rx_bytes_total", "nvlinks_active"),
+        *("nvlink_tx_bytes_total", "nvlink_rx_bytes_total", "nvlinks_active", "nvlink_peers"),
     },
 }
 """By index: what the model does not report; everything else must be there."""
