@@ -11,12 +11,14 @@ import json
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 30.0
+TOO_MANY_REQUESTS, TRIES = 429, 20
 KINDS = {
     "pods": "/api/v1",
     "nodes": "/api/v1",
@@ -61,9 +63,14 @@ class Api:
     def call(
         self, method: str, path: str, body: object = None, kind: str = "application/json"
     ) -> Any:
-        """The document that the server answers, or text where it is none."""
-        response = self._response(method, path, body, kind)
-        data = response.read().decode()
+        """The document that the server answers, or text where it is none. It is asked again where it says that it will be
+        ready in a moment, as every client of it does."""
+        for _ in range(TRIES):
+            response = self._response(method, path, body, kind)
+            data = response.read().decode()
+            if response.status != TOO_MANY_REQUESTS:
+                break
+            time.sleep(1)
         if response.status >= 300:
             raise ApiError(response.status, _message(data))
         if response.headers.get("Content-Type", "").startswith("application/json"):

@@ -20,10 +20,11 @@ from typing import Any, Final
 from queuecontroller.cluster.known.world import World
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
 from queuecontroller.cluster.placing.queued_pods import QueuedPods
+from queuecontroller.cluster.placing.trying_again import TryingAgain
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
-from queuecontroller.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.extender.pods import OVER, PLACEMENT, PodPlace
 from queuecontroller.service.book import Book
 from queuecontroller.service.shell import Shell
 from queuecontroller.shares.facts import allocation
@@ -84,6 +85,7 @@ class ExtenderDesk:
         self._heard = asyncio.Event()
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
+        self._again = TryingAgain(client, may_write)
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
 
@@ -108,6 +110,7 @@ class ExtenderDesk:
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
+            self._again.end()
             for task in self._tasks:
                 task.cancel()
 
@@ -118,6 +121,8 @@ class ExtenderDesk:
             self.ledger.drop(uid)
         else:
             self.ledger.take(document)
+        if self._knows and (document is None or _is_over(document) or self.ledger.freed != freed):
+            self._again.freed(uid)
         if self._knows and self.ledger.freed != freed:  # who waits for room is looked at
             self._shell.step("pods", lambda book, now_ns: None)
 
@@ -172,8 +177,10 @@ class ExtenderDesk:
             passed = self._filter(question)
             now_s = monotonic()
             sure = passed.names or not passed.failed or question.nodes is not None
-            if sure or now_s < self._waited_s + RESTS_S:
+            if sure:
                 return wire.write_filter(question, passed)
+            if now_s < self._waited_s + RESTS_S:
+                return self._refused_everywhere(question, passed)
             self._waited_s = now_s
             return self._look_again(question)
         except _WRONG as error:
@@ -191,9 +198,15 @@ class ExtenderDesk:
                         await self._heard.wait()
                         self._look()
                         passed = self._filter(question)
-            return wire.write_filter(question, passed)
+            if passed.names:
+                return wire.write_filter(question, passed)
+            return self._refused_everywhere(question, passed)
         except _WRONG as error:
             return self._refused("filter", error)
+
+    def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
+        self._again.refused(question.pod)
+        return wire.write_filter(question, passed)
 
     async def _bound(self, body: bytes) -> bytes:
         try:
@@ -342,6 +355,10 @@ class ExtenderDesk:
         if self._sharing is not None:
             self._sharing.foreign.forget(asked.uid)
             self._sharing.quotas.no_pod(asked.uid)
+
+
+def _is_over(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in OVER
 
 
 def binding(

@@ -390,7 +390,7 @@ def test_it_refuses_to_decide_beside_kueue(queue: ControlPlane, tmp_path: Path) 
         assert other.process is not None
         assert other.process.wait(60) == 69
         assert "Kueue runs in this cluster" in other.text
-        assert "mode beside" in other.text
+        assert "kubernetes.mode=beside" in other.text
     finally:
         queue.api.delete(f"{path}/{head['name']}")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import extender_desk
+from queuecontroller.cluster.placing import extender_desk, trying_again
 from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.session import Nothing
@@ -38,6 +39,7 @@ class Api:
         self.version = 0
         self.fate: Callable[[], None] = lambda: None
         self.bindings: list[Mapping[str, Any]] = []
+        self.patches: list[tuple[str, str, Mapping[str, Any]]] = []
 
     def create(self, document: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
@@ -67,6 +69,12 @@ class Api:
         await asyncio.sleep(0)
         self.fate()
         self.bind(name, document)
+        return {}
+
+    async def merge_patch(
+        self, resource: Resource, name: str, patch: Mapping[str, Any], namespace: str = ""
+    ) -> dict[str, Any]:
+        self.patches.append((namespace, name, patch))
         return {}
 
     def bind(self, name: str, document: Mapping[str, Any]) -> None:
@@ -124,6 +132,47 @@ def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() 
         await asyncio.sleep(0)
         world.pods.changed(Removed("t/whole"))
         assert (await asking)["NodeNames"] == ["a"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("before_s", "may_write", "tried"), [(0.0, True, 1), (60.0, True, 0), (0.0, False, 0)]
+)
+def test_who_was_refused_just_before_room_was_heard_of_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, before_s: float, may_write: bool, tried: int
+) -> None:
+    """Once: the pod is changed, which kube-scheduler hears of."""
+
+    async def test(world: World) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        world.watch("whole")
+        late = pod("late", cores=100)
+        for _ in range(2):
+            assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == []
+        world.may_write = may_write
+        monkeypatch.setattr(trying_again, "monotonic", lambda: monotonic() + before_s)
+        for name in ("whole", "another"):
+            world.pods.changed(Removed(f"t/{name}"))
+            await asyncio.sleep(0.01)
+        patch = {"uid": "u-late", "annotations": {trying_again.TRIED_FOR: "u-whole"}}
+        assert world.api.patches == [("t", "late", {"metadata": patch})] * tried
+        assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == ["a"]
+
+    run(test)
+
+
+def test_a_dry_run_is_never_tried_again() -> None:
+    async def test(world: World) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        world.watch("whole")
+        nodes = {"items": [{"metadata": {"name": "a"}}]}
+        await world.ask("filter", Pod=pod("late", cores=100), Nodes=nodes)
+        world.pods.changed(Removed("t/whole"))
+        await asyncio.sleep(0.01)
+        assert world.api.patches == []
 
     run(test)
 
