@@ -98,6 +98,8 @@ class ExtenderDesk:
     async def run(self) -> None:
         """Until cancelled: takes over what is there, and hears of what changes."""
         self._pods.told = self._told
+        if self._sharing is not None:
+            self._sharing.told_of_end = self._ended
         for uid, document in self._pods.all():
             self._told(uid, document)
         try:
@@ -110,6 +112,8 @@ class ExtenderDesk:
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
+            if self._sharing is not None:
+                self._sharing.told_of_end = lambda uid: None
             self._again.end()
             for task in self._tasks:
                 task.cancel()
@@ -125,6 +129,12 @@ class ExtenderDesk:
             self._again.freed(uid)
         if self._knows and self.ledger.freed != freed:  # who waits for room is looked at
             self._shell.step("pods", lambda book, now_ns: None)
+
+    def _ended(self, uid: str) -> None:
+        """Of a pod that held another vendor's devices, or quota."""
+        self._heard.set()
+        if self._knows:
+            self._again.freed(uid)
 
     async def _catch_up(self) -> None:
         """Pods as they are stored now: the watch may be a moment behind what the leader before us

@@ -84,6 +84,8 @@ class SharesDesk:
         self.cordons: dict[str, Cordon] = {}
         """Of nodes that have any."""
         self.told_of_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
+        self.told_of_end: Callable[[str], None] = lambda uid: None
+        """Hears of pods that held something here, and hold it no more."""
         """Of who leads."""
         self._noted: dict[str, Mapping[str, str]] = {}
         """By node that the API server has."""
@@ -268,9 +270,11 @@ class SharesDesk:
             self.quotas.pod(uid, replace(use, bound=False))
 
     def _gone(self, uid: str) -> None:
-        self._versions.pop(uid, None)
+        held = self._versions.pop(uid, None) is not None
         self.quotas.no_pod(uid)
         self.foreign.pod(uid, None)
+        if held:
+            self.told_of_end(uid)
 
 
 def _foreign(document: Document) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, define
 from tests.cluster.scheduling import PODS, replicas, scheduler
-from tests.kit.node import until
+from tests.kit.node import NodeError, until
 from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
 
 __all__ = ["control_plane"]
@@ -71,7 +71,7 @@ def wait_bound(plane: ControlPlane, name: str) -> dict[str, Any]:
 
     try:
         until(f"{name} is bound", bound, 60)
-    except AssertionError as error:
+    except NodeError as error:
         raise AssertionError(f"{error}: {events(plane, name)}") from error
     return dict(plane.api.get(f"{PODS}/{name}"))
 
