@@ -174,6 +174,22 @@ def leader_of(plane: ControlPlane, replicas: list[Replica]) -> Replica | None:
 
 
 @contextmanager
+def running(made: Sequence[Replica]) -> Iterator[None]:
+    """They are started, say of no defect and of no right that they lack, and are killed at the end."""
+    for one in made:
+        one.start()
+    try:
+        yield
+        for one in made:
+            assert "defect" not in one.text, one.text[-4000:]
+            assert "Forbidden" not in one.text, one.text[-4000:]
+    finally:
+        for one in made:
+            if one.process is not None:
+                one.end(signal.SIGKILL)
+
+
+@contextmanager
 def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]:
     replica = Replica(plane, place / "queue.log", settings)
     replica.start()

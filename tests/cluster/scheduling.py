@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import signal
 import socket
 import subprocess
 import threading
@@ -23,7 +22,7 @@ import yaml
 from queuecontroller.adapters.api.wire import NODES
 from tests.cluster.control_plane import HOST, ControlPlane, _die_with_parent, free_ports
 from tests.cluster.programs.pki import Authority
-from tests.cluster.queueing import Replica
+from tests.cluster.queueing import Replica, running
 from tests.kit.node import until
 from tests.queue.adapters.callers import WIRE, message
 
@@ -75,17 +74,8 @@ def replicas(
         )
         one.asked_port = port
         made.append(one)
-    for one in made:
-        one.start()
-    try:
+    with running(made):
         yield made
-        for one in made:
-            assert "defect" not in one.text, one.text[-4000:]
-            assert "Forbidden" not in one.text, one.text[-4000:]
-    finally:
-        for one in made:
-            if one.process is not None:
-                one.end(signal.SIGKILL)
 
 
 @contextmanager

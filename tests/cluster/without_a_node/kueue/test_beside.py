@@ -25,6 +25,7 @@ from tests.cluster.queueing import (
     job,
     leader_of,
     of_kueue,
+    running,
     suspended,
     workload_of,
 )
@@ -52,17 +53,8 @@ def beside(plane: ControlPlane, place: Path, count: int) -> Iterator[list[Replic
         )
         for n in range(count)
     ]
-    for one in made:
-        one.start()
-    try:
+    with running(made):
         yield made
-        for one in made:
-            assert "defect" not in one.text, one.text[-4000:]
-            assert "Forbidden" not in one.text, one.text[-4000:]
-    finally:
-        for one in made:
-            if one.process is not None:
-                one.end(signal.SIGKILL)
 
 
 def queue() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from queuecontroller.adapters.api.wire import NODES
 from tests.cluster.api import path_of
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.fixtures import control_plane
-from tests.cluster.queueing import KUEUE, LEASE, Replica, apply, define, door, of_kueue
+from tests.cluster.queueing import KUEUE, LEASE, Replica, apply, define, door, of_kueue, running
 from tests.kit.node import until
 from tests.queue.adapters.callers import WIRE, message
 from tests.queue.kueue_api.serving import certify
@@ -39,17 +39,8 @@ def replicas(plane: ControlPlane, place: Path, count: int) -> Iterator[list[Repl
         Replica(plane, place / f"queue-{n}.log", nodes_socket=str(place / f"{n}.sock"))
         for n in range(count)
     ]
-    for one in made:
-        one.start()
-    try:
+    with running(made):
         yield made
-        for one in made:
-            assert "defect" not in one.text, one.text[-4000:]
-            assert "Forbidden" not in one.text, one.text[-4000:]
-    finally:
-        for one in made:
-            if one.process is not None:
-                one.end(signal.SIGKILL)
 
 
 def figure(replica: Replica, name: str) -> float | None:
