@@ -408,6 +408,19 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
     assert not [one for one in without if one["metadata"]["name"].endswith("-scheduler")]
 
 
+@needs_helm
+def test_a_replica_reaches_the_one_that_leads() -> None:
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", "queue.replicas=2")
+    policy = of(objects, "NetworkPolicy", "queue")["spec"]
+    own = policy["podSelector"]["matchLabels"]
+    (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert {
+        "to": [{"podSelector": {"matchLabels": own}}],
+        "ports": [{"protocol": "TCP", "port": ports["webhooks"]}],
+    } in policy["egress"]
+
+
 def _queue_tokens(daemon_set: dict[str, Any]) -> list[dict[str, Any]]:
     volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
     sources = [one for volume in volumes for one in volume.get("projected", {}).get("sources", ())]
