@@ -409,6 +409,32 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
 
 
 @needs_helm
+def test_a_scheduler_beside_the_queue_asks_over_the_pods_loopback() -> None:
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", "scheduler.besideQueue=true")
+    text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+    queue = queue_config.parse(tomllib.loads(text))
+    config = yaml.safe_load(of(objects, "ConfigMap", "scheduler")["data"]["config.yaml"])
+    (extender,) = config["extenders"]
+    assert extender["urlPrefix"] == f"http://{queue.extender.listen}/scheduler"
+    assert "tlsConfig" not in extender
+    assert "enableHTTPS" not in extender
+    assert config["leaderElection"]["leaderElect"], "one for each replica"
+    pod = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]
+    first, second = pod["containers"]
+    assert (first["name"], second["name"]) == ("queue", "scheduler")
+    volumes = {one["name"] for one in pod["volumes"]}
+    assert {one["name"] for each in (first, second) for one in each["volumeMounts"]} <= volumes
+    assert "readinessProbe" not in second
+    with_names = [one for one in objects if one["metadata"]["name"].endswith("-scheduler")]
+    assert not [one for one in with_names if one["kind"] in ("Deployment", "ServiceAccount")]
+    subjects = [
+        one["subjects"] for one in objects if "-scheduler" in one.get("roleRef", {}).get("name", "")
+    ]
+    assert subjects
+    assert {each["name"] for one in subjects for each in one} == {pod["serviceAccountName"]}
+
+
+@needs_helm
 def test_a_replica_reaches_the_one_that_leads() -> None:
     objects = rendered(*SECRETS, "queue.mode=kubernetes", "queue.replicas=2")
     policy = of(objects, "NetworkPolicy", "queue")["spec"]
