@@ -73,7 +73,7 @@ class PostServer:
     def __init__(
         self, routes: Mapping[str, Route], context: ssl.SSLContext | None, setting: str = ""
     ) -> None:
-        """By path; `context`: None for who comes over the loopback; `setting` names the address in messages."""
+        """By path; `context`: None for the loopback; `setting` names the address in messages."""
         self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
         self.bytes = 0
         self.clients = Clients(MOST, MOST_PER_ADDRESS)
