@@ -181,6 +181,10 @@ class ExtenderSettings:
     node_policy: str = _choice("binpack", "binpack", "spread", "topology")
     """Which node suits a pod best that does not say. binpack: the fullest; spread: the emptiest;
     topology: one on which its GPUs are linked, or of one NUMA node."""
+    answers: str = _choice("all", "all", "best")
+    """Which nodes with room a scheduler is told of. all: every one, and their points count beside
+    the scheduler's own; best: the one that suits best by the node policy, as HAMi does it, so that
+    nothing is ranked: less for each pod, but what else a pod prefers does not count."""
     gpu_policy: tuple[str, ...] = _choices(
         (), "binpack", "spread", "topology-aware", "mutex", "numa"
     )

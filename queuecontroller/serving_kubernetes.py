@@ -326,7 +326,8 @@ def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
     names = ResourceNames(
         nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
     )
-    return replace(with_policies(policies), node_policy=given.node_policy, names=names)
+    made = replace(with_policies(policies), node_policy=given.node_policy, names=names)
+    return replace(made, best_only=given.answers == "best")
 
 
 def _own_url(address: str) -> str:

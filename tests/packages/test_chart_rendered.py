@@ -410,7 +410,8 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
 
 @needs_helm
 def test_a_scheduler_beside_the_queue_asks_over_the_pods_loopback() -> None:
-    objects = rendered(*SECRETS, "queue.mode=kubernetes", "scheduler.besideQueue=true")
+    more = ("scheduler.besideQueue=true", "scheduler.answers=best")
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", *more)
     text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
     queue = queue_config.parse(tomllib.loads(text))
     config = yaml.safe_load(of(objects, "ConfigMap", "scheduler")["data"]["config.yaml"])
@@ -418,6 +419,7 @@ def test_a_scheduler_beside_the_queue_asks_over_the_pods_loopback() -> None:
     assert extender["urlPrefix"] == f"http://{queue.extender.listen}/scheduler"
     assert "tlsConfig" not in extender
     assert "enableHTTPS" not in extender
+    assert queue.extender.answers == "best"
     assert config["leaderElection"]["leaderElect"], "one for each replica"
     pod = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]
     first, second = pod["containers"]

@@ -211,8 +211,10 @@ class ExtenderDesk:
             question = wire.read_question(body)
             passed = self._filter(question)
             now_s = monotonic()
-            if passed.names or question.nodes is not None:
+            if question.nodes is not None:
                 return wire.write_filter(question, passed)
+            if passed.names:
+                return self._passed(question, passed)
             if now_s < self._waited_s + RESTS_S:
                 return self._refused_everywhere(question, passed)
             self._waited_s = now_s
@@ -233,10 +235,14 @@ class ExtenderDesk:
                         self._look()
                         passed = self._filter(question)
             if passed.names:
-                return wire.write_filter(question, passed)
+                return self._passed(question, passed)
             return self._refused_everywhere(question, passed)
         except _WRONG as error:
             return self._refused("filter", error)
+
+    def _passed(self, question: wire.Question, passed: wire.Passed) -> bytes:
+        names = self.extender.best(question.pod, passed.names)
+        return wire.write_filter(question, replace(passed, names=names))
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
         self._again.refused(question.pod)

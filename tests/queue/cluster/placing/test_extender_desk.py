@@ -91,7 +91,7 @@ class Api:
 
 
 class World:
-    def __init__(self, gpus: int = 1, sharing: bool = False) -> None:
+    def __init__(self, gpus: int = 1, sharing: bool = False, best_only: bool = False) -> None:
         """`sharing`: quota and other vendors' devices are known, too."""
         self.api = Api()
         self.sharing = SharesDesk(Rules(), lambda: 1) if sharing else None
@@ -108,7 +108,7 @@ class World:
             self.pods,
             Budgets(),
             lambda: self.may_write,
-            Defaults(),
+            Defaults(best_only=best_only),
             self.sharing,
         )
 
@@ -298,6 +298,20 @@ def test_many_who_wait_are_changed_a_few_at_a_time(monkeypatch: pytest.MonkeyPat
         assert changed == names[2:]
 
     run(test)
+
+
+def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
+    async def test(world: World) -> None:
+        world.create("first", gpumem=1000)
+        assert await world.bind("first", "b") == ""
+        world.watch("first")
+        asked = {"Pod": pod("p", gpumem=1000), "NodeNames": ["a", "b"]}
+        assert (await world.ask("filter", **asked))["NodeNames"] == ["b"]
+        names = {"items": [{"metadata": {"name": name}} for name in "ab"]}
+        tried = await world.ask("filter", Pod=asked["Pod"], Nodes=names)
+        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
+
+    run(test, best_only=True)
 
 
 def test_a_dry_run_is_never_tried_again() -> None:
