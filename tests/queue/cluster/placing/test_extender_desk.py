@@ -4,142 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import extender_desk, trying_again
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
-from queuecontroller.cluster.session import Nothing
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.extender.answers import Defaults
+from queuecontroller.cluster.placing import extender_desk
+from queuecontroller.cluster.placing.gpu_pods import GpuPods, read_budget, seen
 from queuecontroller.extender.pods import PLACEMENT
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Rules
-from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from sluicecommon.kubernetes.resources import Resource
-from tests.queue.extender.rooms import contradictions, dumped, node, pod
-
-
-class Clock:
-    def now_ns(self) -> int:
-        return 1
-
-
-class Api:
-    """Pods as the API server keeps them; `fate` says what becomes of a binding."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.version = 0
-        self.fate: Callable[[], None] = lambda: None
-        self.bindings: list[Mapping[str, Any]] = []
-        self.patches: list[tuple[str, str, Mapping[str, Any]]] = []
-
-    def create(self, document: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        document["metadata"]["resourceVersion"] = str(self.version)
-        self.pods[document["metadata"]["name"]] = document
-        return document
-
-    async def list_page(
-        self, resource: Resource, parameters: Any = (), namespace: str = ""
-    ) -> bytes:
-        return dumped({"metadata": {}, "items": list(self.pods.values())})
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
-        if name not in self.pods:
-            raise ApiRefused(404, "NotFound", f"no pod {name}")
-        return self.pods[name]
-
-    async def create_part(
-        self,
-        resource: Resource,
-        name: str,
-        part: str,
-        document: Mapping[str, Any],
-        namespace: str = "",
-    ) -> dict[str, Any]:
-        self.bindings.append(document)
-        await asyncio.sleep(0)
-        self.fate()
-        self.bind(name, document)
-        return {}
-
-    async def merge_patch(
-        self, resource: Resource, name: str, patch: Mapping[str, Any], namespace: str = ""
-    ) -> dict[str, Any]:
-        self.patches.append((namespace, name, patch))
-        return {}
-
-    def bind(self, name: str, document: Mapping[str, Any]) -> None:
-        there = self.pods[name]
-        if there["spec"].get("nodeName"):
-            raise ApiRefused(409, "Conflict", f"pod {name} is already assigned")
-        there["spec"]["nodeName"] = document["target"]["name"]
-        there["metadata"]["annotations"].update(document["metadata"].get("annotations") or {})
-        self.create(there)
-
-
-class World:
-    def __init__(self, gpus: int = 1, sharing: bool = False, best_only: bool = False) -> None:
-        """`sharing`: quota and other vendors' devices are known, too."""
-        self.api = Api()
-        self.sharing = SharesDesk(Rules(), lambda: 1) if sharing else None
-        self.pods = GpuPods()
-        book = Book(BookSettings(), False, lambda: "uid")
-        self.shell = Shell(book, Nothing(0, "lease"), Clock())
-        self.shell.start()
-        for name in ("a", "b"):
-            self.connect(name, node(name, gpus))
-        self.may_write = True
-        self.desk = ExtenderDesk(
-            self.shell,
-            self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
-            self.pods,
-            Budgets(),
-            lambda: self.may_write,
-            Defaults(best_only=best_only),
-            self.sharing,
-        )
-
-    def connect(self, name: str, capacity: NodeCapacity) -> None:
-        self.shell.book.desk.connect(Hello(name, capacity=capacity), 1)
-
-    def away(self, name: str) -> None:
-        self.shell.book.nodes.nodes[name].connected = False
-        self.shell.book.nodes.version += 1
-
-    def quota(self, memory_mib: int) -> None:
-        assert self.sharing is not None
-        head = {"name": "q", "namespace": "t"}
-        document = {"metadata": head, "spec": {"hard": {"limits.nvidia.com/gpumem": memory_mib}}}
-        self.sharing.quota_changed(Changed(Item("t/q", "1", document)))
-
-    def create(self, name: str, **asked: Any) -> dict[str, Any]:
-        document = self.api.create(pod(name, **asked))
-        self.watch(name)
-        return document
-
-    def watch(self, name: str) -> None:
-        """The watch tells of it."""
-        self.desk._take(self.api.pods[name])
-
-    async def ask(self, verb: str, **fields: Any) -> Any:
-        return json.loads(await answered(self.desk, verb, dumped(fields)))
-
-    async def bind(self, name: str, where: str) -> str:
-        fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
-        return str((await self.ask("bind", **fields))["Error"])
+from tests.queue.cluster.placing.desk import World, answered, run
+from tests.queue.extender.rooms import dumped, pod
 
 
 def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() -> None:
@@ -152,150 +28,6 @@ def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() 
         await asyncio.sleep(0)
         world.pods.changed(Removed("t/whole"))
         assert (await asking)["NodeNames"] == ["a"]
-
-    run(test)
-
-
-@pytest.mark.parametrize(
-    ("before_s", "may_write", "tried"), [(0.0, True, 1), (60.0, True, 0), (0.0, False, 0)]
-)
-def test_who_was_refused_just_before_room_was_heard_of_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, before_s: float, may_write: bool, tried: int
-) -> None:
-    """Once: the pod is changed, which kube-scheduler hears of."""
-
-    async def test(world: World) -> None:
-        world.create("whole", cores=100)
-        assert await world.bind("whole", "a") == ""
-        world.watch("whole")
-        late = pod("late", cores=100)
-        for _ in range(2):
-            assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == []
-        world.may_write = may_write
-        monkeypatch.setattr(trying_again, "monotonic", lambda: monotonic() + before_s)
-        for name in ("whole", "another"):
-            world.pods.changed(Removed(f"t/{name}"))
-            await asyncio.sleep(0.01)
-        patch = {"uid": "u-late", "annotations": {trying_again.TRIED_FOR: "u-whole"}}
-        assert world.api.patches == [("t", "late", {"metadata": patch})] * tried
-        assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == ["a"]
-
-    run(test)
-
-
-def cordon(world: World) -> None:
-    assert world.shell.book.nodes_room.cordon("a", Cordon(gpus=frozenset({"GPU-a-0"})))
-
-
-def cordon_is_taken_away(world: World) -> None:
-    world.shell.book.nodes_room.cordon("a", NO_CORDON)
-
-
-def node_reports_again(world: World) -> None:
-    world.connect("a", node("a", 1))
-
-
-def quota_grows(world: World) -> None:
-    world.quota(3000)
-
-
-def quota_is_deleted(world: World) -> None:
-    assert world.sharing is not None
-    world.sharing.quota_changed(Removed("t/q"))
-
-
-def device_comes(world: World) -> None:
-    assert world.sharing is not None
-    annotations = {"hami.io/node-dcu-register": "DCU-0,1,32768,60,DCU-Z100,0,true,0,hygon:"}
-    document = {"metadata": {"name": "a", "annotations": annotations}, "status": {}}
-    seen_node = world.sharing.seen_node(document)
-    world.sharing.node_changed(Changed(Item("a", "1", seen_node)))
-
-
-MORE = {
-    "a cordon is taken away": (cordon, cordon_is_taken_away),
-    "a card is healthy again": (
-        lambda world: world.connect("a", node("a", 1, health="unhealthy")),
-        node_reports_again,
-    ),
-    "a node has a session again": (lambda world: world.away("a"), node_reports_again),
-    "a quota has grown": (lambda world: world.quota(1000), quota_grows),
-    "a quota is gone": (lambda world: world.quota(1000), quota_is_deleted),
-    "another vendor's device has come": (cordon, device_comes),
-}
-
-
-@pytest.mark.parametrize(("less", "more"), MORE.values(), ids=MORE)
-def test_whatever_makes_room_is_heard_of_for_those_who_were_refused(
-    monkeypatch: pytest.MonkeyPatch, less: Callable[[World], Any], more: Callable[[World], None]
-) -> None:
-    """However long ago: of some of it kube-scheduler itself never hears."""
-    monkeypatch.setattr(extender_desk, "LAG_S", 0.0)
-    monkeypatch.setattr(trying_again, "REST_S", 0.0)
-
-    async def test(world: World) -> None:
-        less(world)
-        world.shell.book.nodes_room.follow(1)
-        await asyncio.sleep(0.01)
-        late = pod("late", gpumem=2000)
-        assert not (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"]
-        world.shell.book.nodes_room.follow(1)
-        await asyncio.sleep(0.01)
-        assert world.api.patches == [], "nothing has changed since"
-        monkeypatch.setattr(trying_again, "monotonic", lambda: monotonic() + 60)
-        for _ in range(2):
-            more(world)
-            world.shell.book.nodes_room.follow(1)  # as each cycle does
-            await asyncio.sleep(0.01)
-        ((namespace, name, patch),) = world.api.patches
-        assert (namespace, name, patch["metadata"]["uid"]) == ("t", "late", "u-late")
-
-    run(test, sharing=True)
-
-
-def test_less_than_a_pod_was_given_is_room() -> None:
-    """It was resized."""
-
-    async def test(world: World) -> None:
-        world.create("large", gpumem=80_000)
-        assert await world.bind("large", "a") == ""
-        world.watch("large")
-        late = pod("late", gpumem=50_000)
-        assert not (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"]
-        document = world.api.pods["large"]
-        place = json.loads(document["metadata"]["annotations"][PLACEMENT])
-        place["containers"]["main"][0]["memory_bytes"] >>= 3
-        document["metadata"]["annotations"][PLACEMENT] = json.dumps(place)
-        world.api.create(document)
-        world.watch("large")
-        await asyncio.sleep(0.01)
-        assert [one[1] for one in world.api.patches] == ["late"]
-        assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == ["a"]
-
-    run(test)
-
-
-def test_many_who_wait_are_changed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who was asked about meanwhile, bound or deleted, is not."""
-    monkeypatch.setattr(trying_again, "REST_S", 0.02)
-
-    async def test(world: World) -> None:
-        room = world.shell.book.nodes_room
-        cordon(world)
-        for n in range(3 * trying_again.AT_ONCE):
-            asked = world.create(f"p{n}", gpumem=1)
-            assert not (await world.ask("filter", Pod=asked, NodeNames=["a"]))["NodeNames"]
-        cordon_is_taken_away(world)
-        room.follow(1)
-        await asyncio.sleep(0.005)
-        assert len(world.api.patches) == trying_again.AT_ONCE
-        names = [f"p{n}" for n in range(trying_again.AT_ONCE, 3 * trying_again.AT_ONCE)]
-        assert await world.bind(names[0], "a") == ""
-        world.watch(names[0])
-        world.pods.changed(Removed(f"t/{names[1]}"))
-        await asyncio.sleep(0.1)
-        changed = [one[1] for one in world.api.patches[trying_again.AT_ONCE :]]
-        assert changed == names[2:]
 
     run(test)
 
@@ -314,20 +46,6 @@ def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
     run(test, best_only=True)
 
 
-def test_a_dry_run_is_never_tried_again() -> None:
-    async def test(world: World) -> None:
-        world.create("whole", cores=100)
-        assert await world.bind("whole", "a") == ""
-        world.watch("whole")
-        nodes = {"items": [{"metadata": {"name": "a"}}]}
-        await world.ask("filter", Pod=pod("late", cores=100), Nodes=nodes)
-        world.pods.changed(Removed("t/whole"))
-        await asyncio.sleep(0.01)
-        assert world.api.patches == []
-
-    run(test)
-
-
 def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
     async def test(world: World) -> None:
         world.create("whole", cores=100)
@@ -339,26 +57,6 @@ def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
         assert isinstance(world.desk.answer("filter", late), bytes), "and then not so soon"
 
     run(test)
-
-
-async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
-    """What needs nobody is answered at once."""
-    made = desk.answer(verb, body)
-    return made if isinstance(made, bytes) else await made
-
-
-def run(test: Callable[[World], Any], **world: Any) -> None:
-    async def main() -> None:
-        made = World(**world)
-        running = asyncio.create_task(made.desk.run())
-        while not made.desk._knows:
-            await asyncio.sleep(0)
-        await test(made)
-        assert contradictions(made.desk.extender.stock) == []
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(main())
 
 
 def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None:

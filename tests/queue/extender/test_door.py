@@ -11,7 +11,7 @@ import pytest
 from queuecontroller.access.lists import Names
 from queuecontroller.adapters.web.scheduling import LoopbackServer, SchedulerDoor
 from queuecontroller.config import ConfigError, parse
-from tests.queue.adapters.test_posts import answer, question
+from tests.queue.adapters.asking import answer, question
 
 CALLERS = {"callers": "kube-scheduler"}
 FILES = {f"webhooks_{one}": f"/{one}" for one in ("certificate", "key", "ca")}
