@@ -81,6 +81,10 @@ def test_without_a_secret_the_chart_makes_one_that_the_controller_and_its_client
             check=True,
             capture_output=True,
         )
+    for name in ("ca.crt", "tls.crt"):
+        command = ["openssl", "x509", "-noout", "-text", "-in", tmp_path / name]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert "id-ecPublicKey" in shown, "RSA signs ten times as slowly"
     mounted = of(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
     assert {"secretName": "s-queue-tls", "defaultMode": 0o440} in [
         one.get("secret") for one in mounted
