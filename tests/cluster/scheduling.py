@@ -20,7 +20,7 @@ import grpc
 import yaml
 
 from queuecontroller.adapters.api.wire import NODES
-from tests.cluster.control_plane import HOST, ControlPlane, _die_with_parent, free_ports
+from tests.cluster.control_plane import HOST, ControlPlane, free_ports
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import Replica, running
 from tests.kit.node import until
@@ -31,6 +31,10 @@ MIB = 1 << 20
 PODS = "/api/v1/namespaces/default/pods"
 PLACEMENT = "sluice.dev/placement"
 REPORT_S = 2.0
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""A fleet has gRPC's threads: Python in a forked child would run into its locks now and then, and the child never become a scheduler."""
+FAST = 1000
+"""Writes a second that hold no scheduler up."""
 RESOURCES = [
     f"nvidia.com/{one}" for one in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
 ]
@@ -87,11 +91,11 @@ def scheduler(
     *names: str,
     more: Sequence[str] = (),
     counted: Sequence[str] = (),
-    limited: bool = False,
+    writes_a_second: int | None = FAST,
     near: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """kube-scheduler, a profile for each name; `port`: the extender's, if it asks one; `more`: resources besides NVIDIA's;
-    `counted`: those that it reckons with, too; `limited`: with its own limit on writes (50 a second, 100 at once), as the chart
+    `counted`: those that it reckons with, too; `writes_a_second`: what it may, None: its own limit (50, and 100 at once), as the chart
     has it; `near`: the port is one on the loopback, without TLS."""
     profiles = names or SERVED
     path = place / f"{profiles[0]}.yaml"
@@ -100,13 +104,14 @@ def scheduler(
         document["extenders"][0] |= {"urlPrefix": f"http://{HOST}:{port}/scheduler"}
         for one in ("enableHTTPS", "tlsConfig"):
             del document["extenders"][0][one]
-    if limited:
-        for one in ("qps", "burst"):
-            del document["clientConnection"][one]
+    if writes_a_second is not None:
+        burst = 2 * FAST if writes_a_second == FAST else 10
+        document["clientConnection"] |= {"qps": writes_a_second, "burst": burst}
     path.write_text(yaml.safe_dump(document))
     (own,) = free_ports(1)
     keys = plane.pki.kubeconfig("scheduler")
     command = [
+        *DIES_WITH_US,
         *(str(plane.programs["kube-scheduler"]), f"--config={path}", f"--secure-port={own}"),
         *(f"--bind-address={HOST}", f"--authentication-kubeconfig={keys}"),
         f"--authorization-kubeconfig={keys}",
@@ -117,7 +122,6 @@ def scheduler(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=_die_with_parent,
         )
     try:
         yield process
@@ -140,8 +144,6 @@ def configuration(
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {
             "kubeconfig": str(plane.pki.kubeconfig("scheduler")),
-            "qps": 1000,
-            "burst": 2000,
         },
         "leaderElection": {"leaderElect": False},
         "percentageOfNodesToScore": 100,
