@@ -64,6 +64,13 @@ DUPLICATES: Final = Metric(
     (),
     "GPUs that a node reported although another node has them: they take no work.",
 )
+DEFECTS: Final = Metric(
+    "sluice_queue_defects",
+    _C,
+    ("at",),
+    "Exceptions that nobody thought of, by what was being done. The object that led to one waits;"
+    " all else goes on.",
+)
 CONNECTIONS: Final = Metric(
     "sluice_queue_connections", _G, (), "Connections of nodes, users and admins."
 )
@@ -152,6 +159,7 @@ CATALOGUE: Final = (
     STALE,
     UNPROVEN,
     DUPLICATES,
+    DEFECTS,
     CONNECTIONS,
     TURNED_AWAY,
     GPU_MEMORY,
