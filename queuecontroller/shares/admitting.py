@@ -120,7 +120,9 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
         return Verdict(pod, problems, tuple(warnings), asks)
     if not claimed:  # of claims any scheduler knows
         _schedule(rules, spec, given, warnings)
-    made["metadata"].setdefault("annotations", {})[ADMITTED_AS] = ticket
+    head = dict(made.get("metadata") or {})
+    made["metadata"] = head
+    head["annotations"] = {**(head.get("annotations") or {}), ADMITTED_AS: ticket}
     return Verdict(made, (), tuple(warnings), True)
 
 
