@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,12 +171,20 @@ class ExtenderSettings:
     callers: str = ""
     """Names in client certificates of kubernetes.webhooks_ca that may ask, and bind pods by it,
     separated by commas; a `*` at the end stands for any rest. Empty: nobody is answered."""
+    listen: str = ""
+    """ADDRESS:PORT on the loopback where a kube-scheduler asks without TLS, as from a container of
+    the same pod: whoever gets there may bind pods, so nobody else may share that loopback. What it
+    saves: docs/queue/scheduling.md. Empty: schedulers ask at kubernetes.webhooks_listen only."""
     own_address: str = ""
     """ADDRESS:PORT at which the other replicas find this one's webhooks: whoever does not lead asks
     the leader there. Empty: who does not lead answers with an error."""
     node_policy: str = _choice("binpack", "binpack", "spread", "topology")
     """Which node suits a pod best that does not say. binpack: the fullest; spread: the emptiest;
     topology: one on which its GPUs are linked, or of one NUMA node."""
+    answers: str = _choice("all", "all", "best")
+    """Which nodes with room a scheduler is told of. all: every one, and their points count beside
+    the scheduler's own; best: the one that suits best by the node policy, as HAMi does it, so that
+    nothing is ranked: less for each pod, but what else a pod prefers does not count."""
     gpu_policy: tuple[str, ...] = _choices(
         (), "binpack", "spread", "topology-aware", "mutex", "numa"
     )
@@ -401,11 +410,29 @@ def _check_extender(settings: Settings) -> list[str]:
             "extender.callers: needs kubernetes.webhooks_listen, where schedulers ask, and"
             " kubernetes.mode = kubernetes"
         )
+    if given.listen:
+        problems += _check_loopback(given)
     try:
         if given.own_address:
             split_address(given.own_address)
     except ValueError as error:
         problems.append(f"extender.own_address: {error}")
+    return problems
+
+
+def _check_loopback(given: ExtenderSettings) -> list[str]:
+    problems = []
+    if not given.callers:
+        problems.append("extender.listen: needs extender.callers, whom the other replicas let ask")
+    try:
+        host, _ = split_address(given.listen)
+        if not ip_address(host).is_loopback:
+            problems.append(
+                f"extender.listen: {given.listen} is not on the loopback (127.0.0.1): who comes"
+                " there is not asked who it is, and may bind pods"
+            )
+    except ValueError as error:
+        problems.append(f"extender.listen: {error}")
     return problems
 
 

@@ -38,7 +38,7 @@ from queuecontroller.adapters.web.http import HttpServer
 from queuecontroller.adapters.web.kueue_metrics import Around
 from queuecontroller.adapters.web.metrics import render
 from queuecontroller.adapters.web.reviews import patched, reviewed
-from queuecontroller.adapters.web.scheduling import SchedulerDoor
+from queuecontroller.adapters.web.scheduling import LoopbackServer, SchedulerDoor
 from queuecontroller.adapters.web.visibility import VisibilityServer
 from queuecontroller.adapters.web.webhooks import WebhookServer
 from queuecontroller.cluster.acting import Acting
@@ -239,10 +239,12 @@ async def _serve(
         )
         if address
     ]
+    door = _scheduler_door(settings, controller)
     servers = [
         one
         for one in (
-            _webhooks(settings, controller, sharing),
+            _webhooks(settings, controller, sharing, door),
+            _loopback(settings, door),
             _visibility(given, controller, writing),
         )
         if one
@@ -323,7 +325,8 @@ def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
     names = ResourceNames(
         nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
     )
-    return replace(with_policies(policies), node_policy=given.node_policy, names=names)
+    made = replace(with_policies(policies), node_policy=given.node_policy, names=names)
+    return replace(made, best_only=given.answers == "best")
 
 
 def _own_url(address: str) -> str:
@@ -333,23 +336,36 @@ def _own_url(address: str) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
+def _scheduler_door(settings: Settings, controller: Controller) -> SchedulerDoor | None:
+    given = settings.kubernetes
+    if not settings.extender.callers:
+        return None
+    files = (given.webhooks_certificate, given.webhooks_key, given.webhooks_ca)
+    return SchedulerDoor(
+        controller.answer_scheduler,
+        refusal,
+        VERBS,
+        Names.parse(settings.extender.callers),
+        lambda: controller.leader_url,
+        (Path(files[0]), Path(files[1]), Path(files[2])),
+    )
+
+
+def _loopback(settings: Settings, door: SchedulerDoor | None) -> LoopbackServer | None:
+    if door is None or not settings.extender.listen:
+        return None
+    return LoopbackServer(split_address(settings.extender.listen), door)
+
+
 def _webhooks(
-    settings: Settings, controller: Controller, sharing: SharesDesk | None
+    settings: Settings,
+    controller: Controller,
+    sharing: SharesDesk | None,
+    door: SchedulerDoor | None,
 ) -> WebhookServer | None:
     given = settings.kubernetes
     if not given.webhooks_listen or sharing is None:
         return None
-    files = (given.webhooks_certificate, given.webhooks_key, given.webhooks_ca)
-    door = None
-    if settings.extender.callers:
-        door = SchedulerDoor(
-            controller.answer_scheduler,
-            refusal,
-            VERBS,
-            Names.parse(settings.extender.callers),
-            lambda: controller.leader_url,
-            (Path(files[0]), Path(files[1]), Path(files[2])),
-        )
 
     def patch(document: dict[str, Any], namespace: str) -> bytes:
         return json_patch(document, patch_of(controller.world, document, namespace))

@@ -30,6 +30,8 @@ class Defaults:
     request: GpuRequest = ANY_GPU
     """Of it, the policies for GPUs count."""
     names: ResourceNames = HAMI
+    best_only: bool = False
+    """Of the nodes with room only the one that suits best is answered."""
 
 
 class Extender:
@@ -96,9 +98,23 @@ class Extender:
         rooms = [nodes[name] for name in names if name in nodes]
         if not ask.containers or self._queued(pod, names) is not None:
             return [(name, 0) for name in names]
-        policy = ask.node_policy or self._defaults.node_policy
-        points = self._ranking.points(rooms, ask, policy)
+        points = self._ranking.points(rooms, ask, self._policy(ask))
         return [(name, points.get(name, 0)) for name in names]
+
+    def best(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+        """The first of those that suit best; all of them where every one is wanted, or where GPUs
+        do not decide."""
+        if not self._defaults.best_only or len(names) < 2:
+            return tuple(names)
+        ask = self.read(pod)
+        rooms = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        if not ask.containers or not rooms:
+            return tuple(names)
+        policy = self._policy(ask)
+        return (max(rooms, key=lambda room: self._ranking.value(room, ask, policy)).name,)
+
+    def _policy(self, ask: PodAsk) -> str:
+        return ask.node_policy or self._defaults.node_policy
 
     # -- preempt ----------------------------------------------------------------------------------
 

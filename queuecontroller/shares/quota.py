@@ -72,17 +72,18 @@ class Quotas:
 
     # -- what there is ----------------------------------------------------------------------------
 
-    def quota(self, document: Mapping[str, Any]) -> None:
-        """A ResourceQuota as it is now."""
+    def quota(self, document: Mapping[str, Any]) -> bool:
+        """A ResourceQuota as it is now; whether it may let in what it did not."""
         made = read_quota(document, self.resources)
         here = self._quotas.setdefault(made.namespace, {})
+        before = here.pop(made.name, None)
         if made.hard:
             here[made.name] = made
-        else:
-            here.pop(made.name, None)
+        return before is not None and before != made
 
-    def no_quota(self, namespace: str, name: str) -> None:
-        self._quotas.get(namespace, {}).pop(name, None)
+    def no_quota(self, namespace: str, name: str) -> bool:
+        """Whether there was one."""
+        return self._quotas.get(namespace, {}).pop(name, None) is not None
 
     def pod(self, uid: str, pod: PodUse) -> None:
         before = self._pods.get(pod.namespace, {}).get(uid)

@@ -64,17 +64,29 @@ class ForeignBook:
         amounts = {"capacity": capacity, "allocatable": allocatable}
         return {"metadata": made, "status": amounts}
 
-    def node(self, name: str, document: Document | None) -> None:
-        """Pruned, or None: it has none of these devices, or is gone."""
+    def node(self, name: str, document: Document | None) -> bool:
+        """Pruned, or None: it has none of these devices, or is gone. Whether it may have some now
+        that it had not."""
         known = self._nodes.get(name)
         if document is None:
             if known is not None:
                 del self._nodes[name]
                 self._waiting.setdefault(name, {}).update(known.pods)
-        elif known is None:
+            return False
+        if known is None:
             self._nodes[name] = _Node(document, self._waiting.pop(name, {}))
-        elif known.document != document:
-            known.document, known.cards = document, None
+            return True
+        if known.document == document:
+            return False
+        before, known.document, known.cards = known.document, document, None
+        return self._offered(before) != self._offered(document)
+
+    def _offered(self, node: Document) -> Document:
+        """Without the time in a handshake: a plugin says every half a minute that it is there."""
+        clocks = {one.handshake for one in self.vendors}
+        given = annotations_of(node)
+        words = {key: text[:7] if key in clocks else text for key, text in given.items()}
+        return {**node, "metadata": {**node["metadata"], "annotations": words}}
 
     def holds(self, pod: Document) -> bool:
         """Whether a pod has anything of them."""

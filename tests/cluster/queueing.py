@@ -110,6 +110,8 @@ class Replica:
         (self.port,) = free_ports(1)
         self.asked_port = 0
         """Of its webhooks, where a test gave it some."""
+        self.near_port = 0
+        """And where it is asked over the loopback, without TLS."""
         every = (
             f"kubernetes.mode={mode}",
             f"kubernetes.kubeconfig={kubeconfig}",

@@ -65,14 +65,15 @@ def replicas(
 ) -> Iterator[list[Replica]]:
     certify(place)
     made = []
-    for n, port in enumerate(free_ports(count)):
+    ports = free_ports(2 * count)
+    for n, (port, near) in enumerate(zip(ports[:count], ports[count:], strict=True)):
         one = Replica(
             plane,
             place / f"queue-{n}.log",
-            [*settings(place, port), *more],
+            [*settings(place, port), f"extender.listen={HOST}:{near}", *more],
             nodes_socket=str(place / f"{n}.sock"),
         )
-        one.asked_port = port
+        one.asked_port, one.near_port = port, near
         made.append(one)
     with running(made):
         yield made
@@ -87,13 +88,18 @@ def scheduler(
     more: Sequence[str] = (),
     counted: Sequence[str] = (),
     limited: bool = False,
+    near: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """kube-scheduler, a profile for each name; `port`: the extender's, if it asks one; `more`: resources besides NVIDIA's;
     `counted`: those that it reckons with, too; `limited`: with its own limit on writes (50 a second, 100 at once), as the chart
-    has it."""
+    has it; `near`: the port is one on the loopback, without TLS."""
     profiles = names or SERVED
     path = place / f"{profiles[0]}.yaml"
     document = configuration(plane, place, port, profiles, more, counted)
+    if near:
+        document["extenders"][0] |= {"urlPrefix": f"http://{HOST}:{port}/scheduler"}
+        for one in ("enableHTTPS", "tlsConfig"):
+            del document["extenders"][0][one]
     if limited:
         for one in ("qps", "burst"):
             del document["clientConnection"][one]

@@ -408,6 +408,47 @@ def test_the_scheduler_shows_what_the_queue_lets_ask() -> None:
     assert not [one for one in without if one["metadata"]["name"].endswith("-scheduler")]
 
 
+@needs_helm
+def test_a_scheduler_beside_the_queue_asks_over_the_pods_loopback() -> None:
+    more = ("scheduler.besideQueue=true", "scheduler.answers=best")
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", *more)
+    text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+    queue = queue_config.parse(tomllib.loads(text))
+    config = yaml.safe_load(of(objects, "ConfigMap", "scheduler")["data"]["config.yaml"])
+    (extender,) = config["extenders"]
+    assert extender["urlPrefix"] == f"http://{queue.extender.listen}/scheduler"
+    assert "tlsConfig" not in extender
+    assert "enableHTTPS" not in extender
+    assert queue.extender.answers == "best"
+    assert config["leaderElection"]["leaderElect"], "one for each replica"
+    pod = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]
+    first, second = pod["containers"]
+    assert (first["name"], second["name"]) == ("queue", "scheduler")
+    volumes = {one["name"] for one in pod["volumes"]}
+    assert {one["name"] for each in (first, second) for one in each["volumeMounts"]} <= volumes
+    assert "readinessProbe" not in second
+    with_names = [one for one in objects if one["metadata"]["name"].endswith("-scheduler")]
+    assert not [one for one in with_names if one["kind"] in ("Deployment", "ServiceAccount")]
+    subjects = [
+        one["subjects"] for one in objects if "-scheduler" in one.get("roleRef", {}).get("name", "")
+    ]
+    assert subjects
+    assert {each["name"] for one in subjects for each in one} == {pod["serviceAccountName"]}
+
+
+@needs_helm
+def test_a_replica_reaches_the_one_that_leads() -> None:
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", "queue.replicas=2")
+    policy = of(objects, "NetworkPolicy", "queue")["spec"]
+    own = policy["podSelector"]["matchLabels"]
+    (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert {
+        "to": [{"podSelector": {"matchLabels": own}}],
+        "ports": [{"protocol": "TCP", "port": ports["webhooks"]}],
+    } in policy["egress"]
+
+
 def _queue_tokens(daemon_set: dict[str, Any]) -> list[dict[str, Any]]:
     volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
     sources = [one for volume in volumes for one in volume.get("projected", {}).get("sources", ())]

@@ -1,5 +1,5 @@
 """HTTP/1.1 as far as an API server and a scheduler speak it to us: POST with a length, answered one
-after the other, over TLS connections that are kept.
+after the other, over connections that are kept.
 
 A scheduler waits for two such answers before it looks at its next pod, and API server, scheduler
 and we share processors: what one question costs here is what a pod costs. So the bytes are read
@@ -73,7 +73,7 @@ class PostServer:
     def __init__(
         self, routes: Mapping[str, Route], context: ssl.SSLContext | None, setting: str = ""
     ) -> None:
-        """By path; `context`: None for tests; `setting` names the address in messages."""
+        """By path; `context`: None for the loopback; `setting` names the address in messages."""
         self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
         self.bytes = 0
         self.clients = Clients(MOST, MOST_PER_ADDRESS)

@@ -47,6 +47,7 @@ class WebhookServer:
         self._files = (certificate, key)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context.num_tickets = 0  # a third of a handshake, and Go's clients never show one
         self._loaded: tuple[int, ...] = ()
         self._server: PostServer | None = None
         self._renewing: asyncio.Task[None] | None = None

@@ -86,6 +86,8 @@ class ExtenderDesk:
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
         self._again = TryingAgain(client, may_write)
+        self._freed = 0
+        """As of the room that was last heard of."""
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
 
@@ -98,8 +100,10 @@ class ExtenderDesk:
     async def run(self) -> None:
         """Until cancelled: takes over what is there, and hears of what changes."""
         self._pods.told = self._told
+        self.book.nodes_room.followed = self._followed
         if self._sharing is not None:
             self._sharing.told_of_end = self._ended
+            self._sharing.told_of_more = self._more
         for uid, document in self._pods.all():
             self._told(uid, document)
         try:
@@ -112,8 +116,10 @@ class ExtenderDesk:
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
+            self.book.nodes_room.followed = lambda: None
             if self._sharing is not None:
                 self._sharing.told_of_end = lambda uid: None
+                self._sharing.told_of_more = lambda what: None
             self._again.end()
             for task in self._tasks:
                 task.cancel()
@@ -125,16 +131,35 @@ class ExtenderDesk:
             self.ledger.drop(uid)
         else:
             self.ledger.take(document)
-        if self._knows and (document is None or _is_over(document) or self.ledger.freed != freed):
-            self._again.freed(uid)
-        if self._knows and self.ledger.freed != freed:  # who waits for room is looked at
+        if document is None or document["spec"].get("nodeName") or _is_over(document):
+            self._again.forget(uid)
+        more = self.ledger.freed - freed
+        if not self._knows:
+            return
+        if document is None or _is_over(document) or more:
+            self._again.ended(uid)
+            self._freed += more
+        if more:  # who waits for room is looked at
             self._shell.step("pods", lambda book, now_ns: None)
 
     def _ended(self, uid: str) -> None:
         """Of a pod that held another vendor's devices, or quota."""
         self._heard.set()
         if self._knows:
-            self._again.freed(uid)
+            self._again.forget(uid)
+            self._again.ended(uid)
+
+    def _followed(self) -> None:
+        """What nodes report has been taken in, and what the queue gave back."""
+        if self.ledger.freed != self._freed:
+            self._freed = self.ledger.freed
+            self._more("room on nodes")
+
+    def _more(self, what: str) -> None:
+        """There is more than there was of what pods were refused for."""
+        self._heard.set()
+        if self._knows:
+            self._again.room(f"{what}, {self._shell.now_ns()}")
 
     async def _catch_up(self) -> None:
         """Pods as they are stored now: the watch may be a moment behind what the leader before us
@@ -186,9 +211,10 @@ class ExtenderDesk:
             question = wire.read_question(body)
             passed = self._filter(question)
             now_s = monotonic()
-            sure = passed.names or not passed.failed or question.nodes is not None
-            if sure:
+            if question.nodes is not None:
                 return wire.write_filter(question, passed)
+            if passed.names:
+                return self._passed(question, passed)
             if now_s < self._waited_s + RESTS_S:
                 return self._refused_everywhere(question, passed)
             self._waited_s = now_s
@@ -209,10 +235,14 @@ class ExtenderDesk:
                         self._look()
                         passed = self._filter(question)
             if passed.names:
-                return wire.write_filter(question, passed)
+                return self._passed(question, passed)
             return self._refused_everywhere(question, passed)
         except _WRONG as error:
             return self._refused("filter", error)
+
+    def _passed(self, question: wire.Question, passed: wire.Passed) -> bytes:
+        names = self.extender.best(question.pod, passed.names)
+        return wire.write_filter(question, replace(passed, names=names))
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
         self._again.refused(question.pod)

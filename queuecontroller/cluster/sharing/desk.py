@@ -86,7 +86,8 @@ class SharesDesk:
         self.told_of_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
         self.told_of_end: Callable[[str], None] = lambda uid: None
         """Hears of pods that held something here, and hold it no more."""
-        """Of who leads."""
+        self.told_of_more: Callable[[str], None] = lambda what: None
+        """Hears of quota that may have grown, and of other vendors' devices that changed."""
         self._noted: dict[str, Mapping[str, str]] = {}
         """By node that the API server has."""
 
@@ -133,10 +134,12 @@ class SharesDesk:
     def quota_changed(self, change: Change[Document]) -> None:
         match change:
             case Changed(item):
-                self.quotas.quota(item.value)
+                if self.quotas.quota(item.value):
+                    self.told_of_more(f"quota {item.key}")
             case Removed(key):
                 namespace, _, name = key.partition("/")
-                self.quotas.no_quota(namespace, name)
+                if self.quotas.no_quota(namespace, name):
+                    self.told_of_more(f"quota {key}")
             case _:
                 pass
 
@@ -152,7 +155,8 @@ class SharesDesk:
             case Changed(item):
                 self._noted[item.key] = item.value.noted
                 self._cordoned(item.key, item.value.cordon)
-                self.foreign.node(item.key, item.value.foreign)
+                if self.foreign.node(item.key, item.value.foreign):
+                    self.told_of_more(f"devices of {item.key}")
             case Removed(key):
                 self._noted.pop(key, None)
                 self._cordoned(key, NO_CORDON)

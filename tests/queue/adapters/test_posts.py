@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from queuecontroller.adapters.web import posts
 from queuecontroller.adapters.web.posts import Answered, Asked, PostServer, Route
+from tests.queue.adapters.asking import answer, question
 
 Test = Callable[[PostServer], Awaitable[None]]
 
@@ -42,17 +43,6 @@ def run(test: Test) -> None:
         assert server.bytes == 0, "what was counted is given back"
 
     asyncio.run(main())
-
-
-def question(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-    return int(head.split(b" ")[1]), await reader.readexactly(length)
 
 
 ASKED = [

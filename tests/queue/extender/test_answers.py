@@ -149,6 +149,25 @@ def test_points_follow_the_pods_policy_or_the_clusters(policy: str, best: str) -
         assert min(points.values()) == 0
 
 
+@pytest.mark.parametrize("policy", ["binpack", "spread", "topology"])
+def test_the_best_alone_is_one_with_the_most_points(policy: str) -> None:
+    rng = random.Random(3)
+    nodes = {f"n{n}": node(f"n{n}", gpus=rng.choice([2, 4, 8]), links=n % 2 == 0) for n in range(6)}
+    one = extender(nodes, node_policy=policy, best_only=True)
+    every = extender(nodes, node_policy=policy)
+    for number in range(40):
+        asked = random_pod(rng, number)
+        passed = one.filter(asked, list(nodes)).names
+        assert every.best(asked, passed) == passed
+        if not passed:
+            continue
+        (best,) = one.best(asked, passed)
+        points = dict(one.prioritize(asked, passed))
+        assert points[best] == max(points.values())
+        bind(one, asked, best)
+    assert one.best(pod(count=0), tuple(nodes)) == tuple(nodes), "GPUs do not decide"
+
+
 def test_what_cannot_be_meant_is_refused_everywhere_with_its_reason() -> None:
     one = extender({"a": node("a")})
     for asked, said in (

@@ -238,19 +238,54 @@ profiles:
   - {schedulerName: {{ . }}}
   {{- end }}
 extenders:
+  {{- if .Values.scheduler.besideQueue }}
+  # Over the pod's own loopback, where there is nobody else.
+  - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.port }}/scheduler
+  {{- else }}
   - urlPrefix: https://sluice-queue-webhooks.{{ .Release.Namespace }}.svc/scheduler
+    enableHTTPS: true
+    tlsConfig: {caFile: /etc/sluice/tls/ca.crt, certFile: /etc/sluice/tls/tls.crt, keyFile: /etc/sluice/tls/tls.key}
+  {{- end }}
     filterVerb: filter
     prioritizeVerb: prioritize
     preemptVerb: preempt
     bindVerb: bind
     weight: {{ .Values.scheduler.weight }}
     nodeCacheCapable: true
-    enableHTTPS: true
     httpTimeout: 30s
-    tlsConfig: {caFile: /etc/sluice/tls/ca.crt, certFile: /etc/sluice/tls/tls.crt, keyFile: /etc/sluice/tls/tls.key}
     # What nodes have of these is the extender's to know: a node's sums say nothing of its cards.
     managedResources:
       {{- range include "sluice.managedResources" . | fromYamlArray }}
       - {name: {{ . }}, ignoredByScheduler: true}
       {{- end }}
+{{- end -}}
+
+{{- define "sluice.schedulerContainer" -}}
+- name: scheduler
+  image: {{ .Values.scheduler.image | default (printf "registry.k8s.io/kube-scheduler:%s" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: ["kube-scheduler", "--config=/etc/sluice/config.yaml", "--secure-port=10259"]
+  ports:
+    - {name: https, containerPort: 10259}
+  livenessProbe:
+    httpGet: {path: /livez, port: https, scheme: HTTPS}
+    periodSeconds: 10
+    timeoutSeconds: 5
+  {{- /* Beside the queue it is not asked: the queue answers the API server whether its scheduler is ready or not. */}}
+  {{- if not .Values.scheduler.besideQueue }}
+  readinessProbe:
+    httpGet: {path: /readyz, port: https, scheme: HTTPS}
+    periodSeconds: 5
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL]}
+  resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
+  volumeMounts:
+    - {name: {{ ternary "scheduler" "config" .Values.scheduler.besideQueue }}, mountPath: /etc/sluice/config.yaml, subPath: config.yaml, readOnly: true}
+    {{- if not .Values.scheduler.besideQueue }}
+    - {name: tls, mountPath: /etc/sluice/tls, readOnly: true}
+    {{- end }}
+    - {name: tmp, mountPath: /tmp}
 {{- end -}}

@@ -1,0 +1,156 @@
+"""A desk of a leader over two nodes, and the API server that it binds pods at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
+from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods
+from queuecontroller.cluster.session import Nothing
+from queuecontroller.cluster.sharing.desk import SharesDesk
+from queuecontroller.extender.answers import Defaults
+from queuecontroller.placement.capacity import NodeCapacity
+from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.service.nodes.sessions import Hello
+from queuecontroller.service.shell import Shell
+from queuecontroller.shares import Rules
+from sluicecommon.kubernetes.decoding import Item
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.reflector import Changed
+from sluicecommon.kubernetes.resources import Resource
+from tests.queue.extender.rooms import contradictions, dumped, node, pod
+
+
+class Clock:
+    def now_ns(self) -> int:
+        return 1
+
+
+class Api:
+    """Pods as the API server keeps them; `fate` says what becomes of a binding."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        self.fate: Callable[[], None] = lambda: None
+        self.bindings: list[Mapping[str, Any]] = []
+        self.patches: list[tuple[str, str, Mapping[str, Any]]] = []
+
+    def create(self, document: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        self.pods[document["metadata"]["name"]] = document
+        return document
+
+    async def list_page(
+        self, resource: Resource, parameters: Any = (), namespace: str = ""
+    ) -> bytes:
+        return dumped({"metadata": {}, "items": list(self.pods.values())})
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
+        if name not in self.pods:
+            raise ApiRefused(404, "NotFound", f"no pod {name}")
+        return self.pods[name]
+
+    async def create_part(
+        self,
+        resource: Resource,
+        name: str,
+        part: str,
+        document: Mapping[str, Any],
+        namespace: str = "",
+    ) -> dict[str, Any]:
+        self.bindings.append(document)
+        await asyncio.sleep(0)
+        self.fate()
+        self.bind(name, document)
+        return {}
+
+    async def merge_patch(
+        self, resource: Resource, name: str, patch: Mapping[str, Any], namespace: str = ""
+    ) -> dict[str, Any]:
+        self.patches.append((namespace, name, patch))
+        return {}
+
+    def bind(self, name: str, document: Mapping[str, Any]) -> None:
+        there = self.pods[name]
+        if there["spec"].get("nodeName"):
+            raise ApiRefused(409, "Conflict", f"pod {name} is already assigned")
+        there["spec"]["nodeName"] = document["target"]["name"]
+        there["metadata"]["annotations"].update(document["metadata"].get("annotations") or {})
+        self.create(there)
+
+
+class World:
+    def __init__(self, gpus: int = 1, sharing: bool = False, best_only: bool = False) -> None:
+        """`sharing`: quota and other vendors' devices are known, too."""
+        self.api = Api()
+        self.sharing = SharesDesk(Rules(), lambda: 1) if sharing else None
+        self.pods = GpuPods()
+        book = Book(BookSettings(), False, lambda: "uid")
+        self.shell = Shell(book, Nothing(0, "lease"), Clock())
+        self.shell.start()
+        for name in ("a", "b"):
+            self.connect(name, node(name, gpus))
+        self.may_write = True
+        self.desk = ExtenderDesk(
+            self.shell,
+            self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
+            self.pods,
+            Budgets(),
+            lambda: self.may_write,
+            Defaults(best_only=best_only),
+            self.sharing,
+        )
+
+    def connect(self, name: str, capacity: NodeCapacity) -> None:
+        self.shell.book.desk.connect(Hello(name, capacity=capacity), 1)
+
+    def away(self, name: str) -> None:
+        self.shell.book.nodes.nodes[name].connected = False
+        self.shell.book.nodes.version += 1
+
+    def quota(self, memory_mib: int) -> None:
+        assert self.sharing is not None
+        head = {"name": "q", "namespace": "t"}
+        document = {"metadata": head, "spec": {"hard": {"limits.nvidia.com/gpumem": memory_mib}}}
+        self.sharing.quota_changed(Changed(Item("t/q", "1", document)))
+
+    def create(self, name: str, **asked: Any) -> dict[str, Any]:
+        document = self.api.create(pod(name, **asked))
+        self.watch(name)
+        return document
+
+    def watch(self, name: str) -> None:
+        """The watch tells of it."""
+        self.desk._take(self.api.pods[name])
+
+    async def ask(self, verb: str, **fields: Any) -> Any:
+        return json.loads(await answered(self.desk, verb, dumped(fields)))
+
+    async def bind(self, name: str, where: str) -> str:
+        fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
+        return str((await self.ask("bind", **fields))["Error"])
+
+
+async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
+    """What needs nobody is answered at once."""
+    made = desk.answer(verb, body)
+    return made if isinstance(made, bytes) else await made
+
+
+def run(test: Callable[[World], Any], **world: Any) -> None:
+    async def main() -> None:
+        made = World(**world)
+        running = asyncio.create_task(made.desk.run())
+        while not made.desk._knows:
+            await asyncio.sleep(0)
+        await test(made)
+        assert contradictions(made.desk.extender.stock) == []
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
