@@ -18,9 +18,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.cluster.known.world import World
+from queuecontroller.cluster.placing.displacing import Displacing
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
 from queuecontroller.cluster.placing.queued_pods import QueuedPods
 from queuecontroller.cluster.placing.trying_again import TryingAgain
+from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
@@ -59,9 +61,11 @@ class ExtenderDesk:
         defaults: Defaults,
         sharing: SharesDesk | None = None,
         world: World | None = None,
+        tell: Callable[[Mapping[str, Any], Told], None] | None = None,
     ) -> None:
         """`sharing` knows of quota on shares and of other vendors' devices, `world` of Workloads
-        whose pods were given places."""
+        whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
+        is, but by kube-scheduler itself."""
         self._sharing = sharing
         self._given: dict[str, Mapping[str, str]] = {}
         """Annotations of bindings that are under way, by the pod's UID."""
@@ -86,6 +90,20 @@ class ExtenderDesk:
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
         self._again = TryingAgain(client, may_write)
+        self._displacing: Displacing | None = None
+        if tell is not None:
+            self._displacing = Displacing(
+                client,
+                self.extender,
+                pods,
+                budgets,
+                self._again,
+                may_write,
+                shell.now_ns,
+                self._look,
+                lambda pod, names: sharing.refusals(pod, names) if sharing is not None else (),
+                tell,
+            )
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
 
@@ -104,10 +122,14 @@ class ExtenderDesk:
             self._told(uid, document)
         try:
             await self._catch_up()
+            if self._displacing is not None:
+                self._displacing.take_over()
             self._knows = True
             if self.book.shares is not None:
                 self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
+            if self._displacing is not None:
+                await self._displacing.run()
             await asyncio.Event().wait()
         finally:
             self._knows = False
@@ -216,6 +238,8 @@ class ExtenderDesk:
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
         self._again.refused(question.pod)
+        if self._displacing is not None:
+            self._displacing.refused(question.pod, passed.failed)
         return wire.write_filter(question, passed)
 
     async def _bound(self, body: bytes) -> bytes:
@@ -230,6 +254,8 @@ class ExtenderDesk:
         if not self._knows:
             raise wire.BadQuestion("this leader does not know all pods yet: ask again")
         self.book.nodes_room.follow(self._shell.now_ns())
+        if self._displacing is not None:
+            self._displacing.restore()
 
     def _refused(self, verb: str, error: Exception) -> bytes:
         self.refused_total[verb] += 1
@@ -241,7 +267,12 @@ class ExtenderDesk:
     def _from_memory(self, verb: str, body: bytes) -> bytes:
         if verb == "preempt":
             pod, proposed = wire.read_preemption(body)
+            uid, own = str(pod["metadata"].get("uid")), self._displacing
+            if own is not None and own.is_displacing_for(uid):
+                return wire.write_preemption({})  # some make way for it already
             found = self.extender.preempt(pod, proposed, self._budgets.all())
+            if own is not None and found:
+                own.by_scheduler(uid)
             return wire.write_preemption(found)
         question = wire.read_question(body)
         return wire.write_points(self.extender.prioritize(question.pod, question.names))

@@ -25,7 +25,8 @@ MOST: Final = 256
 AT_ONCE: Final = 8
 """Of them for one pod that is gone."""
 TRIED_FOR: Final = "sluice.dev/tried-for"
-"""On a pod that waits: the UID of the pod after whose end it is to be tried again."""
+"""On a pod that waits: the UID of the pod after whose end it is to be tried again, or since when
+there is room that was made for it."""
 
 
 class TryingAgain:
@@ -55,18 +56,28 @@ class TryingAgain:
             del self._refused[old]
         for one in list(self._refused)[:AT_ONCE]:
             _, namespace, name = self._refused.pop(one)
-            task = asyncio.get_running_loop().create_task(self._change(one, namespace, name, uid))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(one, namespace, name, uid)
+
+    def try_now(self, pod: Mapping[str, Any], why: str) -> None:
+        """`why`: what it was not changed for before."""
+        head = pod["metadata"]
+        uid = str(head["uid"])
+        self._refused.pop(uid, None)
+        self._begin(uid, str(head.get("namespace") or "default"), str(head["name"]), why)
 
     def end(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    async def _change(self, uid: str, namespace: str, name: str, gone: str) -> None:
+    def _begin(self, uid: str, namespace: str, name: str, why: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._change(uid, namespace, name, why))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _change(self, uid: str, namespace: str, name: str, why: str) -> None:
         if not self._may_write():
             return
-        patch = {"metadata": {"uid": uid, "annotations": {TRIED_FOR: gone}}}
+        patch = {"metadata": {"uid": uid, "annotations": {TRIED_FOR: why}}}
         try:
             await self._client.merge_patch(PODS, name, patch, namespace)
         except (ApiAway, ApiRefused) as error:

@@ -90,6 +90,8 @@ class SharesDesk:
         self.told_of_end: Callable[[str], None] = lambda uid: None
         """Hears of pods that held something here, and hold it no more."""
         """Of who leads."""
+        self.displaced_total = 0
+        """Pods, for shares of others."""
         self._profiles: dict[str, frozenset[str]] = {}
         """Of nodes that have any."""
         self._noted: dict[str, Mapping[str, str]] = {}

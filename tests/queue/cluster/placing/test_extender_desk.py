@@ -4,122 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from queuecontroller.cluster.placing import extender_desk, trying_again
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
-from queuecontroller.cluster.session import Nothing
-from queuecontroller.extender.answers import Defaults
+from queuecontroller.cluster.placing.gpu_pods import GpuPods, read_budget, seen
 from queuecontroller.extender.pods import PLACEMENT
-from queuecontroller.service.book import Book, BookSettings
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from sluicecommon.kubernetes.resources import Resource
-from tests.queue.extender.rooms import contradictions, dumped, node, pod
-
-
-class Clock:
-    def now_ns(self) -> int:
-        return 1
-
-
-class Api:
-    """Pods as the API server keeps them; `fate` says what becomes of a binding."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.version = 0
-        self.fate: Callable[[], None] = lambda: None
-        self.bindings: list[Mapping[str, Any]] = []
-        self.patches: list[tuple[str, str, Mapping[str, Any]]] = []
-
-    def create(self, document: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        document["metadata"]["resourceVersion"] = str(self.version)
-        self.pods[document["metadata"]["name"]] = document
-        return document
-
-    async def list_page(
-        self, resource: Resource, parameters: Any = (), namespace: str = ""
-    ) -> bytes:
-        return dumped({"metadata": {}, "items": list(self.pods.values())})
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
-        if name not in self.pods:
-            raise ApiRefused(404, "NotFound", f"no pod {name}")
-        return self.pods[name]
-
-    async def create_part(
-        self,
-        resource: Resource,
-        name: str,
-        part: str,
-        document: Mapping[str, Any],
-        namespace: str = "",
-    ) -> dict[str, Any]:
-        self.bindings.append(document)
-        await asyncio.sleep(0)
-        self.fate()
-        self.bind(name, document)
-        return {}
-
-    async def merge_patch(
-        self, resource: Resource, name: str, patch: Mapping[str, Any], namespace: str = ""
-    ) -> dict[str, Any]:
-        self.patches.append((namespace, name, patch))
-        return {}
-
-    def bind(self, name: str, document: Mapping[str, Any]) -> None:
-        there = self.pods[name]
-        if there["spec"].get("nodeName"):
-            raise ApiRefused(409, "Conflict", f"pod {name} is already assigned")
-        there["spec"]["nodeName"] = document["target"]["name"]
-        there["metadata"]["annotations"].update(document["metadata"].get("annotations") or {})
-        self.create(there)
-
-
-class World:
-    def __init__(self, gpus: int = 1) -> None:
-        self.api = Api()
-        self.pods = GpuPods()
-        book = Book(BookSettings(), False, lambda: "uid")
-        self.shell = Shell(book, Nothing(0, "lease"), Clock())
-        self.shell.start()
-        for name in ("a", "b"):
-            book.desk.connect(Hello(name, capacity=node(name, gpus)), 1)
-        self.may_write = True
-        self.desk = ExtenderDesk(
-            self.shell,
-            self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
-            self.pods,
-            Budgets(),
-            lambda: self.may_write,
-            Defaults(),
-        )
-
-    def create(self, name: str, **asked: Any) -> dict[str, Any]:
-        document = self.api.create(pod(name, **asked))
-        self.watch(name)
-        return document
-
-    def watch(self, name: str) -> None:
-        """The watch tells of it."""
-        self.desk._take(self.api.pods[name])
-
-    async def ask(self, verb: str, **fields: Any) -> Any:
-        return json.loads(await answered(self.desk, verb, dumped(fields)))
-
-    async def bind(self, name: str, where: str) -> str:
-        fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
-        return str((await self.ask("bind", **fields))["Error"])
+from tests.queue.cluster.placing.desk import World, answered, run
+from tests.queue.extender.rooms import dumped, pod
 
 
 def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() -> None:
@@ -188,26 +85,6 @@ def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
         assert isinstance(world.desk.answer("filter", late), bytes), "and then not so soon"
 
     run(test)
-
-
-async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
-    """What needs nobody is answered at once."""
-    made = desk.answer(verb, body)
-    return made if isinstance(made, bytes) else await made
-
-
-def run(test: Callable[[World], Any], **world: Any) -> None:
-    async def main() -> None:
-        made = World(**world)
-        running = asyncio.create_task(made.desk.run())
-        while not made.desk._knows:
-            await asyncio.sleep(0)
-        await test(made)
-        assert contradictions(made.desk.extender.stock) == []
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(main())
 
 
 def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None:
