@@ -132,6 +132,18 @@ class Extender:
                 failed[name] = why
         return Passed(tuple(passed), failed, hopeless)
 
+    def best(self, ask: PodAsk, names: Sequence[str]) -> PodPlace | None:
+        """On the node among these with room for it that suits it best."""
+        judge = self._verdicts.of_shape(ask)
+        known = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        fit = [room for room in known if judge.look(room)[0] == FITS]
+        if ask.wrong or not fit:
+            return None
+        policy = ask.node_policy or self._defaults.node_policy
+        room = max(fit, key=lambda one: self._ranking.value(one, ask, policy))
+        found = place_on(room, ask.containers)
+        return found if isinstance(found, PodPlace) else None
+
     # -- prioritize -------------------------------------------------------------------------------
 
     def prioritize(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, int]]:

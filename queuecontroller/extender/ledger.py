@@ -183,6 +183,9 @@ class PodLedger:
         if self.reserved.hold(key, places):
             for uid in self._of_workload.get(key, {}):
                 self.reserved.claim(key, self._bound[uid], uid)
+            for uid, place in self._assumed.items():
+                if place.workload == key:
+                    self.reserved.claim(key, place, uid)
 
     # -- what the API server says -----------------------------------------------------------------
 

@@ -64,9 +64,7 @@ class Reservations:
         """In place of what it held before; False: it held just that."""
         made = [Slot(name, one) for name, each in places.items() for one in each]
         before = self._slots.get(key, [])
-        if [(one.pod_set, one.place) for one in before] == [
-            (one.pod_set, one.place) for one in made
-        ]:
+        if _are_alike(before, made):
             return False
         freed = self._stock.freed
         self.release(key)
@@ -75,9 +73,24 @@ class Reservations:
         if made:
             self._slots[key] = made
             for number, slot in enumerate(made):
-                place = slot.place
-                self._stock.hold(Reserved(key, number), place.node, place.held, key)
+                self._take(key, number, slot)
         return True
+
+    def _take(self, key: WorkloadKey, number: int, slot: Slot) -> None:
+        self._stock.hold(Reserved(key, number), slot.place.node, slot.place.held, key)
+
+    def offered(self, uid: str) -> PodPlace | None:
+        """Its place, bound there or not."""
+        found = self._of_pod.get(uid)
+        return found[1].place if found is not None else None
+
+    def move(self, uid: str, place: PodPlace) -> None:
+        """The pod's place is this one from now on; it is not bound to the one that it had."""
+        key, slot = self._of_pod[uid]
+        number = self._slots[key].index(slot)
+        self._stock.release(Reserved(key, number))
+        slot.place = place
+        self._take(key, number, slot)
 
     def release(self, key: WorkloadKey) -> None:
         slots = self._slots.pop(key, [])
@@ -169,3 +182,19 @@ class Reservations:
         self._of_pod[uid] = (key, slot)
         if firm:
             self.changed(uid)
+
+
+def _are_alike(some: Sequence[Slot], others: Sequence[Slot]) -> bool:
+    """The same places, in whatever order."""
+    if len(some) != len(others):
+        return False
+    if all(
+        (one.pod_set, one.place) == (other.pod_set, other.place)
+        for one, other in zip(some, others, strict=True)
+    ):
+        return True
+    return sorted(map(_words, some)) == sorted(map(_words, others))
+
+
+def _words(slot: Slot) -> tuple[str, str]:
+    return slot.pod_set, slot.place.text()

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.known.world import World
 from queuecontroller.cluster.placing.displacing import Displacing
+from queuecontroller.cluster.placing.exchanging import Exchanging
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
 from queuecontroller.cluster.placing.queued_pods import QueuedPods
 from queuecontroller.cluster.placing.trying_again import TryingAgain
@@ -80,6 +81,7 @@ class ExtenderDesk:
             world or World(), self.ledger.reserved, defaults, lambda uid: pods.get(uid) is not None
         )
         self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
+        self._exchanging = Exchanging(shell, self.extender, world or World())
         self._names = defaults.names
         self._knows = False
         """Of all that was bound before it came to lead."""
@@ -279,6 +281,9 @@ class ExtenderDesk:
 
     def _filter(self, question: wire.Question) -> wire.Passed:
         passed = self.extender.filter(question.pod, question.names)
+        nothing = not passed.names and question.nodes is None
+        if nothing and self._exchanging.try_for(question.pod, question.names):
+            passed = self.extender.filter(question.pod, question.names)
         if self._sharing is not None and passed.names:
             refused = self._sharing.refusals(question.pod, passed.names)
             names = tuple(one for one in passed.names if one not in refused)
@@ -298,6 +303,8 @@ class ExtenderDesk:
                 return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
         if document["metadata"].get("uid") != asked.uid:
             return f"pod {asked.namespace}/{asked.name} is another one by now"
+        if why := await self._exchanging.why_not_stored(asked.uid):
+            return why
         again = self._unknown.get(asked.uid)
         if again is None and self.ledger.place(asked.uid) is not None:
             return f"pod {asked.namespace}/{asked.name} is being bound, or is bound already"

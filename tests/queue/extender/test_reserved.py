@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from queuecontroller.engine.model.objects import Workload, WorkloadKey
 from queuecontroller.extender.ledger import Running
-from queuecontroller.extender.pods import PLACEMENT, place_of
+from queuecontroller.extender.pods import PLACEMENT, PodPlace, place_of, read_place, read_pod
 from tests.queue.extender.queue import Queue
 from tests.queue.extender.rooms import contradictions, free, node, pod, random_pod
 
@@ -41,6 +42,46 @@ def test_a_place_on_a_node_that_kube_scheduler_has_left_over_is_taken_first() ->
     assert queue.extender.filter(one, ["b"]).names == ("b",)
     assert queue.extender.filter(one, ["a"]).names == ("a",), "it is bound to none yet"
     assert queue.extender.filter(one, ["a", "b"]).names == ("a",), "and keeps what it was told"
+
+
+def test_a_place_is_exchanged_for_another_and_all_others_stay_whose_they_are() -> None:
+    queue = Queue({"a": node("a", 1), "b": node("b", 1), "c": node("c", 1)})
+    info = queue.submit("w", count=2, gpucores=100)
+    verdict = queue.keep(info)
+    first, second = (queue.pod_of("w", f"w-{n}", gpucores=100) for n in range(2))
+    assert queue.bind(first) == "a"
+    assert queue.extender.filter(second, ["c"]).names == ()
+    other = queue.extender.best(read_pod(second), ["c"])
+    assert other is not None
+    queue.ledger.reserved.move("u-w-1", replace(other, workload=W))
+    assert queue.extender.filter(second, ["c"]).names == ("c",)
+    assert queue.bind(pod("plain", gpucores=100)) == "b", "what it had is free"
+    # The Workload says the same in another order: nothing is taken anew.
+    notes = verdict.places["main"]
+    kept = [replace(other, workload=W)]
+    kept += [replace(p, workload=W) for p in map(_place, notes) if p.node == "a"]
+    queue.ledger.reserve(W, {"main": kept})
+    assert queue.ledger.reserved.covers("u-w-0")
+    assert queue.bind(second) == "c"
+    assert contradictions(queue.stock) == []
+
+
+def _place(one: Any) -> PodPlace:
+    found = read_place(one.place)
+    assert found is not None
+    return found
+
+
+def test_a_pod_that_is_being_bound_keeps_its_place_where_what_is_kept_changes() -> None:
+    queue = full()
+    one = queue.pod_of("w", "w-0", gpucores=100)
+    place = queue.extender.place(one, "a")
+    assert isinstance(place, PodPlace)
+    queue.ledger.assume("u-w-0", replace(place, workload=W))
+    mine = [replace(slot.place) for slot in queue.ledger.reserved.slots(W)]
+    queue.ledger.reserve(W, {"main": mine[:1]})
+    assert queue.ledger.reserved.covers("u-w-0")
+    assert contradictions(queue.stock) == []
 
 
 def test_the_place_of_a_pod_that_ended_is_the_next_ones() -> None:
