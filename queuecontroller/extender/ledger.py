@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.extender.pods import PodPlace, is_over, place_of
-from queuecontroller.extender.reserved import Places, Reservations
+from queuecontroller.extender.reserved import NONE, Places, Reservations
 from queuecontroller.placement.stock import Share, Stock, Undo
 
 GRACE_S: Final = 30
@@ -177,10 +177,10 @@ class PodLedger:
 
     # -- workloads of the queue -------------------------------------------------------------------
 
-    def reserve(self, key: WorkloadKey, places: Places) -> None:
+    def reserve(self, key: WorkloadKey, places: Places, done: Mapping[str, int] = NONE) -> None:
         """What is kept for a workload's pods from now on, in place of what was before; those who
-        are bound there already have it."""
-        if self.reserved.hold(key, places):
+        are bound there already have it. `done`: see `Reservations.hold`."""
+        if self.reserved.hold(key, places, done):
             for uid in self._of_workload.get(key, {}):
                 self.reserved.claim(key, self._bound[uid], uid)
             for uid, place in self._assumed.items():

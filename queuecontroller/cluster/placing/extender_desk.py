@@ -22,7 +22,7 @@ from queuecontroller.cluster.placing.displacing import Displacing
 from queuecontroller.cluster.placing.exchanging import Exchanging
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
 from queuecontroller.cluster.placing.queued_pods import QueuedPods
-from queuecontroller.cluster.placing.trying_again import TryingAgain
+from queuecontroller.cluster.placing.trying_again import UNHEARD_S, TryingAgain
 from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
@@ -92,6 +92,9 @@ class ExtenderDesk:
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
         self._again = TryingAgain(client, may_write)
+        self._freed = 0
+        """What of it those who wait have been told."""
+        self._looking = False
         self._displacing: Displacing | None = None
         if tell is not None:
             self._displacing = Displacing(
@@ -118,6 +121,7 @@ class ExtenderDesk:
     async def run(self) -> None:
         """Until cancelled: takes over what is there, and hears of what changes."""
         self._pods.told = self._told
+        self._shell.listeners.append(self._decided)
         if self._sharing is not None:
             self._sharing.told_of_end = self._ended
         for uid, document in self._pods.all():
@@ -136,6 +140,7 @@ class ExtenderDesk:
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
+            self._shell.listeners.remove(self._decided)
             if self._sharing is not None:
                 self._sharing.told_of_end = lambda uid: None
             self._again.end()
@@ -151,8 +156,26 @@ class ExtenderDesk:
             self.ledger.take(document)
         if self._knows and (document is None or _is_over(document) or self.ledger.freed != freed):
             self._again.freed(uid)
+            self._freed = self.ledger.freed
         if self._knows and self.ledger.freed != freed:  # who waits for room is looked at
             self._shell.step("pods", lambda book, now_ns: None)
+
+    def _decided(self, change: object, touched: object) -> None:
+        """A step of the book's is done; looked at once it is told of."""
+        if self._knows and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        """What the queue gives back kube-scheduler does not hear of, nor when a node says that it
+        has more, and of a cordon that is lifted it may hear before us."""
+        self._looking = False
+        if not self._knows:
+            return
+        self._look()
+        if self.ledger.freed != self._freed:
+            self._freed = self.ledger.freed
+            self._again.freed(f"room {self._freed}", UNHEARD_S)
 
     def _ended(self, uid: str) -> None:
         """Of a pod that held another vendor's devices, or quota."""

@@ -20,6 +20,8 @@ from sluicecommon.kubernetes.resources import PODS
 log = logging.getLogger(__name__)
 LATE_S: Final = 10.0
 """Of what was refused longer ago kube-scheduler knows that there was a change since."""
+UNHEARD_S: Final = 300.0
+"""The same of what it does not hear of: then it tries all pods again by itself."""
 MOST: Final = 256
 """Refused pods that are remembered, the newest."""
 AT_ONCE: Final = 8
@@ -48,10 +50,11 @@ class TryingAgain:
         if len(self._refused) > MOST:
             del self._refused[next(iter(self._refused))]
 
-    def freed(self, uid: str) -> None:
-        """The pod `uid` holds nothing any more."""
+    def freed(self, uid: str, late_s: float = LATE_S) -> None:
+        """The pod `uid` holds nothing any more; or what else gave room, in words, that
+        kube-scheduler hears nothing of."""
         self._refused.pop(uid, None)
-        since_s = monotonic() - LATE_S
+        since_s = monotonic() - late_s
         for old in [one for one, (at_s, _, _) in self._refused.items() if at_s < since_s]:
             del self._refused[old]
         for one in list(self._refused)[:AT_ONCE]:

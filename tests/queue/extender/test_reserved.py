@@ -72,6 +72,81 @@ def _place(one: Any) -> PodPlace:
     return found
 
 
+def kept_by(queue: Queue) -> list[PodPlace]:
+    return [slot.place for slot in queue.ledger.reserved.slots(W)]
+
+
+def test_pods_that_are_done_give_their_places_back_before_the_others_are() -> None:
+    queue = full()
+    before = free(queue.stock)
+    pods = {
+        queue.bind(one): one for one in (queue.pod_of("w", f"w-{n}", gpucores=100) for n in (0, 1))
+    }
+    assert pods.keys() == {"a", "b"}
+    queue.ledger.reserve(W, {"main": kept_by(queue)}, {"main": 1})
+    assert free(queue.stock) == before, "both are there still"
+    pods["a"]["status"]["phase"] = "Succeeded"
+    queue.ledger.take(pods["a"])
+    assert queue.bind(queue.pod_of("w", "again", gpucores=100)) == "", "none is wanted"
+    assert queue.bind(pod("plain", gpucores=100)) == "a"
+    queue.ledger.drop("u-plain")
+    queue.ledger.reserve(W, {"main": kept_by(queue)})  # as if it had been a mistake
+    assert queue.bind(pod("plain", gpucores=100)) == ""
+    queue.room.release(W)
+    assert contradictions(queue.stock) == []
+
+
+@pytest.mark.parametrize("runs_on", ["a", "b"])
+def test_who_comes_to_lead_gives_back_the_place_that_nobody_has(runs_on: str) -> None:
+    queue = full()
+    places = kept_by(queue)
+    running = queue.pod_of("w", "w-0", gpucores=100)
+    queue.extender.filter(running, [runs_on])
+    assert queue.bind(running) == runs_on
+    again = Queue(queue.nodes)
+    again.ledger.reserve(W, {"main": places}, {"main": 1})
+    again.ledger.take(running)
+    other = "b" if runs_on == "a" else "a"
+    assert again.bind(pod("plain", gpucores=100)) == other
+    assert again.ledger.reserved.covers("u-w-0")
+    assert contradictions(again.stock) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_many_places_are_held_as_pods_are_left_whatever_comes(seed: int) -> None:
+    rng = random.Random(seed)
+    queue = Queue({name: node(name, 2) for name in "abc"})
+    assert not queue.keep(queue.submit("w", count=6, gpucores=100)).refusal
+    places, done = kept_by(queue), 0
+    pods: dict[str, Any] = {}
+    for number in range(60):
+        match rng.randrange(4):
+            case 0 if len(pods) < 6 - done:
+                one = queue.pod_of("w", f"w-{number}", gpucores=100)
+                if queue.bind(one):
+                    pods[one["metadata"]["uid"]] = one
+            case 1 if pods and done < 5:  # one has succeeded
+                ended = pods.pop(rng.choice(sorted(pods)))
+                ended["status"]["phase"] = "Succeeded"
+                done += 1
+                steps = [
+                    lambda ended=ended: queue.ledger.take(ended),
+                    lambda done=done: queue.ledger.reserve(W, {"main": places}, {"main": done}),
+                ]
+                rng.shuffle(steps)
+                for step in steps:
+                    step()
+            case 2 if pods:  # one has failed
+                ended = pods.pop(rng.choice(sorted(pods)))
+                queue.ledger.drop(ended["metadata"]["uid"])
+            case _:
+                pass
+        idle = sum(gpu.holders == 0 for r in queue.stock.nodes.values() for gpu in r.gpus.values())
+        assert idle == done
+        assert contradictions(queue.stock) == []
+        assert all(queue.ledger.reserved.covers(uid) for uid in pods)
+
+
 def test_a_pod_that_is_being_bound_keeps_its_place_where_what_is_kept_changes() -> None:
     queue = full()
     one = queue.pod_of("w", "w-0", gpucores=100)

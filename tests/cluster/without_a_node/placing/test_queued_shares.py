@@ -224,6 +224,26 @@ def test_a_topology_and_shares_count_together(lab: Lab, empty: None) -> None:
     assert sorted(one for pod in pods for one in shares(placement(pod))) == every
 
 
+def test_pods_that_are_done_give_their_places_back_before_the_job_ends(
+    lab: Lab, empty: None
+) -> None:
+    api, count = lab.plane.api, NODES * CARDS
+    every = lab.start("partly", count, **HALF)
+    make_pods(lab.plane, "partly", range(count))
+    pods = [wait_bound(lab.plane, f"partly-{n}", 120) for n in range(count)]
+    api.call("POST", PODS, gpu_pod("waits", gpumem=50_000))
+    wait_refused(lab.plane, "waits")
+    api.patch(f"{PODS}/partly-0/status", {"status": {"phase": "Succeeded"}})
+    at = "2026-11-22T10:00:00Z"
+    status = {"startTime": at, "succeeded": 1, "active": count - 1, "ready": 0}
+    api.patch(f"{JOBS}/partly/status", {"status": status})
+    place = placement(wait_bound(lab.plane, "waits", 60))
+    assert place["node"] == bound(pods[0])
+    assert kept(workload_of(lab.plane, "partly")) == every, "what was given stands there"
+    workload = workload_of(lab.plane, "partly") or {}
+    assert workload["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
+
+
 def tainted(lab: Lab, node: str, taints: list[dict[str, str]] | None) -> None:
     lab.plane.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": taints}})
 
