@@ -8,6 +8,7 @@ its own until its node says, too, that it is gone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -95,6 +96,8 @@ class PodLedger:
         self._held: dict[str, tuple[str, tuple[Share, ...]]] = {}
         self.pods: dict[str, HeldPod] = {}
         """Those of the API server's that hold something here."""
+        self._priorities: Counter[int] = Counter()
+        """Theirs."""
         self._on_node: dict[str, dict[str, None]] = {}
         self._of_workload: dict[str, dict[str, None]] = {}
         """Bound pods that say they have a place of a workload's, by it."""
@@ -113,6 +116,11 @@ class PodLedger:
     def place(self, uid: str) -> PodPlace | None:
         """Where it is, or is about to be."""
         return self._bound.get(uid) or self._assumed.get(uid)
+
+    @property
+    def least_priority(self) -> int | None:
+        """Of the pods that hold something."""
+        return min(self._priorities, default=None)
 
     def holding(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
         return self._held.get(uid)
@@ -207,6 +215,7 @@ class PodLedger:
             self.reserved.claim(WorkloadKey(place.workload), place, uid)
         else:
             self.reserved.leave(uid)
+        self._note_gone(uid)
         self.pods[uid] = HeldPod(
             uid,
             str(head.get("namespace") or "default"),
@@ -219,6 +228,7 @@ class PodLedger:
             str(head.get("deletionTimestamp") or ""),
             int(document["spec"].get("terminationGracePeriodSeconds") or GRACE_S),
         )
+        self._priorities[self.pods[uid].priority] += 1
         self._on_node.setdefault(node, {})[uid] = None
         self._settle(uid)
 
@@ -232,10 +242,17 @@ class PodLedger:
         self._unbind(uid)
         if uid not in self._node_of:  # else the next pod has to wait for its end
             self.reserved.leave(uid)
-        known = self.pods.pop(uid, None)
-        if known is not None:
-            self._on_node[known.node].pop(uid, None)
+        self._note_gone(uid)
         self._settle(uid)
+
+    def _note_gone(self, uid: str) -> None:
+        known = self.pods.pop(uid, None)
+        if known is None:
+            return
+        self._on_node[known.node].pop(uid, None)
+        self._priorities[known.priority] -= 1
+        if not self._priorities[known.priority]:
+            del self._priorities[known.priority]
 
     def _unbind(self, uid: str) -> None:
         place = self._bound.pop(uid, None)
