@@ -218,6 +218,41 @@ def test_budgets_are_kept_and_who_displaces_nobody_waits(lab: Lab) -> None:
     assert not bound(lab.plane.api.get(f"{PODS}/patient"))
 
 
+def test_a_budget_with_one_disruption_left_gives_one_and_is_broken_only_by_who_has_no_other(
+    lab: Lab,
+) -> None:
+    budget(lab, allowed=1)
+    lab.fill(kept=(0, 1))
+    at = "2026-11-22T10:00:00Z"
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": at, "lastProbeTime": at}
+    for n in range(NODES * CARDS):  # who does not run is evicted in any case
+        status = {"phase": "Running", "startTime": at, "conditions": [ready]}
+        lab.plane.api.patch(f"{PODS}/low-{n}/status", {"status": status})
+    there = {"priorityClassName": "high", "nodeSelector": {"zone": "z0"}}
+    for n in range(2):
+        lab.create(f"high-{n}", spec=there, **WHOLE)
+    for n in range(2):
+        wait_bound(lab.plane, f"high-{n}", 120)
+    assert len(lab.displaced) == 2
+    disrupted = lab.plane.api.get(f"{BUDGETS}/keep")["status"].get("disruptedPods") or {}
+    assert len(disrupted) == 1, "one went by its leave"
+    assert disrupted.keys() <= lab.displaced
+
+
+def test_who_lacks_processors_too_is_left_to_kube_scheduler(lab: Lab) -> None:
+    for n in range(NODES * CARDS):
+        there = {"nodeSelector": {"zone": f"z{n % NODES}"}}
+        lab.create(f"low-{n}", spec=there, cpu="14", **WHOLE)
+    for n in range(NODES * CARDS):
+        wait_bound(lab.plane, f"low-{n}")
+    lab.high("high", cpu="20", **WHOLE)
+    wait_bound(lab.plane, "high", 120)
+    assert len(lab.displaced) == 1
+    (name,) = lab.displaced
+    messages = [str(condition(lab.kubelets.seen[name], "DisruptionTarget").get("message") or "")]
+    assert any(one.startswith("sluice-scheduler: preempting") for one in messages), messages
+
+
 def test_ten_at_once_displace_ten(lab: Lab) -> None:
     lab.fill()
     with Accountant(lab.plane, lab.fleet.memory) as accountant:
@@ -263,3 +298,26 @@ def test_a_leader_that_is_killed_in_the_middle_is_followed_by_one_that_displaces
             wait_bound(lab.plane, name, 180)
         assert accountant.wrong == []
     assert len(lab.displaced) == 3
+
+
+def test_leaders_that_are_killed_again_and_again_displace_one_for_each_and_no_more(
+    lab: Lab,
+) -> None:
+    lab.fill()
+    lab.kubelets.takes_s = 3.0
+    count = 9
+    with Accountant(lab.plane, lab.fleet.memory) as accountant:
+        for n in range(count):
+            lab.high(f"high-{n}", **WHOLE)
+            time.sleep(0.7)
+            if n % 3 != 1:
+                continue
+            leader = lab.leader()
+            other = next(one for one in lab.both if one is not leader)
+            leader.end(signal.SIGKILL)
+            until("the other takes over", lambda other=other: is_leading(other), 120)
+            leader.start()
+        for n in range(count):
+            wait_bound(lab.plane, f"high-{n}", 240)
+        assert accountant.wrong == []
+    assert len(lab.displaced) == count
