@@ -130,6 +130,7 @@ class Displacing:
         """UIDs of all who were told to go and hold something still."""
         self._nominated: dict[str, str] = {}
         """Nodes of pods that others made way for under another leader."""
+        self._nominated_until_s = 0.0
         self._news = asyncio.Event()
 
     @property
@@ -176,10 +177,13 @@ class Displacing:
             node = (document.get("status") or {}).get("nominatedNodeName")
             if node and not document["spec"].get("nodeName"):
                 self._nominated[uid] = str(node)
+        self._nominated_until_s = monotonic() + STALE_S
         self.restore()
 
     def restore(self) -> None:
         """As their nodes report; asked before each answer."""
+        if self._nominated and monotonic() > self._nominated_until_s:
+            self._nominated.clear()
         for uid, node in list(self._nominated.items()):
             if node not in self._extender.stock.nodes:
                 continue
