@@ -103,6 +103,13 @@ LOOP_LAST_OK: Final = Metric(
     "sluice_queue_loop_last_ok_timestamp_seconds", _G, ("loop",), "When a loop last came round."
 )
 
+DISPLACED: Final = Metric(
+    "sluice_queue_displaced_pods",
+    _C,
+    (),
+    "Pods evicted for one of higher priority that lacked nothing but shares of GPUs.",
+)
+
 # HAMi's scheduler's names, for its dashboards: of namespaces, and of other vendors' devices.
 _DEVICE: Final = ("node", "device_uuid", "device_index", "device_type")
 HAMI_INFO: Final = Metric("hami_build_info", _G, ("version",), "Our version, always 1.")
@@ -166,6 +173,7 @@ CATALOGUE: Final = (
     FRAGMENTATION,
     GPU_FITS,
     LOOP_LAST_OK,
+    DISPLACED,
     HAMI_INFO,
     QUOTA_USED,
     QUOTA_LIMIT,

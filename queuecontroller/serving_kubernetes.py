@@ -224,6 +224,7 @@ async def _serve(
         counts_claims=configured.counts_claims,
         sharing=sharing,
         extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
+        displaces=settings.extender.preemption,
         register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",

@@ -108,6 +108,7 @@ class QueueCollector:
         samples.add(m.HAMI_INFO, (self._version,), 1)
         if self._sharing is None:
             return
+        samples.add(m.DISPLACED, (), self._sharing.displaced_total)
         quotas = self._sharing.quotas
         limits = quotas.limits()
         for key, amount in islice(quotas.used().items(), MOST_QUEUES):
