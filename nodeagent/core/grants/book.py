@@ -13,7 +13,12 @@ from dataclasses import replace
 from typing import assert_never
 
 from nodeagent.core.grants import events as ev
-from nodeagent.core.grants.changing import check_share_is_back, resized
+from nodeagent.core.grants.changing import (
+    check_resident,
+    check_share_is_back,
+    resized,
+    spilled,
+)
 from nodeagent.core.grants.placement import (
     GpuCapacity,
     Load,
@@ -22,9 +27,10 @@ from nodeagent.core.grants.placement import (
     load_of,
     place,
 )
+from nodeagent.core.grants.spill import SpillSignal
 from nodeagent.core.grants.states import NEXT, GrantMemory, Held, HeldMemory, Rules, Signal
 from nodeagent.ports.clients import RefusalKind, Refused
-from nodeagent.ports.ledger import GrantRecord, GrantState
+from nodeagent.ports.ledger import GrantRecord, GrantState, Spill
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import DeviceLimits
 from nodeagent.units import (
@@ -50,8 +56,8 @@ class GrantBook:
         self._told: dict[RequestId, tuple[int, str]] = {}
 
     def handle(self, event: ev.Event, now_ns: int = 0) -> list[ev.Instruction]:
-        """Nothing here depends on the time. Raises Refused for a Resized, PauseSet or Released that
-        cannot be; the book is then unchanged."""
+        """Nothing here depends on the time. Raises Refused for a Resized, PauseSet, SpillMoved or
+        Released that cannot be; the book is then unchanged."""
         match event:
             case ev.GpusSeen():
                 return self._gpus_seen(event)
@@ -79,6 +85,8 @@ class GrantBook:
                 return self._lent(event)
             case ev.PauseSet():
                 return self._pause_set(event)
+            case ev.SpillMoved():
+                return self._spill_moved(event)
             case ev.Released():
                 return self._released(event)
             case ev.Restored():
@@ -148,6 +156,7 @@ class GrantBook:
                 paused=record.paused,
                 revoked=record.state in (GrantState.DRAINING, GrantState.ENDING),
                 managed_beyond=self.rules.managed_beyond,
+                spilled=record.spill is not Spill.RESIDENT,
             )
             for device in record.devices
         )
@@ -321,6 +330,8 @@ class GrantBook:
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
             if holder is not None and same_process(holder, event.process):
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
+        if held.record.spill is not Spill.RESIDENT:  # it would use room that is not its grant's
+            return [ev.RefuseSlot(event.grant, errno.EBUSY)]
         for index in range(MAX_SLOTS):
             slot = SlotIndex(index)
             if slot not in held.slots and slot not in event.claimed:
@@ -355,6 +366,8 @@ class GrantBook:
         if held is None or not held.region or held.record.state is not GrantState.ACTIVE:
             return []
         record = held.record
+        if record.spill is not Spill.RESIDENT:  # what it comes back with is what it went with
+            return []
         loads, known = self.loads(), self._known()
         devices = []
         for device, wanted in zip(record.devices, event.memory_bytes, strict=True):
@@ -377,10 +390,24 @@ class GrantBook:
         lent = event.paused and (event.lends or record.lent)
         if (record.paused, record.lent) == (event.paused, lent):
             return []
+        if not event.paused:
+            check_resident(record)
         if record.lent and not event.paused:
             check_share_is_back(record, self._others(record))
         held.record = replace(record, paused=event.paused, lent=lent)
         return [*self._republish(held), *(self._serve_queue() if lent else [])]
+
+    def _spill_moved(self, event: ev.SpillMoved) -> list[ev.Instruction]:
+        asked = event.signal in (SpillSignal.BEGIN, SpillSignal.RETURN)
+        held = self._live(event.grant) if asked else self.grants.get(event.grant)
+        if held is None:
+            return []
+        others, known = self._others(held.record), self._known()
+        after = spilled(held.record, event, others, known)
+        if after == held.record:
+            return []
+        held.record = after
+        return [*self._republish(held), *self._serve_queue()]
 
     def _released(self, event: ev.Released) -> list[ev.Instruction]:
         held = self.grants.get(event.grant)
