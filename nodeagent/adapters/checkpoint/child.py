@@ -28,6 +28,8 @@ STATES: Final[Mapping[int, CheckpointState]] = {
     1: CheckpointState.LOCKED,
     2: CheckpointState.CHECKPOINTED,
     3: CheckpointState.FAILED,
+    4: CheckpointState.MOVING,  # CHECKPOINTING and RESTORING, of CUDA 13.4 and later
+    5: CheckpointState.MOVING,
 }
 CALLS: Final[Mapping[CheckpointStep, str]] = {
     CheckpointStep.LOCK: "cuCheckpointProcessLock",
@@ -96,7 +98,9 @@ class Driver:
     def state(self, pid: int) -> CheckpointState:
         found = ctypes.c_int(-1)
         self._call("cuCheckpointProcessGetState", pid, ctypes.byref(found))
-        return STATES.get(found.value, CheckpointState.FAILED)
+        if found.value not in STATES:
+            raise DriverFailed(f"it is in a state that is not known here, {found.value}")
+        return STATES[found.value]
 
     def take(self, step: CheckpointStep, pid: int, timeout_ms: int) -> None:
         args = ctypes.byref(LockArgs(timeout_ms)) if step is CheckpointStep.LOCK else None

@@ -20,6 +20,8 @@ class CheckpointState(StrEnum):
     LOCKED = "locked"
     """Its calls of the driver wait."""
     CHECKPOINTED = "checkpointed"
+    MOVING = "moving"
+    """On its way there or back: somebody asked for it who is gone by now."""
     FAILED = "failed"
     """Nothing brings it back."""
     GONE = "gone"

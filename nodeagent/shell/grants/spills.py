@@ -40,6 +40,8 @@ from nodeagent.units import Bytes, GrantId
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
+MOVING_S: Final = 0.5
+"""How often a driver is asked whether it has ended what a predecessor of ours asked for."""
 DOCTOR_S: Final = 5.0
 """Who asks the doctor waits for ten."""
 DOCS: Final = "docs/node/checkpoint.md"
@@ -163,8 +165,7 @@ class SpillDesk:
         could not be, or not of all."""
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
-                found = await self._driver.states(processes)
-                states = list(zip(processes, found, strict=True))
+                states = await self._settled(processes)
                 await self._bring_in(states)
         except (CheckpointFailed, TimeoutError) as error:
             return f"; and it could not be undone, end its processes: {error or 'no answer'}"
@@ -227,14 +228,15 @@ class SpillDesk:
     async def _is_out_again(self, processes: list[Process]) -> bool:
         """After a return that failed: those that were restored go to the host again."""
         try:
-            states = await self._states(processes)
-            if _in(states, CheckpointState.RUNNING):
-                return False
-            locked = _in(states, CheckpointState.LOCKED)
-            await self._driver.take(
-                CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
-            )
-        except CheckpointFailed as error:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                states = await self._states(processes)
+                if _in(states, CheckpointState.RUNNING):
+                    return False
+                locked = _in(states, CheckpointState.LOCKED)
+                await self._driver.take(
+                    CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
+                )
+        except (CheckpointFailed, TimeoutError) as error:
             log.error("after a return that failed: %s", error)
             return False
         return True
@@ -261,8 +263,9 @@ class SpillDesk:
         """Somebody with another tool may have brought it back meanwhile. Then its room is its own
         again, also where others were promised it."""
         try:
-            states = await self._states(self._processes(grant))
-        except CheckpointFailed as error:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                states = await self._states(self._processes(grant))
+        except (CheckpointFailed, TimeoutError) as error:
             log.warning("grant %s: %s", grant, error)
             return
         if _in(states, CheckpointState.RUNNING) or _in(states, CheckpointState.LOCKED):
@@ -286,7 +289,8 @@ class SpillDesk:
             if record.spill is not Spill.SPILLED:
                 continue
             pids = {process.pid for process in self._processes(grant)}
-            if any(one.pid in pids for card in self._cards() for one in card.processes):
+            there = any(one.pid in pids for card in self._cards() for one in card.processes)
+            if there and not self._turn.locked():
                 self._soon(self._carry_on(grant))  # unless that was read before it went
             late = record.spilled_unix_s < oldest_s
             if late and record.state is GrantState.ACTIVE and self.overdue(grant):
@@ -398,13 +402,21 @@ class SpillDesk:
 
     async def _states(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
         """Raises CheckpointFailed, also for one that nothing brings back."""
-        states = list(zip(processes, await self._driver.states(processes), strict=True))
+        states = await self._settled(processes)
         failed = _in(states, CheckpointState.FAILED)
         if failed:
             raise CheckpointFailed(
                 f"process {failed[0].pid} has failed in the driver's hands: nothing brings it back"
             )
         return states
+
+    async def _settled(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
+        """When none is on its way any more. Raises CheckpointFailed."""
+        while True:
+            states = list(zip(processes, await self._driver.states(processes), strict=True))
+            if not _in(states, CheckpointState.MOVING):
+                return states
+            await asyncio.sleep(MOVING_S)
 
     async def _measure(self, grant: GrantId) -> dict[Process, list[Bytes]]:
         """What each process has on each of the grant's GPUs: what it says it was charged, which it

@@ -64,6 +64,8 @@ class World:
     acts: int = 0
     killed_at: int | None = None
     after_act: bool = False
+    moving: int = 0
+    """How often it says that what somebody asked for is still under way."""
     held_up: asyncio.Event | None = None
     """The driver does nothing before it is set."""
 
@@ -199,6 +201,9 @@ class Driver:
         return self._world.lacks
 
     async def states(self, processes: Sequence[Process]) -> list[CheckpointState]:
+        if self._world.moving:
+            self._world.moving -= 1
+            return [CheckpointState.MOVING for _ in processes]
         return [self._world.states.get(one.pid, CheckpointState.GONE) for one in processes]
 
     async def take(self, step: CheckpointStep, processes: Sequence[Process], each_s: float) -> None:

@@ -13,6 +13,7 @@ from nodeagent.core.grants import events as ev
 from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.ports.driver.checkpoint import CheckpointFailed, CheckpointState, CheckpointStep
 from nodeagent.ports.ledger import Spill
+from nodeagent.shell.grants import spills
 from tests.unit.nodeagent.grants.spills_world import GIB, G, Killed, World, paused
 
 RUNNING, CHECKPOINTED = CheckpointState.RUNNING, CheckpointState.CHECKPOINTED
@@ -147,6 +148,14 @@ def test_who_asked_may_go_away_and_it_is_carried_through() -> None:
     run(ask())
     assert set(world.states.values()) == {CHECKPOINTED}
     assert world.defects == []
+
+
+def test_what_a_predecessor_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spills, "MOVING_S", 0.0)
+    world = World(moving=3)
+    run(world.desk.spill(G))
+    assert world.moving == 0
+    assert set(world.states.values()) == {CHECKPOINTED}
 
 
 def test_a_process_that_ends_meanwhile_is_no_failure() -> None:
