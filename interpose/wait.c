@@ -3,6 +3,7 @@
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
 #include "interpose/memory/pool.h"
+#include "interpose/tenant/away.h"
 
 /* The application waited for its work: counters, records and pools are brought up to date. */
 static void waited(bool whole_context)
@@ -15,6 +16,7 @@ CUresult cuStreamSynchronize(CUstream stream)
 {
 	if (!driver.cuStreamSynchronize)
 		return CUDA_ERROR_NOT_FOUND;
+	away_wait();
 	CUresult result = driver.cuStreamSynchronize(stream);
 
 	waited(false);
@@ -25,6 +27,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
 	if (!driver.cuStreamSynchronize_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
+	away_wait();
 	CUresult result = driver.cuStreamSynchronize_ptsz(stream);
 
 	waited(false);
@@ -35,6 +38,7 @@ CUresult cuEventSynchronize(CUevent event)
 {
 	if (!driver.cuEventSynchronize)
 		return CUDA_ERROR_NOT_FOUND;
+	away_wait();
 	CUresult result = driver.cuEventSynchronize(event);
 
 	waited(false);
@@ -45,6 +49,7 @@ CUresult cuCtxSynchronize(void)
 {
 	if (!driver.cuCtxSynchronize)
 		return CUDA_ERROR_NOT_FOUND;
+	away_wait();
 	CUresult result = driver.cuCtxSynchronize();
 
 	waited(result == CUDA_SUCCESS);
@@ -58,6 +63,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 
 	if (!driver.cuCtxSynchronize_v2)
 		return CUDA_ERROR_NOT_FOUND;
+	away_wait();
 	CUresult result = driver.cuCtxSynchronize_v2(context);
 	bool own = driver.cuCtxGetCurrent && driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
 	           (!context || context == current);

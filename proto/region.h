@@ -71,6 +71,7 @@
 #define SLUICE_FLAG_PAUSED (UINT32_C(1) << 2)         /* launches are held, memory stays */
 #define SLUICE_FLAG_REVOKED (UINT32_C(1) << 3)        /* the grant is over: allocations and launches are refused */
 #define SLUICE_FLAG_MANAGED_BEYOND (UINT32_C(1) << 4) /* managed memory may be larger than what is left of the grant */
+#define SLUICE_FLAG_SPILLED (UINT32_C(1) << 5)        /* memory is on the host, or on its way: waiting calls are held */
 
 /* sluice_policy_device.turn_mode: how tenants of one GPU take turns, see docs/node/throttle.md */
 enum sluice_turn_mode {

@@ -192,6 +192,10 @@ class ExtenderSettings:
     will do; spread: the emptiest; topology-aware: the best linked, and a single one from among the
     worst linked; mutex: such as nobody uses; numa: of one NUMA node first. Empty: binpack, or with
     shares.hami_devices spread, as HAMi has it."""
+    preemption: bool = True
+    """A pod that lacks nothing but shares displaces pods of lower priority, unless its
+    preemptionPolicy is Never. kube-scheduler displaces none for shares by itself. false: whom
+    kube-scheduler displaces for its own reasons is still completed card by card."""
     resource_count: str = "nvidia.com/gpu"
     """What the resources are called at pods, as in the agents' [kubelet]: how many GPUs. Where
     nothing is said, HAMi's file (shares.hami_devices) says it, here and for the other three."""

@@ -64,6 +64,13 @@ DUPLICATES: Final = Metric(
     (),
     "GPUs that a node reported although another node has them: they take no work.",
 )
+DEFECTS: Final = Metric(
+    "sluice_queue_defects",
+    _C,
+    ("at",),
+    "Exceptions that nobody thought of, by what was being done. The object that led to one waits;"
+    " all else goes on.",
+)
 CONNECTIONS: Final = Metric(
     "sluice_queue_connections", _G, (), "Connections of nodes, users and admins."
 )
@@ -94,6 +101,13 @@ GPU_FITS: Final = Metric(
 )
 LOOP_LAST_OK: Final = Metric(
     "sluice_queue_loop_last_ok_timestamp_seconds", _G, ("loop",), "When a loop last came round."
+)
+
+DISPLACED: Final = Metric(
+    "sluice_queue_displaced_pods",
+    _C,
+    (),
+    "Pods evicted for one of higher priority that lacked nothing but shares of GPUs.",
 )
 
 # HAMi's scheduler's names, for its dashboards: of namespaces, and of other vendors' devices.
@@ -152,12 +166,14 @@ CATALOGUE: Final = (
     STALE,
     UNPROVEN,
     DUPLICATES,
+    DEFECTS,
     CONNECTIONS,
     TURNED_AWAY,
     GPU_MEMORY,
     FRAGMENTATION,
     GPU_FITS,
     LOOP_LAST_OK,
+    DISPLACED,
     HAMI_INFO,
     QUOTA_USED,
     QUOTA_LIMIT,

@@ -63,6 +63,29 @@ class ManifestError(ValueError):
         super().__init__("; ".join(map(str, self.problems)))
 
 
+_DEFECTS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a reader raises for a document that nobody thought of."""
+
+
+def read_or_refused(read: Callable[[], T]) -> T:
+    """For documents that will still be there after a restart, so that none of them can end each
+    process that reads it. Raises ManifestError; a defect is its cause."""
+    try:
+        return read()
+    except ManifestError:
+        raise
+    except _DEFECTS as error:
+        what = f"cannot be read, by a defect of this program: {type(error).__name__}: {error}"
+        raise ManifestError([Problem("", what[:300], "report it; all else goes on")]) from error
+
+
 class Reader:
     """Reads one mapping. Wrong types become problems and the given default."""
 

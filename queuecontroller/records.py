@@ -30,6 +30,8 @@ class OnPreemption(StrEnum):
     STOP = "stop"
     PAUSE = "pause"
     """Launches are held, memory is kept; it goes on where it was once it is admitted again."""
+    CHECKPOINT = "checkpoint"
+    """As PAUSE, and its memory goes to its node's host; stopped where that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class GpuShare:
 class Desired(StrEnum):
     RUN = "run"
     PAUSE = "pause"
+    CHECKPOINT = "checkpoint"
     STOP = "stop"
 
 

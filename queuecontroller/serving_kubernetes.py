@@ -24,8 +24,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from queuecontroller.access.lists import Names
 from queuecontroller.adapters.api.calls import Calls
 from queuecontroller.adapters.api.loop import GrpcLoop
@@ -92,6 +90,7 @@ from queuecontroller.serving import (
 )
 from queuecontroller.shares import Rules
 from queuecontroller.version import version
+from sluicecommon import yaml_text
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
     Access,
@@ -139,16 +138,16 @@ def configuration_of(settings: Settings) -> Given:
     if not path:
         return Given(book=book)
     try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestError([Problem(path, f"is no YAML: {str(error)[:200]}")]) from error
+        document = yaml_text.read(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ManifestError([Problem(path, str(error))]) from error
     return given_by(document, book)
 
 
 def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:
     """Raises NoAccess."""
     if given.kubeconfig:
-        return from_kubeconfig(Path(given.kubeconfig), yaml.safe_load)
+        return from_kubeconfig(Path(given.kubeconfig), yaml_text.read)
     access = in_cluster(environment)
     if access is None:
         raise NoAccess(
@@ -225,6 +224,7 @@ async def _serve(
         counts_claims=configured.counts_claims,
         sharing=sharing,
         extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
+        displaces=settings.extender.preemption,
         register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",

@@ -407,6 +407,8 @@ const char *attach_strerror(int error)
 		return "the grant's region is damaged";
 	case ENOSPC:
 		return "the grant has no free process slot (256 at most)";
+	case EBUSY:
+		return "the grant's memory is on the host for now; it comes back with `sluice resume`";
 	case EPERM:
 		return "the daemon says this process is not of the grant";
 	default:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent import native
 from nodeagent.adapters.api.server import LocalApi
+from nodeagent.adapters.checkpoint.driver import ChildCheckpoints
+from nodeagent.adapters.checkpoint.host_room import SystemHostRoom
 from nodeagent.adapters.checks import host_findings
 from nodeagent.adapters.containers.hook_door import HookDoor
 from nodeagent.adapters.ebpf.known import known_libraries
@@ -48,7 +50,7 @@ from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Loaded, Running
 from nodeagent.paths import library_dir
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.gpus import Nvml
+from nodeagent.ports.gpus import GpuReading, Nvml
 from nodeagent.ports.processes import Processes
 from nodeagent.ports.registration import Registrar
 from nodeagent.ports.views import Finding, Samples
@@ -64,6 +66,7 @@ from nodeagent.shell.gpus.readings import Gpus, health_event
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.lender import Lender
 from nodeagent.shell.grants.reading import Grants
+from nodeagent.shell.grants.spills import RESULTS, SpillDesk
 from nodeagent.shell.grants.walls import WallDesk
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.node import Endpoint, Node, rules_of
@@ -137,7 +140,10 @@ def build(
     processes = SystemProcesses()
     keeper, doorman = make_keeper(settings, ground, processes, signals, ends)
     turns = Turns(settings.planner, keeper, clock)
-    queue = make_queued(loaded, ground, keeper, gpus, journal, signals)
+    spills = make_spills(settings, clock, keeper, gpus, journal, signals)
+    queue = make_queued(loaded, ground, keeper, gpus, journal, spills, signals)
+    if queue is not None:
+        spills.overdue = queue.desk.overdue
     asked = queue.desk if queue is not None else NoQueue()
     known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
     drivers = Drivers(ground.ledger, library_identity)
@@ -204,6 +210,8 @@ def build(
         return {
             m.TAMPERS: keeper.tampers_total,
             m.REGISTRATIONS_DROPPED: doorman.dropped_total,
+            m.SPILLED_BYTES: spills.spilled_bytes(),
+            m.SPILLS: {result: spills.results[result] for result in RESULTS},
             **reloader.counters(),
             **(pods.counters() if pods is not None else {}),
             **kernel.counters(),
@@ -230,9 +238,10 @@ def build(
         DescriptorRoom().for_grant,
         lambda: flight.dump(tapes, native.version()),
         walls.enclose_program,
+        spills,
     )
 
-    def doctor() -> list[Finding]:
+    async def doctor() -> list[Finding]:
         host = host_findings(
             ground.files, ground.environment, ground.runtime, settings.nvml.library
         )
@@ -240,6 +249,7 @@ def build(
         return [
             *host,
             walls.finding(instances),
+            await spills.finding(),
             *kernel.findings(),
             *(pods.all_findings() if pods is not None else []),
         ]
@@ -254,6 +264,7 @@ def build(
         kernel,
         mig,
         walls,
+        spills,
         Lender(keeper, gpus.capacities, signals.fatal),
         HookDoor(ground.runtime, os.geteuid(), walls.enclose_container),
         *([page] if page is not None else []),
@@ -361,6 +372,31 @@ def make_walls(
     return walls
 
 
+def make_spills(
+    settings: Settings, clock: Clock, keeper: Keeper, gpus: Gpus, journal: Journal, signals: Signals
+) -> SpillDesk:
+    def cards() -> Sequence[GpuReading]:
+        return gpus.units() if gpus.error is None else ()
+
+    async def cards_now() -> Sequence[GpuReading]:
+        await signals.read_gpus()
+        return cards()
+
+    spills = SpillDesk(
+        settings.checkpoint,
+        keeper,
+        ChildCheckpoints(settings.checkpoint.library),
+        SystemHostRoom(),
+        cards,
+        cards_now,
+        journal,
+        clock,
+        signals.fatal,
+    )
+    gpus.on_driver.append(spills.forget_driver)
+    return spills
+
+
 def make_watch(
     settings: Settings,
     ground: Ground,
@@ -401,7 +437,13 @@ def make_watch(
 
 
 def make_queued(
-    loaded: Loaded, ground: Ground, keeper: Keeper, gpus: Gpus, journal: Journal, signals: Signals
+    loaded: Loaded,
+    ground: Ground,
+    keeper: Keeper,
+    gpus: Gpus,
+    journal: Journal,
+    spills: SpillDesk,
+    signals: Signals,
 ) -> QueueSide | None:
     """None: this node takes no work from a queue."""
     settings = loaded.settings.queue
@@ -409,7 +451,9 @@ def make_queued(
         return None
     from nodeagent.assembly.queue import make_queue
 
-    return make_queue(settings, loaded.node, ground, keeper, gpus, journal.after, signals.fatal)
+    return make_queue(
+        settings, loaded.node, ground, keeper, gpus, journal.after, spills, signals.fatal
+    )
 
 
 def make_pods(

@@ -233,9 +233,9 @@ def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Ac
         return None, "kubelet.pod_sources does not name api"
     try:
         if config.kubeconfig:
-            from nodeagent.adapters.host.config_files import parse_yaml
+            from sluicecommon import yaml_text
 
-            return from_kubeconfig(Path(config.kubeconfig), parse_yaml), ""
+            return from_kubeconfig(Path(config.kubeconfig), yaml_text.read), ""
     except NoAccess as error:
         return None, f"kubelet.kubeconfig: {error}"
     found = in_cluster(environment)

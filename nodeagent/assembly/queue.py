@@ -14,6 +14,7 @@ from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.grants.spills import SpillDesk
 from nodeagent.shell.queue.capacity import CapacityReader
 from nodeagent.shell.queue.desk import QueueDesk
 
@@ -31,6 +32,7 @@ def make_queue(
     keeper: Keeper,
     gpus: Gpus,
     events: Callable[[int], Sequence[NodeEvent]],
+    spills: SpillDesk,
     fatal: Callable[[BaseException], None],
 ) -> QueueSide:
     """`node`: its name for the controller."""
@@ -44,6 +46,7 @@ def make_queue(
         boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         user_name=user_name,
         events=events,
+        spills=spills,
         fatal=fatal,
     )
     return QueueSide(desk, capacity)

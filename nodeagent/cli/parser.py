@@ -127,7 +127,8 @@ def _add_run(command: Command) -> None:
     )
     run.add_argument(
         "--preempted",
-        choices=["stop", "pause"],
+        "--on-preemption",
+        choices=["stop", "pause", "checkpoint"],
         default="",
         help="with --queue: what becomes of it when it has to make way (default: as the queue"
         " says, else stop)",
@@ -248,9 +249,16 @@ def _add_changes(command: Command) -> None:
         help="as for `sluice run`",
     )
     resize.add_argument("--priority", type=read.priority, metavar="N", help=PRIORITY_FORM)
+    pause = command("pause", "grants.change", "Hold a grant's launches; its memory stays.")
+    pause.add_argument("grant", metavar="GRANT", help=GRANT_FORM)
+    pause.add_argument(
+        "--spill",
+        action="store_true",
+        help="its GPU memory goes to the host's, and others may have its room until `sluice"
+        " resume`; where the driver makes checkpoints, see `sluice doctor`",
+    )
     for name, help_ in (
-        ("pause", "Hold a grant's launches; its memory stays."),
-        ("resume", "Let a paused grant go on."),
+        ("resume", "Let a paused grant go on, with its memory back on its GPUs."),
         ("release", "End a grant when its registered processes are gone; let no new one in."),
     ):
         command(name, "grants.change", help_).add_argument(

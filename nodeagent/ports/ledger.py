@@ -28,6 +28,19 @@ class GrantState(StrEnum):
     ENDED = "ended"
 
 
+class Spill(StrEnum):
+    """Where a grant's device memory is."""
+
+    RESIDENT = "resident"
+    """On its GPUs, as ever."""
+    SPILLING = "spilling"
+    """Being written to the host's memory; its room on the GPUs is its own still."""
+    SPILLED = "spilled"
+    """In the host's memory; its room on the GPUs is whoever's asks."""
+    RETURNING = "returning"
+    """Its room is its own again, and what was spilled is being brought back."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
     """What a grant holds on one GPU."""
@@ -95,6 +108,11 @@ class GrantRecord:
     """Of an elastic grant: never above it, also while alone. 0: no such bound."""
     container: ContainerRef | None = None
     """Held for a container until it is released; `owner` is then nobody."""
+    spill: Spill = Spill.RESIDENT
+    spilled_unix_s: float = 0.0
+    """Since when it is spilled."""
+    spilled_bytes: tuple[Bytes, ...] = ()
+    """What of each GPU it took with it, as measured when it began; empty: it is resident."""
 
 
 class LedgerLost(Exception):

@@ -27,6 +27,8 @@ class Desired(StrEnum):
     RUN = "run"
     PAUSE = "pause"
     """Launches held, memory kept."""
+    CHECKPOINT = "checkpoint"
+    """Launches held, memory on the host; stopped where that cannot be."""
     STOP = "stop"
 
 
@@ -35,6 +37,12 @@ class WorkState(StrEnum):
     """Decided, nobody has claimed it yet."""
     RUNNING = "running"
     PAUSED = "paused"
+    SPILLING = "spilling"
+    """Its memory is on its way to the host."""
+    SPILLED = "spilled"
+    """Paused, its memory on the host."""
+    RETURNING = "returning"
+    """Its memory is on its way back."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     """Over as it was told; kept until the controller knows."""

@@ -52,6 +52,8 @@ class DeviceLimits:
     managed_beyond: bool = False
     """Managed memory may be larger than what is left of the grant; docs/node/memory.md says what
     that promises."""
+    spilled: bool = False
+    """Its memory is on the host, or on its way there or back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,6 +259,36 @@ class WallSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """[checkpoint]: a paused grant's GPU memory may go to the host's, where the driver can (release
+    570 and later, on x86-64). See docs/node/checkpoint.md."""
+
+    enabled: bool = _flag(True)
+    """Whether anybody may ask for it: `sluice pause --spill`, and queued work that says so. It is
+    done for nobody who does not."""
+    host_memory_percent: float = _number(50.0, 0.1, 100.0)
+    """Of the host's memory, in percent, what all spilled grants may have together. 50: the jobs
+    that run have the other half."""
+    spare_host_memory_mib: int = _number(2048, 0, 100_000_000)
+    """Memory of the host, in MiB, that must be available beside what is spilled. 2048: the kernel
+    begins to reclaim in earnest below that."""
+    lock_timeout_s: float = _number(10.0, 0.1, 3600.0)
+    """How long each process may take, in seconds, to end the work that it has submitted. 10: a
+    kernel that runs for longer is no one to wait for."""
+    copy_timeout_s: float = _number(120.0, 1.0, 86_400.0)
+    """How long the copy of each process may take, in seconds, in either direction. 120: 80 GiB at
+    less than 1 GiB/s."""
+    total_timeout_s: float = _number(300.0, 1.0, 86_400.0)
+    """How long all processes of a grant may take together, in seconds, in either direction."""
+    longest_s: float = _number(86_400.0, 0.0, 31_536_000.0)
+    """How long queued work may stay in the host's memory, in seconds: then it is stopped. 0: for as
+    long as it takes. One day: by then somebody waits for its result. A grant that somebody spilled
+    by hand stays."""
+    library: str = ""
+    """Path or file name of the driver's libcuda.so.1. Default: what the loader finds."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathSettings:
     """[paths]: where to find our own files."""
 
@@ -352,6 +382,7 @@ class Settings:
     kubelet: KubeletSection = field(default_factory=KubeletSection)
     ebpf: EbpfSettings = field(default_factory=EbpfSettings)
     wall: WallSettings = field(default_factory=WallSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     paths: PathSettings = field(default_factory=PathSettings)
     page: PageSettings = field(default_factory=PageSettings)
 
@@ -369,6 +400,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "kubelet": KubeletConfig,
     "ebpf": EbpfSettings,
     "wall": WallSettings,
+    "checkpoint": CheckpointSettings,
     "paths": PathSettings,
     "page": PageSettings,
 }

@@ -126,9 +126,12 @@ def _annotations(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for key in ("initContainers", "containers"):
-        for one in spec.get(key) or ():
-            if isinstance(one, Mapping):
-                yield one
+        yield from _mappings(spec.get(key))
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    """What else is written there is the API server's to refuse."""
+    return (one for one in (value if isinstance(value, list) else ()) if isinstance(one, Mapping))
 
 
 def _resources(container: Mapping[str, Any]) -> list[str]:
@@ -141,4 +144,4 @@ def _resources(container: Mapping[str, Any]) -> list[str]:
 
 
 def _variables(container: Mapping[str, Any]) -> list[str]:
-    return [str(one["name"]) for one in container.get("env") or () if "name" in one]
+    return [str(one["name"]) for one in _mappings(container.get("env")) if "name" in one]

@@ -32,7 +32,12 @@ def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool 
 
 def rules() -> str:
     """The chart's: it has names of its own for all else."""
-    made = {"cluster": cluster_rules(), "beside": beside_rules(), "namespace": lease_rules()}
+    made = {
+        "cluster": cluster_rules(),
+        "namespace": lease_rules(),
+        "beside": beside_rules(),
+        "besideNamespace": lease_rules(beside=True),
+    }
     return HEAD + yaml.safe_dump(made, sort_keys=False, width=120)
 
 

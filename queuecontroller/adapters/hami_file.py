@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from queuecontroller.config import ConfigError, ExtenderSettings, SharesSettings
 from queuecontroller.shares import Rules
 from queuecontroller.vendors.config import DeviceConfig, read_device_config
+from sluicecommon import yaml_text
 from sluicecommon.hami import PartKind, split
 
 UNSAID: Final = ExtenderSettings()
@@ -52,20 +51,13 @@ def read_devices(path: Path) -> DeviceConfig:
     """Raises ConfigError, OSError."""
     documents: dict[str, Any] = {}
     try:
-        found = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError([f"{path}: is no YAML: {str(error)[:200]}"]) from error
+        found = yaml_text.read_all(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError([f"{path}: {error}"]) from error
     for document in found:
-        for part in split(str(path), document, _parsed) if document is not None else ():
+        for part in split(str(path), document, yaml_text.read) if document is not None else ():
             if part.kind is PartKind.DEVICE_CONFIG:
                 documents |= part.document
     if not documents:
         raise ConfigError([f"{path}: has no device-config.yaml of HAMi's"])
     return read_device_config(documents, str(path))
-
-
-def _parsed(text: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"is no YAML: {str(error)[:200]}") from error

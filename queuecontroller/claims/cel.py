@@ -18,10 +18,13 @@ from queuecontroller.claims.cel_parse import DEEPEST, LONGEST, CelError, Node, p
 from queuecontroller.engine.model.quantities import QuantityError, milli_value
 
 MOST_STEPS: Final = 20_000
+LONGEST_VERSION: Final = 256
+"""Characters; what devices publish has at most 64."""
 _VERSION: Final = re.compile(
     r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?", re.ASCII
 )
-_OPTIONAL_METHODS: Final = ("orValue", "hasValue")
+_OPTIONAL_METHODS: Final = {"orValue": 1, "hasValue": 0}
+"""With the number of their arguments."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,7 +65,7 @@ def quantity(text: object) -> Quantity:
 
 def version(text: object) -> Version:
     """Of three numbers, as Kubernetes wants them. Raises CelError."""
-    match = _VERSION.fullmatch(str(text))
+    match = _VERSION.fullmatch(str(text)) if len(str(text)) <= LONGEST_VERSION else None
     if match is None:
         raise CelError(f"{str(text)[:40]!r} is no version such as 1.2.3")
     parts = match[4].split(".") if match[4] else []
@@ -188,6 +191,8 @@ class _Run:
         value, among = self.of(one), self.of(other)
         if not isinstance(among, list | Mapping):
             raise CelError(f"nothing is in {_kind(among)}")
+        if isinstance(among, Mapping) and not isinstance(value, str):
+            raise CelError(f"{_kind(value)} is no name of a field")
         return bool(value in among)
 
     def _field(self, node: Node, name: str, optional: bool) -> Any:
@@ -209,6 +214,8 @@ class _Run:
         return found.value
 
     def _found(self, there: Any, key: Any) -> Maybe:
+        if isinstance(there, Device | Mapping) and not isinstance(key, str):
+            raise CelError(f"{_kind(key)} is no name of a field")
         if isinstance(there, Device):
             known = {
                 "driver": there.driver,
@@ -255,7 +262,7 @@ class _Run:
             variable = _variable(arguments[0])
             each = (self._with(variable, one, arguments[1]) is True for one in there)
             return any(each) if name == "exists" else all(each)
-        if isinstance(there, Maybe) and name in _OPTIONAL_METHODS:
+        if isinstance(there, Maybe) and _OPTIONAL_METHODS.get(name) == len(arguments):
             if name == "hasValue":
                 return there.is_there
             return there.value if there.is_there else self.of(arguments[0])

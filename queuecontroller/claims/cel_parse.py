@@ -13,6 +13,8 @@ from typing import Final, TypeAlias
 LONGEST: Final = 10 * 1024
 """Characters; Kubernetes' own bound."""
 DEEPEST: Final = 50
+LONGEST_NUMBER: Final = 19
+"""Digits of the largest number of 64 bits, and of more than a double tells apart."""
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
@@ -162,6 +164,8 @@ class _Parser:
             raise CelError(f"a value is expected before {text!r}")
         self._at += 1
         if kind == "number":
+            if len(text) > LONGEST_NUMBER:
+                raise CelError(f"{text[:40]} has more than {LONGEST_NUMBER} digits")
             return ("value", float(text) if "." in text else int(text))
         if kind == "text":
             try:

@@ -55,6 +55,7 @@ from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.placing.queued_pods import sharing_of
 from queuecontroller.cluster.plan import Plan
+from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.session import Session
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.jobs.table import OfRuntime
@@ -469,8 +470,14 @@ class Controller:
                 plan.extender,
                 plan.sharing,
                 self._world,
+                partial(self._displaced, session) if plan.displaces else None,
             )
         return session
+
+    def _displaced(self, session: Session, pod: Document, told: Told) -> None:
+        if self._plan.sharing is not None:
+            self._plan.sharing.displaced_total += 1
+        session.teller.tell(pod, PODS, told)
 
     async def _step_down(self, why: str) -> None:
         if not self._elector.leads(monotonic()):

@@ -32,6 +32,8 @@ class Plan:
     """None: nobody asks about pods as they are made."""
     extender: Defaults | None = None
     """None: no scheduler asks, and pods that are not the queue's are not followed."""
+    displaces: bool = True
+    """Pods that lack nothing but shares displace others, where a scheduler asks."""
     register_nodes: bool = True
     """Nodes carry HAMi's register of what they have, for other tools."""
     own_url: str = ""

@@ -3,14 +3,15 @@ goes that is bound to a node. Nothing is changed here; who binds assumes the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queuecontroller.extender.ledger import PodLedger
+from queuecontroller.extender.ledger import HeldPod, PodLedger
 from queuecontroller.extender.pods import ANY_GPU, HAMI, PodAsk, PodPlace, ResourceNames, read_pod
 from queuecontroller.extender.ranking import BINPACK, Ranking
-from queuecontroller.extender.verdicts import FITS, Verdicts, place_on
+from queuecontroller.extender.verdicts import FITS, Verdicts, move, place_on, scratch, takes
 from queuecontroller.extender.victims import Budget, Holder, Victims, choose
 from queuecontroller.extender.wire import Passed
 from queuecontroller.placement.request import GpuRequest
@@ -20,6 +21,8 @@ Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | No
 """Where the queue has placed a pod, on one of these nodes if there is a choice; in words, why it
 has no place for one of its own now; None: it is none of its own."""
 NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
+
+CLEARED: Final = "is being cleared for the pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,47 @@ class Extender:
             return Passed((), {}, dict.fromkeys(names, ask.wrong))
         if not ask.containers:
             return Passed(tuple(names))
+        kept = self.ledger.kept
+        if not kept:
+            return self._judged(ask, names)
+        with self._as_if_not_kept(ask.uid):
+            passed = self._judged(ask, names)
+        mine = kept.get(ask.uid)
+        node = mine.place.node if mine is not None else ""
+        if node in passed.failed:
+            failed = dict(passed.failed)
+            why = failed.pop(node)
+            if self.is_ready(ask.uid):
+                return replace(passed, names=(*passed.names, node), failed=failed)
+            passed = replace(passed, failed={**failed, node: f"{CLEARED}; until then it {why}"})
+        if not passed.names and any(one.priority < ask.priority for one in kept.values()):
+            with self._as_if_not_kept(ask.uid, ask.priority):
+                again = self._judged(ask, names)
+            passed = again if again.names else passed
+        return passed
+
+    def is_ready(self, uid: str) -> bool:
+        """What is kept for the pod is free. What is kept for others is in nobody's way there: it
+        was counted when the place was chosen, and some of it may not be free yet."""
+        kept = self.ledger.kept.get(uid)
+        room = self.stock.nodes.get(kept.place.node) if kept is not None else None
+        if kept is None or room is None:
+            return False
+        undo = self.ledger.without_all_kept()
+        try:
+            return takes(room, kept.place.held)
+        finally:
+            undo()
+
+    @contextmanager
+    def _as_if_not_kept(self, uid: str, below: int | None = None) -> Iterator[None]:
+        undo = self.ledger.without_kept(uid, below)
+        try:
+            yield
+        finally:
+            undo()
+
+    def _judged(self, ask: PodAsk, names: Sequence[str]) -> Passed:
         judge = self._verdicts.of_shape(ask)
         passed: list[str] = []
         failed: dict[str, str] = {}
@@ -90,6 +134,18 @@ class Extender:
                 failed[name] = why
         return Passed(tuple(passed), failed, hopeless)
 
+    def best(self, ask: PodAsk, names: Sequence[str]) -> PodPlace | None:
+        """On the node among these with room for it that suits it best."""
+        judge = self._verdicts.of_shape(ask)
+        known = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        fit = [room for room in known if judge.look(room)[0] == FITS]
+        if ask.wrong or not fit:
+            return None
+        policy = ask.node_policy or self._defaults.node_policy
+        room = max(fit, key=lambda one: self._ranking.value(one, ask, policy))
+        found = place_on(room, ask.containers)
+        return found if isinstance(found, PodPlace) else None
+
     # -- prioritize -------------------------------------------------------------------------------
 
     def prioritize(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, int]]:
@@ -101,7 +157,7 @@ class Extender:
         points = self._ranking.points(rooms, ask, self._policy(ask))
         return [(name, points.get(name, 0)) for name in names]
 
-    def best(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    def narrowed(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
         """The first of those that suit best; all of them where every one is wanted, or where GPUs
         do not decide."""
         if not self._defaults.best_only or len(names) < 2:
@@ -127,7 +183,7 @@ class Extender:
         """By node who is to go: those proposed, and whom it takes besides for the shares; without
         the nodes where that does not help."""
         ask = self.read(pod)
-        if ask.wrong or self._queued(pod, None) is not None:
+        if ask.wrong or self.is_queued(pod):
             return {}
         if not ask.containers:
             return dict(proposed)
@@ -140,14 +196,48 @@ class Extender:
         return {node: one for node, one in found.items() if one[0]}
 
     def displaced(
-        self, ask: PodAsk, node: str, budgets: Sequence[Budget], going: frozenset[str] = frozenset()
+        self,
+        ask: PodAsk,
+        node: str,
+        budgets: Sequence[Budget],
+        going: Collection[str] = (),
+        guarded: Collection[str] = (),
+        soon: str = "",
     ) -> Victims | None:
         """Who has to leave the node besides; nobody, where those who go are enough. None: it would
-        not help."""
+        not help. What is kept for pods of lower priority is no obstacle. See `victims.choose`."""
         room = self.stock.nodes.get(node)
         if room is None:
             return None
-        return choose(room, ask, self._holders(node), budgets, going)
+        with self._as_if_not_kept(ask.uid, ask.priority):
+            holders = [*self._holders(node), *self._ghosts(node, going)]
+            return choose(room, ask, holders, budgets, going, guarded, soon)
+
+    def is_promised(self, uid: str, going: Collection[str]) -> bool:
+        """What is kept for the pod is there once these have gone, beside what is kept for others of
+        its priority and above."""
+        kept = self.ledger.kept.get(uid)
+        room = self.stock.nodes.get(kept.place.node) if kept is not None else None
+        if kept is None or room is None:
+            return False
+        with self._as_if_not_kept(uid, kept.priority):
+            trial = scratch(room)
+        node = kept.place.node
+        for one in (*self._holders(node), *self._ghosts(node, going)):
+            if one.pod.leaving or one.pod.uid in going:
+                move(trial, one.shares, -1)
+        return takes(trial, kept.place.held)
+
+    def is_queued(self, pod: Mapping[str, Any]) -> bool:
+        """The queue keeps a place for it, or would."""
+        return self._queued(pod, None) is not None
+
+    def _ghosts(self, node: str, going: Collection[str]) -> Iterable[Holder]:
+        """Of those who go, such as the API server has no more and the node has still."""
+        for uid in going:
+            held = self.ledger.holding(uid) if uid not in self.ledger.pods else None
+            if held is not None and held[0] == node:
+                yield Holder(HeldPod(uid, "", "", node, leaving=True), held[1])
 
     def _holders(self, node: str) -> Iterable[Holder]:
         for uid, pod in self.ledger.on_node(node):
@@ -174,8 +264,16 @@ class Extender:
         room = self.stock.nodes.get(node)
         if room is None:
             return f"node {node} {self._why_away(node)}"
-        found = place_on(room, ask.containers)
-        return f"node {node} {found}" if isinstance(found, str) else found
+        if ask.uid in self.ledger.kept and self.is_ready(ask.uid):
+            kept = self.ledger.kept[ask.uid].place
+            if kept.node == node:
+                return kept
+        for below in (None, ask.priority) if self.ledger.kept else (None,):
+            with self._as_if_not_kept(ask.uid, below):
+                found = place_on(room, ask.containers)
+            if isinstance(found, PodPlace):
+                return found
+        return f"node {node} {found}"
 
 
 def with_policies(chosen: Mapping[str, object]) -> Defaults:

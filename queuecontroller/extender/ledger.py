@@ -1,6 +1,6 @@
 """Who holds what of the nodes' GPUs in a cluster: pods that the API server has with a placement,
-pods whose binding is under way, what nodes say that runs there, and workloads of the queue, whose
-places their pods take without holding anything themselves.
+pods whose binding is under way, what nodes say that runs there, workloads of the queue, whose
+places their pods take without holding anything themselves, and pods that others make way for.
 
 What the API server forgets may run on for a while, where a pod was deleted by force: its GPUs are
 its own until its node says, too, that it is gone.
@@ -8,14 +8,18 @@ its own until its node says, too, that it is gone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queuecontroller.engine.model.objects import WorkloadKey
 from queuecontroller.extender.pods import PodPlace, is_over, place_of
-from queuecontroller.extender.reserved import Places, Reservations
-from queuecontroller.placement.stock import Share, Stock
+from queuecontroller.extender.reserved import NONE, Places, Reservations
+from queuecontroller.placement.stock import Share, Stock, Undo
+
+GRACE_S: Final = 30
+"""Kubernetes' own default."""
 
 
 class PlainPod(NamedTuple):
@@ -23,6 +27,22 @@ class PlainPod(NamedTuple):
 
     pod: str
     """UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFor:
+    """Key of room in the stock that others leave for a pod; equal to no other key."""
+
+    pod: str
+    """UID."""
+
+
+class Kept(NamedTuple):
+    """Room for a pod that waits: free once those have left who make way for it."""
+
+    place: PodPlace
+    priority: int
+    """The pod's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +59,10 @@ class HeldPod:
     """RFC 3339; the newest go first."""
     leaving: bool = False
     """It is being deleted: nobody has to displace it."""
+    leaves: str = ""
+    """RFC 3339: when its time to do so is over."""
+    grace_s: int = GRACE_S
+    """How long it may take to leave."""
 
     @property
     def key(self) -> str:
@@ -55,6 +79,10 @@ class Running:
     shares: tuple[Share, ...]
 
 
+def _nothing() -> None:
+    """Nothing was lifted."""
+
+
 class PodLedger:
     def __init__(self, stock: Stock) -> None:
         self._stock = stock
@@ -68,10 +96,14 @@ class PodLedger:
         self._held: dict[str, tuple[str, tuple[Share, ...]]] = {}
         self.pods: dict[str, HeldPod] = {}
         """Those of the API server's that hold something here."""
+        self._priorities: Counter[int] = Counter()
+        """Theirs."""
         self._on_node: dict[str, dict[str, None]] = {}
         self._of_workload: dict[str, dict[str, None]] = {}
         """Bound pods that say they have a place of a workload's, by it."""
         self.reserved = Reservations(stock, self._settle)
+        self.kept: dict[str, Kept] = {}
+        """By UID."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -84,6 +116,11 @@ class PodLedger:
     def place(self, uid: str) -> PodPlace | None:
         """Where it is, or is about to be."""
         return self._bound.get(uid) or self._assumed.get(uid)
+
+    @property
+    def least_priority(self) -> int | None:
+        """Of the pods that hold something."""
+        return min(self._priorities, default=None)
 
     def holding(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
         return self._held.get(uid)
@@ -102,6 +139,7 @@ class PodLedger:
         """Raises ValueError where it has a place already."""
         if self.place(uid) is not None:
             raise ValueError(f"pod {uid} has a place already")
+        self._turn_over(uid)
         self._assumed[uid] = place
         if place.workload:
             self.reserved.claim(WorkloadKey(place.workload), place, uid)
@@ -113,14 +151,49 @@ class PodLedger:
             self.reserved.loosen(uid)
             self._settle(uid)
 
+    # -- those whom others make way for ----------------------------------------------------------
+
+    def keep(self, uid: str, place: PodPlace, priority: int) -> None:
+        """For this pod, until it is placed: also what is not free yet."""
+        self._turn_over(uid)
+        self.kept[uid] = Kept(place, priority)
+        self._stock.hold(KeptFor(uid), place.node, place.held)
+
+    def unkeep(self, uid: str) -> None:
+        if self.kept.pop(uid, None) is not None:
+            self._stock.release(KeptFor(uid))
+
+    def _turn_over(self, uid: str) -> None:
+        """To the pod itself: nothing is free for others by it."""
+        freed = self._stock.freed
+        self.unkeep(uid)
+        self._stock.freed = freed
+
+    def without_kept(self, uid: str, below: int | None = None) -> Undo:
+        """As if nothing were kept for this pod, nor for those of a priority `below` that; until the
+        undo, and nothing may change meanwhile."""
+        keys = [
+            KeptFor(one)
+            for one, kept in self.kept.items()
+            if one == uid or (below is not None and kept.priority < below)
+        ]
+        return self._stock.without(keys) if keys else _nothing
+
+    def without_all_kept(self) -> Undo:
+        """The same for everybody."""
+        return self._stock.without([KeptFor(one) for one in self.kept])
+
     # -- workloads of the queue -------------------------------------------------------------------
 
-    def reserve(self, key: WorkloadKey, places: Places) -> None:
+    def reserve(self, key: WorkloadKey, places: Places, done: Mapping[str, int] = NONE) -> None:
         """What is kept for a workload's pods from now on, in place of what was before; those who
-        are bound there already have it."""
-        if self.reserved.hold(key, places):
+        are bound there already have it. `done`: see `Reservations.hold`."""
+        if self.reserved.hold(key, places, done):
             for uid in self._of_workload.get(key, {}):
                 self.reserved.claim(key, self._bound[uid], uid)
+            for uid, place in self._assumed.items():
+                if place.workload == key:
+                    self.reserved.claim(key, place, uid)
 
     # -- what the API server says -----------------------------------------------------------------
 
@@ -134,6 +207,7 @@ class PodLedger:
             self._drop(uid)
             return
         self._assumed.pop(uid, None)
+        self._turn_over(uid)
         self._unbind(uid)
         self._bound[uid] = place
         if place.workload:
@@ -141,6 +215,7 @@ class PodLedger:
             self.reserved.claim(WorkloadKey(place.workload), place, uid)
         else:
             self.reserved.leave(uid)
+        self._note_gone(uid)
         self.pods[uid] = HeldPod(
             uid,
             str(head.get("namespace") or "default"),
@@ -150,23 +225,34 @@ class PodLedger:
             head.get("labels") or {},
             str((document.get("status") or {}).get("startTime") or head.get("creationTimestamp")),
             bool(head.get("deletionTimestamp")),
+            str(head.get("deletionTimestamp") or ""),
+            int(document["spec"].get("terminationGracePeriodSeconds") or GRACE_S),
         )
+        self._priorities[self.pods[uid].priority] += 1
         self._on_node.setdefault(node, {})[uid] = None
         self._settle(uid)
 
     def drop(self, uid: str) -> None:
         """The API server has it no more."""
         self._assumed.pop(uid, None)
+        self.unkeep(uid)
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
         self._unbind(uid)
         if uid not in self._node_of:  # else the next pod has to wait for its end
             self.reserved.leave(uid)
-        known = self.pods.pop(uid, None)
-        if known is not None:
-            self._on_node[known.node].pop(uid, None)
+        self._note_gone(uid)
         self._settle(uid)
+
+    def _note_gone(self, uid: str) -> None:
+        known = self.pods.pop(uid, None)
+        if known is None:
+            return
+        self._on_node[known.node].pop(uid, None)
+        self._priorities[known.priority] -= 1
+        if not self._priorities[known.priority]:
+            del self._priorities[known.priority]
 
     def _unbind(self, uid: str) -> None:
         place = self._bound.pop(uid, None)

@@ -13,7 +13,13 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from queuecontroller.engine.model.objects import PlacedPods, PodSet, Workload, WorkloadKey
+from queuecontroller.engine.model.objects import (
+    PlacedPods,
+    PodSet,
+    PodSetAssignment,
+    Workload,
+    WorkloadKey,
+)
 from queuecontroller.extender.answers import Defaults
 from queuecontroller.extender.ledger import PodLedger
 from queuecontroller.extender.pods import ContainerAsk, PodAsk, PodPlace, read_place
@@ -45,8 +51,11 @@ class SharesOfQueued:
         ledger: PodLedger,
         defaults: Defaults,
         asks: Callable[[WorkloadKey], Asks],
+        reclaims: bool = True,
     ) -> None:
-        """`asks`: what the pods of a workload ask for, as they will be when they are made."""
+        """`asks`: what the pods of a workload ask for, as they will be when they are made;
+        `reclaims`: those that are done give back what they had before the others are."""
+        self._reclaims = reclaims
         self._stock = stock
         self._ledger = ledger
         self._defaults = defaults
@@ -101,13 +110,22 @@ class SharesOfQueued:
         self.wrong.pop(key, None)
         asks = self._asks(key)
         kept: dict[str, list[PodPlace]] = {}
+        done: dict[str, int] = {}
         for one in workload.admission.pod_sets if workload.admission is not None else ():
             why = _why_not_its_own(one.places, one.count, asks.get(one.name))
             if why:
                 self.wrong[key] = f"pod set {one.name}: {why}"
             else:
                 kept[one.name] = _read(key, one.places)
-        self._ledger.reserve(key, kept)
+                if one.topology is None:  # of a domain it is not known how many of its pods are
+                    done[one.name] = self._done(workload, one)
+        self._ledger.reserve(key, kept, {name: count for name, count in done.items() if count})
+
+    def _done(self, workload: Workload, given: PodSetAssignment) -> int:
+        """Pods that count no more, as for quota."""
+        gone = workload.reclaimable_pods.get(given.name, 0) if self._reclaims else 0
+        wanted = next((one.count for one in workload.pod_sets if one.name == given.name), 0)
+        return max(0, given.count - max(0, wanted - gone)) if gone else 0
 
     def nodes_of(self, places: Collection[PlacedPods]) -> Mapping[str, int]:
         found: Counter[str] = Counter()

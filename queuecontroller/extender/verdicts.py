@@ -220,6 +220,21 @@ def move(room: NodeRoom, shares: Iterable[Share], sign: int) -> None:
             gpu.alone += sign * share.alone
 
 
+def takes(room: NodeRoom, shares: Iterable[Share]) -> bool:
+    """Whether there is room for just these."""
+    trial = scratch(room)
+    for share in shares:
+        gpu = trial.gpus.get(share.uuid)
+        if gpu is None or not gpu.gives_shares or gpu.slots < 1 or gpu.alone:
+            return False
+        if share.alone and gpu.holders:
+            return False
+        if gpu.memory_bytes < share.memory_bytes or gpu.share_ppm < share.share_ppm:
+            return False
+        move(trial, (share,), 1)
+    return True
+
+
 def _before(room: NodeRoom, request: GpuRequest, uuids: Sequence[str]) -> tuple[Share, ...] | None:
     """On the GPUs that the pod has later, if they do: the kubelet hands on the same devices."""
     if len(set(uuids)) >= request.count and not request.use_uuids:

@@ -9,11 +9,12 @@ and the longest there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from queuecontroller.engine.model.selectors import LabelSelector
 from queuecontroller.extender.ledger import HeldPod
-from queuecontroller.extender.pods import PodAsk
+from queuecontroller.extender.pods import PodAsk, PodPlace
 from queuecontroller.extender.verdicts import move, place_on, scratch
 from queuecontroller.placement.stock import NodeRoom, Share
 
@@ -41,6 +42,14 @@ class Victims:
     pods: tuple[HeldPod, ...]
     violations: int
     """Of budgets."""
+    broken: frozenset[str] = frozenset()
+    """UIDs of those whose going breaks one."""
+    place: PodPlace | None = field(default=None, compare=False)
+    """The pod's, once they are gone."""
+
+
+NOBODY: Final = 1 << 31
+"""Above what priorities of either sign have, so that more victims always are more."""
 
 
 def choose(
@@ -49,10 +58,16 @@ def choose(
     holders: Iterable[Holder],
     budgets: Sequence[Budget],
     goes_anyway: Collection[str] = (),
+    guarded: Collection[str] = (),
+    soon: str = "",
 ) -> Victims | None:
     """Who has to leave the node for the pod, perhaps nobody; None: nobody's going would help.
-    `goes_anyway`: UIDs that are displaced for other reasons."""
-    there = list(holders)
+    `goes_anyway`: UIDs that are displaced for other reasons; `guarded`: such whose going would
+    break a budget, whatever is known of these; `soon`: who leaves later than that (RFC 3339) is
+    not waited for, empty: everybody who leaves is."""
+    there = [
+        one for one in holders if not (soon and one.pod.leaves > soon) or one.pod.uid in goes_anyway
+    ]
     may_go = [
         one
         for one in there
@@ -64,8 +79,9 @@ def choose(
     for one in there:
         if one.pod.leaving or one.pod.uid in goes_anyway:
             move(trial, one.shares, -1)
-    if not isinstance(place_on(trial, ask.containers), str):
-        return Victims((), 0)
+    place = place_on(trial, ask.containers)
+    if not isinstance(place, str):
+        return Victims((), 0, place=place)
     if not ask.may_displace:
         return None
     for one in may_go:
@@ -73,6 +89,7 @@ def choose(
     if isinstance(place_on(trial, ask.containers), str):
         return None
     broken = violating([one.pod for one in may_go], budgets)
+    broken |= {one.pod.uid for one in may_go if one.pod.uid in guarded}
     order = sorted(
         may_go,
         key=lambda one: (one.pod.uid not in broken, -one.pod.priority, one.pod.started),
@@ -83,7 +100,10 @@ def choose(
         if isinstance(place_on(trial, ask.containers), str):
             move(trial, one.shares, -1)
             leaving.append(one.pod)
-    return Victims(tuple(leaving), sum(one.uid in broken for one in leaving))
+    broke = frozenset(one.uid for one in leaving if one.uid in broken)
+    place = place_on(trial, ask.containers)
+    assert not isinstance(place, str)
+    return Victims(tuple(leaving), len(broke), broke, place)
 
 
 def violating(pods: Iterable[HeldPod], budgets: Sequence[Budget]) -> set[str]:
@@ -102,14 +122,23 @@ def violating(pods: Iterable[HeldPod], budgets: Sequence[Budget]) -> set[str]:
 
 
 def by_node(victims: Mapping[str, Victims]) -> str:
-    """The node whose victims matter least: no budget broken, the lowest priority, the fewest."""
-    return min(
-        victims,
-        key=lambda name: (
+    """The node whose victims matter least, as kube-scheduler chooses: no budget broken, the lowest
+    priority, of all together too, the fewest, and of those that matter most the youngest."""
+
+    def weight(name: str) -> tuple[int, int, int, int]:
+        pods = victims[name].pods
+        return (
             victims[name].violations,
-            max((one.priority for one in victims[name].pods), default=0),
-            sum(one.priority for one in victims[name].pods),
-            len(victims[name].pods),
-            name,
-        ),
-    )
+            max((one.priority for one in pods), default=-NOBODY),
+            sum(one.priority + NOBODY for one in pods),
+            len(pods),
+        )
+
+    def oldest(name: str) -> str:
+        pods = victims[name].pods
+        most = max((one.priority for one in pods), default=0)
+        return min((one.started for one in pods if one.priority == most), default="")
+
+    least = min(map(weight, victims))
+    best = sorted(name for name in victims if weight(name) == least)
+    return max(best, key=oldest)

@@ -139,7 +139,10 @@ def read_preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, tuple[lis
     for node, victims in table.items():
         if not isinstance(victims, dict):
             raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: is no table")
-        uids = [_uid(one) for one in _field(victims, "Pods") or ()]
+        pods = _field(victims, "Pods") or []
+        if not isinstance(pods, list):
+            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: Pods is no list")
+        uids = [_uid(one) for one in pods]
         broken = _field(victims, "NumPDBViolations") or 0
         found[node] = (uids, broken if type(broken) is int else 0)
     return _pod(document), found

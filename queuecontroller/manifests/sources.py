@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from queuecontroller.reader import Problem
+from sluicecommon import yaml_text
 
 DEEPEST: Final = 32
 """Levels of nesting; a pod template needs about 12."""
@@ -47,7 +48,7 @@ def _without_dates(loader: Any) -> Any:
     return type("Loader", (loader,), {"yaml_implicit_resolvers": resolvers})
 
 
-_LOADER: Final[Any] = _without_dates(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+_LOADER: Final[Any] = _without_dates(yaml_text.LOADER)
 _TEXT: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
@@ -94,7 +95,7 @@ def sources_of(texts: Mapping[str, str]) -> tuple[list[Source], list[tuple[Sourc
 def _documents(file: str, text: str, wrong: list[tuple[Source, Problem]]) -> Iterator[Source]:
     """Documents as they are: `body` may be anything."""
     try:
-        _check_events(text)
+        yaml_text.check_events(text, _LOADER, DEEPEST, aliases=False)
         loader = _LOADER(text)
         try:
             while loader.check_node():
@@ -124,23 +125,6 @@ def _no_yaml(what: str) -> Problem:
     return Problem(
         "", f"is no YAML: {what}", "correct it; `kubectl apply --dry-run` shows the same"
     )
-
-
-def _check_events(text: str) -> None:
-    """Before anything is built. Raises YAMLError."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        wrong = ""
-        if isinstance(event, yaml.AliasEvent):
-            wrong = f"aliases (*{event.anchor}) are not taken; write it out"
-        elif isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            wrong = f"nested deeper than {DEEPEST}" if depth > DEEPEST else ""
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if wrong:
-            mark: Any = event.start_mark
-            raise yaml.composer.ComposerError(None, None, wrong, mark)
 
 
 def _check_keys(node: Any, path: str) -> list[Problem]:

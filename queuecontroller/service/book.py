@@ -110,7 +110,11 @@ class Book:
         self.room = self.nodes_room if places else None
         self.shares = (
             SharesOfQueued(
-                self.nodes_room.stock, self.nodes_room.pods, sharing.defaults, sharing.asks
+                self.nodes_room.stock,
+                self.nodes_room.pods,
+                sharing.defaults,
+                sharing.asks,
+                settings.engine.reclaimable_pods,
             )
             if sharing is not None
             else None

@@ -64,6 +64,11 @@ class Counts(Counter[Labels]):
             del self[next(iter(self))]
 
 
+DEFECTS: Final = Counts()
+"""Of this process: exceptions that nobody thought of, by where one was caught. Only the object that
+led to it waits for the mending."""
+
+
 class Waits(dict[Labels, Histogram]):
     def add(self, seconds: float, *labels: str) -> None:
         found = self.get(labels)

@@ -181,7 +181,7 @@ class NodeDesk:
             return False
         if one.desired is Desired.RUN and said.attempt == one.attempt:
             one = self._nodes.note_state(one, PodState.PAUSED, (), now_ns)
-            self._workloads.refused(one.workload, one.node, said.reason, now_ns, Desired.PAUSE)
+            self._workloads.refused(one.workload, one.node, said.reason, now_ns, paused=True)
         return True
 
     def refuse(self, said: Said, now_ns: int) -> bool:

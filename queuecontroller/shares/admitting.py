@@ -17,6 +17,7 @@ from typing import Any, Final
 from queuecontroller.placement.request import AnnotationError, annotated
 from queuecontroller.reader import Problem
 from queuecontroller.shares.claiming import as_claims
+from queuecontroller.shares.instances import as_instances, wants_instances
 from queuecontroller.shares.names import (
     ADMITTED_AS,
     FRACTION,
@@ -57,6 +58,8 @@ class Rules:
     what a pod has is not guarded against changes."""
     claims: bool = False
     """The cluster gives its GPUs to claims: pods that ask for parts of them come with some."""
+    profiles: frozenset[str] = frozenset()
+    """Resources of MIG profiles that nodes have."""
 
     names: Names = field(init=False)
 
@@ -106,8 +109,8 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     made = copy.deepcopy(dict(pod))
     spec, every = made["spec"], _containers(made)
     try:
-        asks = _changed(rules, made, spec, every, warnings)
-        problems = tuple(_refusals(rules, spec, every)) if asks else ()
+        asks, whole = _changed(rules, made, spec, every, warnings)
+        problems = tuple(_refusals(rules, spec, every, asks)) if asks or whole else ()
         claimed = (
             asks
             and rules.claims
@@ -117,10 +120,12 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     except (AskError, AnnotationError) as error:
         return Verdict(pod, (_of_error(error),), tuple(warnings), True)
     if problems or not asks:
-        return Verdict(pod, problems, tuple(warnings), asks)
+        return Verdict(made if whole and not problems else pod, problems, tuple(warnings), asks)
     if not claimed:  # of claims any scheduler knows
         _schedule(rules, spec, given, warnings)
-    made["metadata"].setdefault("annotations", {})[ADMITTED_AS] = ticket
+    head = dict(made.get("metadata") or {})
+    made["metadata"] = head
+    head["annotations"] = {**(head.get("annotations") or {}), ADMITTED_AS: ticket}
     return Verdict(made, (), tuple(warnings), True)
 
 
@@ -166,13 +171,16 @@ def _changed(
     spec: dict[str, Any],
     every: list[dict[str, Any]],
     warnings: list[str],
-) -> bool:
-    """Whether it asks for devices. Raises AskError, AnnotationError."""
+) -> tuple[bool, bool]:
+    """Whether it asks for parts of devices, and for instances of cards in MIG mode, which the
+    kubelet counts and any scheduler knows. Raises AskError, AnnotationError."""
     names = rules.devices.nvidia
     head = made.setdefault("metadata", {})
     annotations = dict(annotations_of(made))
     fractions(annotations, spec["containers"], names)
     volcano(annotations, every, names)
+    whole = wants_instances(annotations) and not rules.claims
+    whole = whole and as_instances(every, names, rules.profiles, warnings)
     asks = False
     for container in every:
         asks |= _nvidia(names, spec, container, warnings)
@@ -182,7 +190,7 @@ def _changed(
         annotated(annotations)
     if annotations != annotations_of(made):
         head["annotations"] = annotations
-    return asks
+    return asks, whole
 
 
 # -- NVIDIA's -------------------------------------------------------------------------------------
@@ -272,8 +280,9 @@ def _set_env(container: dict[str, Any], name: str, value: str) -> None:
 
 
 def _refusals(
-    rules: Rules, spec: Mapping[str, Any], every: Iterable[Mapping[str, Any]]
+    rules: Rules, spec: Mapping[str, Any], every: Iterable[Mapping[str, Any]], placed: bool
 ) -> Iterable[Problem]:
+    """`placed`: by who knows of parts."""
     for one in every:
         context = one.get("securityContext")
         if isinstance(context, Mapping) and context.get("privileged") is True:
@@ -284,7 +293,7 @@ def _refusals(
                 "take privileged out, or the resources",
             )
     ours = rules.scheduler and _scheduler(spec) in rules.served | rules.replaced
-    if spec.get("nodeName") and ours:
+    if spec.get("nodeName") and ours and placed:
         yield Problem(
             "spec.nodeName",
             "the node is chosen by who knows what is left of its devices",

@@ -63,7 +63,10 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
     user = status.get("user")
     if not isinstance(user, Mapping) or not isinstance(user.get("username"), str):
         raise ApiAway("a TokenReview without a user")
-    given = tuple(one for one in status.get("audiences") or () if isinstance(one, str))
+    extra = user.get("extra") or {}
+    if not isinstance(extra, Mapping):
+        raise ApiAway("a TokenReview with something else in the place of extra")
+    given = _texts(status.get("audiences"))
     # An API server that knows no audiences leaves them out: the token is for itself, not for us.
     if audiences and not set(audiences) & set(given):
         return Review(False, error=f"the token is for {', '.join(given) or 'nobody named'}")
@@ -71,11 +74,15 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
         True,
         user["username"],
         str(user.get("uid") or ""),
-        tuple(str(one) for one in user.get("groups") or ()),
-        tuple(one for one in given if one in audiences),
-        {
-            str(key): tuple(str(one) for one in values)
-            for key, values in (user.get("extra") or {}).items()
-            if isinstance(values, list)
-        },
+        _texts(user.get("groups")),
+        tuple(one for one in audiences if one in given),
+        {str(key): _texts(values) for key, values in extra.items()},
     )
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    """Raises ApiAway."""
+    if not isinstance(values or [], list):
+        raise ApiAway("a TokenReview with something else in the place of a list")
+    found = values if isinstance(values, list) else []
+    return tuple(one for one in found if isinstance(one, str))

@@ -1,11 +1,15 @@
 """Bends good input until a reader raises what it does not say it raises, or answers what cannot be.
 
+Where the input is JSON, half of the bends are of its values: what bytes are seldom bent into, and what a user writes with ease.
+
 Every eighth input is traced, line by line of our own code: what leads to a line that none before it led to is bent
 further, too. So there is some steering, and a count of lines to say how far it got, without another dependency.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import struct
 import sys
@@ -135,8 +139,58 @@ ODD = (
 """What readers stumble over."""
 
 
+ODD_VALUES = (
+    *(None, True, 0, -1, 1.5, 2**31, 2**63, 2**64, 10**400, float("inf"), float("nan"), "", "x"),
+    *("9" * 5000, "1e999", "-1", "\0", "\ud800", "é" * 300, "a/b/c", "*", "../..", "x" * 70_000),
+    *([], [[]], [None], ["x", 1], {}, {"": ""}, {"x": {"x": None}}, [{}]),
+)
+"""What stands where something else is expected."""
+
+
+def bent_values(document: Any, chance: random.Random) -> Any:
+    """A copy in which some values are others, are gone or come twice."""
+    top = [copy.deepcopy(document)]
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        places = list(_places(top))
+        there, key = chance.choice(places)
+        match chance.randrange(5):
+            case 0 if there is not top:
+                del there[key]
+            case 1:
+                other, its = chance.choice(places)
+                there[key] = copy.deepcopy(other[its])
+            case 2 if isinstance(there, list) and there is not top:
+                there.append(copy.deepcopy(there[key]))
+            case 3 if isinstance(there, dict):
+                there[str(chance.choice(ODD_VALUES))] = there.pop(key)
+            case _:
+                there[key] = copy.deepcopy(chance.choice(ODD_VALUES))
+    return top[0]
+
+
+def _places(top: Any) -> Iterator[tuple[Any, Any]]:
+    """Every value: what it stands in, and by which key."""
+    for key, value in list(top.items() if isinstance(top, dict) else enumerate(top)):
+        yield top, key
+        if isinstance(value, dict | list):
+            yield from _places(value)
+
+
+def _document(data: bytes) -> Any:
+    """None: it is no JSON, or has nothing in it."""
+    try:
+        found = json.loads(data) if data[:1] in (b"{", b"[") else None
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
 def bent(seeds: Sequence[bytes], chance: random.Random) -> bytes:
-    data = bytearray(chance.choice(seeds))
+    seed = chance.choice(seeds)
+    if chance.random() < 0.5 and (document := _document(seed)):
+        # A half of a character, as JSON may name it, goes out as JSON names it.
+        return json.dumps(bent_values(document, chance)).encode()
+    data = bytearray(seed)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         at = chance.randrange(len(data) + 1)
         match chance.randrange(7):

@@ -40,6 +40,7 @@ from nodeagent.settings import hami_pods
 from nodeagent.testing.nvidia_cdi import installed_spec
 from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GrantId, SlotIndex
+from sluicecommon import yaml_text
 from sluicecommon.kubernetes import credentials, decoding, reviews
 from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.settings import ConfigError
@@ -169,7 +170,7 @@ def watch(data: bytes) -> object:
 
 
 def kubeconfig(path: Path) -> object:
-    access = credentials.from_kubeconfig(path, config_files.parse_yaml)
+    access = credentials.from_kubeconfig(path, yaml_text.read)
     assert access.server.startswith(("https://", "http://"))
     return access
 

@@ -37,23 +37,27 @@ def _wire() -> Wire:
     return Wire(native.locate().wire_descriptors)
 
 
+SHORTEST_REST_S, LONGEST_REST_S = 0.02, 0.5
+
+
 class NodeError(Exception):
     """The node did not do what a scene needed; the text says what."""
 
 
 def until(what: str, probe: Callable[[], T | None], deadline_s: float = 60.0) -> T:
     """The first true answer of `probe`. Polls a condition; never assumes how long one takes: the deadline is for a
-    condition that never comes, and costs nothing where it comes."""
+    condition that never comes, and costs nothing where it comes. Half of the time it rests: a probe that is a run of a
+    command would otherwise have a processor to itself while others are waited for."""
     end = time.monotonic() + deadline_s
     last: BaseException | None = None
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         try:
             answer = probe()
             if answer:
                 return answer
         except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
             last = error
-        time.sleep(0.02)
+        time.sleep(min(max(time.monotonic() - began, SHORTEST_REST_S), LONGEST_REST_S))
     raise NodeError(
         f"gave up after {deadline_s:g} s waiting until {what}" + (f" ({last})" if last else "")
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nodeagent.core.kubelet.offers import OfferRules
-from nodeagent.shell.kubelet.desk import DeskSettings
+from nodeagent.ports.kubelet import Allocation
+from nodeagent.shell.kubelet.desk import ALLOCATE_DEADLINE_S, DeskSettings
 from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB
 from tests.kubelet.place import RESOURCE, Crashed, Place, limits, with_place
@@ -137,6 +140,33 @@ async def test_released_only_when_the_records_and_the_cgroup_agree_twice(place: 
     assert daemon.keeper.live() == {}
     assert place.cdi.names() == []
     assert daemon.rows() == []
+
+
+@with_place()
+async def test_a_row_that_was_written_too_late_for_an_answer_is_released(place: Place) -> None:
+    """Nobody knows of it but the ledger, which is read at a start alone."""
+    daemon = place.daemon
+    assert daemon is not None
+    real = daemon.allocations.commit
+
+    async def slowly(rows: Sequence[Allocation]) -> None:
+        writing = asyncio.ensure_future(real(rows))
+        try:
+            await asyncio.sleep(2 * ALLOCATE_DEADLINE_S)
+        finally:
+            await asyncio.shield(writing)  # who waited for it went away
+
+    desk: Any = daemon.desk
+    desk._ledger.commit = slowly
+    pod = Pod("late", (Container("main", limits=limits(gpumem=1024)),))
+    with pytest.raises(AdmissionError, match="was not written within"):
+        await place.kubelet.admit(pod, RESOURCE)
+    desk._ledger.commit = real
+    assert len(daemon.rows()) == 1, "written all the same"
+    await daemon.look()
+    await daemon.look()
+    assert daemon.rows() == []
+    await place.run(Pod("next", (Container("main", limits=limits(gpumem=1024)),)))
 
 
 @with_place()

@@ -142,7 +142,7 @@ def test_keys_of_kubernetes_and_of_parent_charts_are_not_ours_to_know() -> None:
     [
         "queue.port=0",
         "queue.port=dns",
-        "queue.mode=beside",
+        "queue.mode=both",
         "queue.replicas=0",
         "agent.image.digest=sha256:abc",
         "agent.kubeletRoot=var/lib/kubelet",
@@ -284,7 +284,7 @@ def test_the_queue_can_be_kept_thrown_away_and_guarded() -> None:
 
 @needs_helm
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("mode", ["standalone", "kubernetes"])
+@pytest.mark.parametrize("mode", ["standalone", "kubernetes", "beside"])
 def test_every_object_is_valid_for_kubernetes(version: str, mode: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     checked = 0
@@ -325,6 +325,71 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     role = of(objects, "ClusterRole", "queue")["rules"]
     rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
     assert role == rules["cluster"]
+
+
+@needs_helm
+def test_beside_kueue_nothing_of_it_is_made_and_what_is_done_takes_few_rights() -> None:
+    objects = rendered(*SECRETS, "queue.mode=beside", "queue.replicas=2")
+    text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+    queue = queue_config.parse(tomllib.loads(text))
+    assert (queue.kubernetes.mode, queue.kubernetes.webhooks_listen) == ("beside", "")
+    assert queue.page.listen == ""
+    deployment = of(objects, "Deployment", "queue")["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports.keys() == {"grpc", "metrics", "probes"}
+    assert queue.server.listen == f"0.0.0.0:{ports['grpc']}"
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (2, "RollingUpdate")
+    kinds = {one["kind"] for one in objects}
+    assert not kinds & {
+        "CustomResourceDefinition",
+        "APIService",
+        "PersistentVolumeClaim",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+    }
+    assert not [one for one in objects if one["metadata"]["name"].endswith("-scheduler")]
+    assert not [one for one in objects if one["metadata"].get("namespace") == "kube-system"]
+    rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
+    assert of(objects, "ClusterRole", "queue")["rules"] == rules["beside"]
+    assert of(objects, "Role", "s-queue")["rules"] == rules["besideNamespace"]
+    (token,) = _queue_tokens(of(objects, "DaemonSet", "agent"))
+    assert token["audience"] == queue.kubernetes.audience
+    node = tomllib.loads(of(objects, "ConfigMap", "agent")["data"]["sluice.toml"])
+    assert node["kubelet"]["limits"] == ["pod", "defaults"]
+    assert node["queue"]["server"].startswith("s-queue.gpu.svc:")
+    node_config.parse(node)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("queue.users={ada}", "queue.users: are of mode standalone"),
+        ("queue.checks={b=c}", "queue.checks: are of mode standalone"),
+        ("queue.persistence.existingClaim=c", "queue.persistence.existingClaim: nothing is kept"),
+        ("queue.page.service=true", "queue.page: there is no page"),
+        ("scheduler.callers={default-scheduler}", "scheduler: nobody asks"),
+        ("shares.writers={ada}", "shares: pods are not changed"),
+        ("agent.enabled=false", "agent.enabled=false: beside Kueue"),
+        (
+            'queue.config=[kubernetes]\nwebhooks_listen = "0.0.0.0:1"',
+            "queue.config: webhooks_listen has no effect",
+        ),
+    ],
+)
+def test_what_makes_no_sense_beside_kueue_is_refused_by_name(
+    value: str, said: str, tmp_path: Path
+) -> None:
+    path, _, text = value.partition("=")
+    if path == "queue.config":
+        given = tmp_path / "values.yaml"
+        given.write_text(yaml.safe_dump({"queue": {"config": text}}))
+        done = template(*SECRETS, "queue.mode=beside", files=(given,))
+    else:
+        done = template(*SECRETS, "queue.mode=beside", value)
+    assert done.returncode != 0
+    assert said in done.stderr
 
 
 DEVICES = """

@@ -121,6 +121,7 @@ static struct {
 	uint64_t read_ns;
 	bool any;
 	uint64_t latency_ns;
+	char hangs[64]; /* the function that does not return for as long as this stands; "" = none */
 	char function[64];
 	uint64_t nth; /* 0 = every call */
 	CUresult result;
@@ -134,6 +135,8 @@ static void read_faults(void)
 	char value[VALUE_BYTES] = "", *rest;
 
 	faults.latency_ns = sim_knob_number("call_latency_ns", 0);
+	faults.hangs[0] = 0;
+	sim_knob_text("hang", faults.hangs, sizeof(faults.hangs));
 	sim_knob_text("fail", value, sizeof(value));
 	if (strcmp(value, last) != 0) {
 		memcpy(last, value, sizeof(last));
@@ -148,7 +151,16 @@ static void read_faults(void)
 			faults.function[n] = 0;
 		}
 	}
-	faults.any = faults.latency_ns || faults.function[0];
+	faults.any = faults.latency_ns || faults.function[0] || faults.hangs[0];
+}
+
+static void hang(const char *function)
+{
+	char value[VALUE_BYTES];
+	struct timespec nap = { .tv_nsec = LOOK_EVERY_NS };
+
+	while (sim_knob_text("hang", value, sizeof(value)) && strcmp(value, function) == 0)
+		nanosleep(&nap, NULL);
 }
 
 CUresult sim_enter_call(const char *function)
@@ -175,6 +187,8 @@ CUresult sim_enter_call(const char *function)
 		while (sim_now_ns() < end_ns)
 			;
 	}
+	if (faults.hangs[0] && strcmp(faults.hangs, function) == 0)
+		hang(function);
 	if (faults.function[0] && strcmp(faults.function, function) == 0) {
 		uint64_t call = __atomic_add_fetch(&faults.calls, 1, __ATOMIC_RELAXED);
 

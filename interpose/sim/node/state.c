@@ -142,6 +142,8 @@ int sim_client_attach(struct sim_state *state)
 		memset(client->cell_ns, 0, sizeof(client->cell_ns));
 		memset(client->used_bytes, 0, sizeof(client->used_bytes));
 		memset(client->managed_bytes, 0, sizeof(client->managed_bytes));
+		memset(client->spilled_bytes, 0, sizeof(client->spilled_bytes));
+		client->checkpoint = client->inside = client->exported = client->imported = client->managed = 0;
 		sim_cgroups(client->cgroup);
 		client->pid = (uint32_t)getpid();
 		client->program = program();
@@ -293,6 +295,7 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 		sim_edit_end(gpu);
 		client->used_bytes[index] = 0;
 		client->managed_bytes[index] = 0;
+		client->spilled_bytes[index] = 0;
 		/* The record is free once no GPU holds anything of it. */
 		bool empty = true;
 

@@ -22,7 +22,7 @@
 #define SIM_CLIENTS 128
 #define SIM_CELLS 8192 /* time stamps (events) of one client */
 #define SIM_WALLS 256
-#define SIM_STATE_MAGIC UINT64_C(0x35304d4953475053)
+#define SIM_STATE_MAGIC UINT64_C(0x36304d4953475053)
 
 struct sim_client {
 	uint32_t in_use;
@@ -33,8 +33,13 @@ struct sim_client {
 	uint64_t cgroup[SIM_CGROUPS];     /* where it was when it came: its own, then outwards; 0 ends them */
 	uint64_t memory_fd_ino;           /* of the memfd that backs its device memory, for IPC */
 	int32_t memory_fd;                /* its number in the client, for /proc/PID/fd */
-	uint32_t reserved;
-	uint64_t cell_ns[SIM_CELLS]; /* 0 = not reached yet */
+	uint32_t checkpoint;              /* CUprocessState; whoever checkpoints it writes, the client only looks */
+	uint32_t inside;                  /* threads that change what a checkpoint moves; the client's, atomic */
+	uint32_t exported;                /* it gave memory to other processes by IPC at some time */
+	uint32_t imported;                /* pieces of other processes' memory that it has mapped */
+	uint32_t managed;                 /* allocations of managed memory that it has, of any size; its own, atomic */
+	uint64_t spilled_bytes[SIM_GPUS]; /* in its host memory instead of used_bytes there; under that GPU's mutex */
+	uint64_t cell_ns[SIM_CELLS];      /* 0 = not reached yet */
 };
 
 struct sim_gpu {

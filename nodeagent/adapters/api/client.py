@@ -19,6 +19,9 @@ from nodeagent.ports.views import ContainedView, Finding, GrantView, NodeEvent, 
 
 DEADLINE_S: Final = 10.0
 """For calls that need no waiting: the daemon answers them from memory."""
+SPILL_DEADLINE_S: Final = 3600.0
+"""Where the memory of other grants is on its way, this one's waits; the daemon bounds each of them
+(checkpoint.total_timeout_s), and goes on although nobody waits any more."""
 MIG_READ_DEADLINE_S: Final = 40.0
 MIG_CHANGE_DEADLINE_S: Final = 150.0
 """The daemon asks the driver, with deadlines of its own."""
@@ -85,10 +88,18 @@ class Client:
         request = self._wire.write_resize_request(grant, ask)
         return self._wire.read_grant(self._call("ResizeGrant", request))
 
-    def pause_grant(self, grant: str, paused: bool) -> GrantView:
+    def pause_grant(self, grant: str) -> GrantView:
         request = self._wire.message("GrantRef")(grant=grant)
-        name = "PauseGrant" if paused else "ResumeGrant"
-        return self._wire.read_grant(self._call(name, request))
+        return self._wire.read_grant(self._call("PauseGrant", request))
+
+    def resume_grant(self, grant: str) -> GrantView:
+        request = self._wire.message("GrantRef")(grant=grant)
+        return self._wire.read_grant(self._call("ResumeGrant", request, SPILL_DEADLINE_S))
+
+    def spill_grant(self, grant: str) -> GrantView:
+        """Paused, and its memory on the host."""
+        request = self._wire.message("GrantRef")(grant=grant)
+        return self._wire.read_grant(self._call("SpillGrant", request, SPILL_DEADLINE_S))
 
     def release_grant(self, grant: str) -> GrantView:
         request = self._wire.message("GrantRef")(grant=grant)

@@ -67,7 +67,7 @@ class LocalApi:
         wire: Wire,
         service: NodeService,
         clock: Clock,
-        doctor: Callable[[], list[Finding]],
+        doctor: Callable[[], Awaitable[list[Finding]]],
         mig: MigService,
         open_page: OpenPage = no_page,
     ) -> None:
@@ -121,6 +121,7 @@ class LocalApi:
             "ResizeGrant": self._resize,
             "PauseGrant": self._pause,
             "ResumeGrant": self._resume,
+            "SpillGrant": self._spill,
             "ReleaseGrant": self._release,
             "GetNodeInfo": self._info,
             "Doctor": self._report,
@@ -263,10 +264,13 @@ class LocalApi:
         return self._wire.write_grant(self._service.resize_grant(peer, request.grant, ask))
 
     def _pause(self, peer: Peer, request: Any) -> Any:
-        return self._wire.write_grant(self._service.pause_grant(peer, request.grant, True))
+        return self._wire.write_grant(self._service.pause_grant(peer, request.grant))
 
-    def _resume(self, peer: Peer, request: Any) -> Any:
-        return self._wire.write_grant(self._service.pause_grant(peer, request.grant, False))
+    async def _resume(self, peer: Peer, request: Any) -> Any:
+        return self._wire.write_grant(await self._service.resume_grant(peer, request.grant))
+
+    async def _spill(self, peer: Peer, request: Any) -> Any:
+        return self._wire.write_grant(await self._service.spill_grant(peer, request.grant))
 
     def _release(self, peer: Peer, request: Any) -> Any:
         return self._wire.write_grant(self._service.release_grant(peer, request.grant))
@@ -295,11 +299,11 @@ class LocalApi:
         url, valid_s = self._open_page(peer.uid)
         return self._wire.message("NodePageUrl")(url=url, valid_seconds=valid_s)
 
-    def _report(self, peer: Peer, request: Any) -> Any:
+    async def _report(self, peer: Peer, request: Any) -> Any:
         finding = self._wire.message("Finding")
         now_s = time.monotonic()
         if self._findings is None or now_s - self._findings[0] > DOCTOR_EVERY_S:
-            self._findings = (now_s, self._doctor())
+            self._findings = (now_s, await self._doctor())
         found = [
             finding(topic=f.topic, level=f.level, what=f.what, remedy=f.remedy)
             for f in self._findings[1]

@@ -8,12 +8,11 @@ import stat
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from nodeagent.core.kubelet import cdi_base
 from nodeagent.core.kubelet.cdi_base import BaseSpec
+from sluicecommon import yaml_text
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """The runtimes' own defaults; a later one goes first."""
@@ -22,7 +21,6 @@ LARGEST_BYTES: Final = 16 << 20
 SUFFIXES: Final = (".yaml", ".json")
 """The only ones that the runtimes read."""
 _Mark = tuple[int, int, int, int, int]
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class InstalledSpecs:
@@ -84,8 +82,8 @@ def _parse(data: bytes, path: Path) -> BaseSpec | None:
         raise ValueError(f"{path}: larger than {LARGEST_BYTES >> 20} MiB")
     try:
         text = data.decode()
-        document = json.loads(text) if path.suffix == ".json" else yaml.load(text, _LOADER)
+        document = json.loads(text) if path.suffix == ".json" else yaml_text.read(text)
         json.dumps(document)  # YAML has dates and sets, which we could not write
-    except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     return cdi_base.parse(document, str(path))

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 import nodeagent
 from nodeagent.core.gpus.health_policy import HealthPolicy, parse_policy
 from nodeagent.core.reload import Loaded
@@ -21,6 +19,7 @@ from nodeagent.settings import hami_pods
 from nodeagent.settings.daemon import ConfigError, HealthSettings, Settings, parse
 from nodeagent.settings.kubelet import RESOURCE_KEYS, effective
 from nodeagent.units import NS_PER_S
+from sluicecommon import yaml_text
 from sluicecommon.hami import HamiPart, split
 
 DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
@@ -99,26 +98,18 @@ def load_settings(path: Path | None) -> Settings:
 def read_hami(path: Path) -> list[HamiPart]:
     """Raises ConfigError."""
     try:
-        documents = list(yaml.safe_load_all(_text(path)))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError([f"{path}: not YAML or JSON: {_one_line(error)}"]) from error
+        documents = yaml_text.read_all(_text(path))
+    except ValueError as error:
+        raise ConfigError([f"{path}: {error}"]) from error
     parts = [
         part
         for document in documents
         if document is not None
-        for part in split(str(path), document, parse_yaml)
+        for part in split(str(path), document, yaml_text.read)
     ]
     if not parts:
         raise ConfigError([f"{path}: is empty"])
     return parts
-
-
-def parse_yaml(text: str) -> object:
-    """One document. Raises ValueError."""
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not YAML or JSON: {_one_line(error)}") from error
 
 
 def _toml(path: Path) -> dict[str, object]:

@@ -22,13 +22,21 @@ from nodeagent.ports.queue import (
 )
 from nodeagent.units import WHOLE_PPM, Bytes, GpuUuid, Ppm, SharePolicy
 
-_DESIRED: Final = {1: Desired.RUN, 2: Desired.PAUSE, 3: Desired.STOP}
+_DESIRED: Final = {
+    1: Desired.RUN,
+    2: Desired.PAUSE,
+    3: Desired.STOP,
+    4: Desired.CHECKPOINT,
+}
 _DESIRED_NUMBERS: Final = {desired: number for number, desired in _DESIRED.items()}
 _STATES: Final = {
     WorkState.OFFERED: 1,
     WorkState.RUNNING: 2,
     WorkState.PAUSED: 3,
+    WorkState.SPILLED: 3,
     WorkState.STOPPING: 4,
+    WorkState.SPILLING: 4,  # it holds all that it had, and is about to make way
+    WorkState.RETURNING: 4,
     WorkState.STOPPED: 5,
     WorkState.FINISHED: 6,
     WorkState.REFUSED: 7,
@@ -106,7 +114,8 @@ def write_outcome(wire: Wire, about: Mapping[str, Any], work: Work) -> Any:
         state=_STATES[work.state],
         gpus=[_share(wire, one) for one in work.decision.gpus],
         grant=work.grant or "",
-        refused=work.state is WorkState.PAUSED and work.decision.desired is Desired.RUN,
+        refused=work.state in (WorkState.PAUSED, WorkState.SPILLED)
+        and work.decision.desired is Desired.RUN,
     )
 
 

@@ -450,6 +450,7 @@ def _device_line(limits: DeviceLimits) -> c.PolicyDevice:
         | c.FLAG_PAUSED * limits.paused
         | c.FLAG_REVOKED * limits.revoked
         | c.FLAG_MANAGED_BEYOND * limits.managed_beyond
+        | c.FLAG_SPILLED * limits.spilled
     )
     line = c.PolicyDevice(
         memory_limit_bytes=limits.memory_limit_bytes,

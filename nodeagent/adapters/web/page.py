@@ -203,8 +203,10 @@ class NodePage:
             if what == "resize":
                 ask = _resize_of(given)
                 self._service.resize_grant(peer, grant, ask)
+            elif what == "pause":
+                self._service.pause_grant(peer, grant)
             else:
-                self._service.pause_grant(peer, grant, what == "pause")
+                await self._service.resume_grant(peer, grant)
         except Refused as refused:
             raise Refusal(_STATUSES[refused.kind], refused.reason) from None
         said = f"{what} of grant {grant[:64]} by {viewer.name} over the page"

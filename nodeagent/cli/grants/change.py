@@ -27,11 +27,13 @@ def resize(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 
 def pause(options: argparse.Namespace, environment: dict[str, str]) -> int:
-    return _change(options, environment, lambda client: client.pause_grant(options.grant, True))
+    if options.spill:
+        return _change(options, environment, lambda client: client.spill_grant(options.grant))
+    return _change(options, environment, lambda client: client.pause_grant(options.grant))
 
 
 def resume(options: argparse.Namespace, environment: dict[str, str]) -> int:
-    return _change(options, environment, lambda client: client.pause_grant(options.grant, False))
+    return _change(options, environment, lambda client: client.resume_grant(options.grant))
 
 
 def release(options: argparse.Namespace, environment: dict[str, str]) -> int:

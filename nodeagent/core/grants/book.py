@@ -13,30 +13,33 @@ from dataclasses import replace
 from typing import assert_never
 
 from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.changing import (
+    check_resident,
+    check_share_is_back,
+    resized,
+    spilled,
+)
 from nodeagent.core.grants.placement import (
     GpuCapacity,
     Load,
     Placed,
     Unplaced,
     load_of,
-    obstacle,
     place,
 )
-from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
+from nodeagent.core.grants.spill import SpillSignal
 from nodeagent.core.grants.states import NEXT, GrantMemory, Held, HeldMemory, Rules, Signal
-from nodeagent.ports.clients import RefusalKind, Refused, ResizeAsk
-from nodeagent.ports.ledger import DeviceShare, GrantRecord, GrantState
+from nodeagent.ports.clients import RefusalKind, Refused
+from nodeagent.ports.ledger import GrantRecord, GrantState, Spill
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import DeviceLimits
 from nodeagent.units import (
     MAX_DEVICES,
     MAX_SLOTS,
     NO_CEILING,
-    WHOLE_PPM,
     Bytes,
     GpuUuid,
     GrantId,
-    Ppm,
     RequestId,
     SharePolicy,
     SlotIndex,
@@ -53,8 +56,8 @@ class GrantBook:
         self._told: dict[RequestId, tuple[int, str]] = {}
 
     def handle(self, event: ev.Event, now_ns: int = 0) -> list[ev.Instruction]:
-        """Nothing here depends on the time. Raises Refused for a Resized, PauseSet or Released that
-        cannot be; the book is then unchanged."""
+        """Nothing here depends on the time. Raises Refused for a Resized, PauseSet, SpillMoved or
+        Released that cannot be; the book is then unchanged."""
         match event:
             case ev.GpusSeen():
                 return self._gpus_seen(event)
@@ -82,6 +85,8 @@ class GrantBook:
                 return self._lent(event)
             case ev.PauseSet():
                 return self._pause_set(event)
+            case ev.SpillMoved():
+                return self._spill_moved(event)
             case ev.Released():
                 return self._released(event)
             case ev.Restored():
@@ -151,6 +156,7 @@ class GrantBook:
                 paused=record.paused,
                 revoked=record.state in (GrantState.DRAINING, GrantState.ENDING),
                 managed_beyond=self.rules.managed_beyond,
+                spilled=record.spill is not Spill.RESIDENT,
             )
             for device in record.devices
         )
@@ -324,6 +330,8 @@ class GrantBook:
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
             if holder is not None and same_process(holder, event.process):
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
+        if held.record.spill is not Spill.RESIDENT:  # it would use room that is not its grant's
+            return [ev.RefuseSlot(event.grant, errno.EBUSY)]
         for index in range(MAX_SLOTS):
             slot = SlotIndex(index)
             if slot not in held.slots and slot not in event.claimed:
@@ -347,56 +355,20 @@ class GrantBook:
 
     def _resized(self, event: ev.Resized) -> list[ev.Instruction]:
         held = self._live(event.grant)
-        record = held.record
-        resized = self._resize(record, event.ask)
-        if resized == record:
+        after = resized(held.record, event.ask, self._others(held.record), self._known())
+        if after == held.record:
             return []
-        held.record = resized
+        held.record = after
         return [*self._republish(held), *self._serve_queue()]
-
-    def _resize(self, record: GrantRecord, ask: ResizeAsk) -> GrantRecord:
-        policy = ask.policy or record.policy
-        others = load_of([h.record for h in self.grants.values() if h.record.grant != record.grant])
-        known = {gpu.uuid: gpu for gpu in self._gpus}
-        devices = []
-        for device in record.devices:
-            gpu = known.get(device.gpu)
-            if gpu is None:
-                raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
-            bytes_ = memory_on(ask.memory, gpu.largest_bytes) if ask.memory else device.most_bytes
-            if device.limit_bytes is not None:  # what it borrows beyond is lent where it is free
-                device = _borrowing(device, Bytes(min(bytes_, gpu.largest_bytes)))
-                bytes_ = device.memory_bytes
-            share = ask.share_ppm or device.share_ppm
-            if policy is SharePolicy.EXCLUSIVE:
-                share = Ppm(WHOLE_PPM)
-            grows = bytes_ > device.memory_bytes or (
-                policy is not SharePolicy.ELASTIC
-                and (share > device.share_ppm or record.policy is not policy)
-            )
-            # Giving back is always possible, even on a GPU that is unwell or over-promised.
-            if grows:
-                load = others.get(device.gpu, Load())
-                why = obstacle(
-                    replace(gpu, healthy=True, slots=MAX_SLOTS), load, bytes_, share, policy
-                )
-                if why is not None:
-                    wanted = f"{format_bytes(bytes_)} and {format_share(share)} ({policy})"
-                    raise Refused(
-                        RefusalKind.EXHAUSTED,
-                        f"{wanted} do not fit on GPU {gpu.index} ({gpu.name}) beside the other"
-                        f" grants: {why}",
-                    )
-            devices.append(replace(device, memory_bytes=bytes_, share_ppm=share))
-        priority = record.priority if ask.priority is None else ask.priority
-        return replace(record, policy=policy, devices=tuple(devices), priority=priority)
 
     def _lent(self, event: ev.Lent) -> list[ev.Instruction]:
         held = self.grants.get(event.grant)
         if held is None or not held.region or held.record.state is not GrantState.ACTIVE:
             return []
         record = held.record
-        loads, known = self.loads(), {gpu.uuid: gpu for gpu in self._gpus}
+        if record.spill is not Spill.RESIDENT:  # what it comes back with is what it went with
+            return []
+        loads, known = self.loads(), self._known()
         devices = []
         for device, wanted in zip(record.devices, event.memory_bytes, strict=True):
             load, gpu = loads.get(device.gpu, Load()), known.get(device.gpu)
@@ -418,22 +390,24 @@ class GrantBook:
         lent = event.paused and (event.lends or record.lent)
         if (record.paused, record.lent) == (event.paused, lent):
             return []
+        if not event.paused:
+            check_resident(record)
         if record.lent and not event.paused:
-            self._check_share_is_back(record)
+            check_share_is_back(record, self._others(record))
         held.record = replace(record, paused=event.paused, lent=lent)
         return [*self._republish(held), *(self._serve_queue() if lent else [])]
 
-    def _check_share_is_back(self, record: GrantRecord) -> None:
-        """Raises Refused while others have the share it lent."""
-        if record.policy is not SharePolicy.HARD:
-            return
-        others = load_of([h.record for h in self.grants.values() if h.record.grant != record.grant])
-        for device in record.devices:
-            if others.get(device.gpu, Load()).hard_ppm + device.share_ppm > WHOLE_PPM:
-                raise Refused(
-                    RefusalKind.EXHAUSTED,
-                    f"the time it lent on {device.gpu} while paused is still taken",
-                )
+    def _spill_moved(self, event: ev.SpillMoved) -> list[ev.Instruction]:
+        asked = event.signal in (SpillSignal.BEGIN, SpillSignal.RETURN)
+        held = self._live(event.grant) if asked else self.grants.get(event.grant)
+        if held is None:
+            return []
+        others, known = self._others(held.record), self._known()
+        after = spilled(held.record, event, others, known)
+        if after == held.record:
+            return []
+        held.record = after
+        return [*self._republish(held), *self._serve_queue()]
 
     def _released(self, event: ev.Released) -> list[ev.Instruction]:
         held = self.grants.get(event.grant)
@@ -460,6 +434,13 @@ class GrantBook:
         return out + self._settle(held)
 
     # --- helpers ------------------------------------------------------------------------------
+
+    def _known(self) -> dict[GpuUuid, GpuCapacity]:
+        return {gpu.uuid: gpu for gpu in self._gpus}
+
+    def _others(self, record: GrantRecord) -> dict[GpuUuid, Load]:
+        """What everybody else was promised."""
+        return load_of([h.record for h in self.grants.values() if h.record.grant != record.grant])
 
     def _live(self, grant: GrantId) -> Held:
         held = self.grants.get(grant)
@@ -490,10 +471,3 @@ class GrantBook:
 
 def same_process(a: Process, b: Process) -> bool:
     return (a.pid, a.starttime_ticks) == (b.pid, b.starttime_ticks)
-
-
-def _borrowing(device: DeviceShare, limit: Bytes) -> DeviceShare:
-    """With another limit."""
-    request = Bytes(min(device.guaranteed_bytes, limit))
-    memory = Bytes(min(device.memory_bytes, limit))
-    return replace(device, memory_bytes=memory, request_bytes=request, limit_bytes=limit)

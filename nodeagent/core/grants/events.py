@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.spill import SpillSignal
 from nodeagent.ports.clients import GrantAsk, RefusalKind, ResizeAsk
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState
 from nodeagent.ports.processes import Process
@@ -121,6 +122,18 @@ class PauseSet:
 
 
 @dataclass(frozen=True, slots=True)
+class SpillMoved:
+    """A step of its memory's way to the host and back; BEGIN and RETURN are asked for, and may be
+    refused, the others have happened."""
+
+    grant: GrantId
+    signal: SpillSignal
+    at_unix_s: float = 0.0
+    bytes: tuple[Bytes, ...] = ()
+    """With BEGIN: what it has on each of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     grant: GrantId
 
@@ -148,6 +161,7 @@ Event = (
     | Resized
     | Lent
     | PauseSet
+    | SpillMoved
     | Released
     | Restored
 )

@@ -17,7 +17,7 @@ from nodeagent.core.grants.quantities import (
     memory_on,
 )
 from nodeagent.ports.clients import GrantAsk, RefusalKind
-from nodeagent.ports.ledger import DeviceShare, GrantRecord
+from nodeagent.ports.ledger import DeviceShare, GrantRecord, Spill
 from nodeagent.units import WHOLE_PPM, Bytes, GpuUuid, Ppm, SharePolicy
 
 
@@ -75,9 +75,11 @@ class Unplaced:
 
 
 def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
-    """Promises of all records that still count."""
+    """Promises of all records that still count; a spilled one has given all of its room up."""
     loads: dict[GpuUuid, Load] = {}
     for record in records:
+        if record.spill is Spill.SPILLED:
+            continue
         hard = record.policy is SharePolicy.HARD
         for device in record.devices:
             was = loads.get(device.gpu, Load())

@@ -123,6 +123,11 @@ class GrantAccount:
             gone = replace(last, charged_bytes=0, completed_ns=last.consumed_ns)
             self._retired[index] = _add(self._retired[index], gone)
 
+    def charged(self, slot: SlotIndex, device: int) -> int:
+        """What one live process is charged there now."""
+        known = self._slots.get(slot)
+        return known.devices[device].charged_bytes if known is not None else 0
+
     def total(self, device: int) -> DeviceCounters:
         """Everything this grant ever did on the GPU, and the memory it holds now."""
         total = self._retired[device]

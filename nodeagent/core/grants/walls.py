@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.ports.driver.walls import WallReading, WallRow, WallStep
-from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.ledger import DeviceShare, GrantRecord, Spill
 from nodeagent.units import Bytes, GpuUuid
 
 MIG = "MIG-"
@@ -27,16 +27,22 @@ def is_instance(gpu: GpuUuid) -> bool:
 def rows_of(
     record: GrantRecord, cgroup: str, headroom_bytes: int, ours: bool = False
 ) -> tuple[WallRow, ...]:
-    """One for each of the grant's cards. Memory that a grant has only borrowed is not guaranteed.
-    A card whose memory is promised more than once guarantees nobody more than it has."""
+    """One for each of the grant's cards. Memory that a grant has only borrowed is not guaranteed,
+    and one that is spilled is guaranteed none. A card whose memory is promised more than once
+    guarantees nobody more than it has."""
+    away = record.spill is Spill.SPILLED
+
+    def soft(device: DeviceShare) -> Bytes:
+        return Bytes(0 if away else min(device.guaranteed_bytes, device.physical_bytes))
+
     return tuple(
         WallRow(
             record.grant,
             device.gpu,
             cgroup,
-            Bytes(min(device.guaranteed_bytes, device.physical_bytes)),
+            soft(device),
             Bytes(device.memory_bytes + headroom_bytes),
-            most_bytes=Bytes(min(device.guaranteed_bytes, device.physical_bytes)),
+            most_bytes=soft(device),
             ours=ours,
         )
         for device in record.devices

@@ -101,6 +101,20 @@ CONTAINED: Final = _gauge(
     "Steps in force now: throttled grants, refused and frozen containers (`sluice contained`).",
 )
 
+SPILLED_BYTES: Final = _gauge(
+    "sluice_spilled_memory_bytes",
+    (),
+    "GPU memory of grants that is in the host's memory, or on its way there or back"
+    " (docs/node/checkpoint.md).",
+)
+SPILLS: Final = _counter(
+    "sluice_spills",
+    ("result",),
+    "Times a grant's memory was to go to the host or come back, by what became of it: spilled,"
+    " returned; failed, it stayed on its GPUs; stayed, on the host; lost; found, brought back by"
+    " others.",
+)
+
 KUBELET_REGISTERED: Final = _gauge(
     "sluice_kubelet_registered", (), "1 while the kubelet knows the device plugin, else 0."
 )

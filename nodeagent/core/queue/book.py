@@ -4,6 +4,9 @@ Whatever is decided arrives with a term (which controller), a revision (which de
 find a valid lease before anything *starts*; pausing and stopping need no lease. Messages may come
 twice, late and out of order: the newest revision of each pod counts. While the controller is away,
 what runs goes on. An event that no longer applies changes nothing.
+
+Longer than a file should be: it is one state machine, and what any event makes of a work depends on
+what all the others may have made of it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,13 @@ from nodeagent.core.queue.events import (
     Reconnect,
     Renewed,
     ResumeRefused,
+    Returned,
+    ReturnGrant,
+    ReturnRefused,
     SetPaused,
+    Spilled,
+    SpillGrant,
+    SpillRefused,
     Start,
     Stop,
     StoreFence,
@@ -51,6 +60,9 @@ from nodeagent.units import NS_PER_S, GrantId
 MOST_DONE: Final = 1000
 """Ended work remembered against repeated decisions; the controller repeats within seconds."""
 
+_AT_REST: Final = frozenset({WorkState.PAUSED, WorkState.SPILLED})
+_ON_THE_WAY: Final = frozenset({WorkState.SPILLING, WorkState.RETURNING})
+_HELD_BACK: Final = _AT_REST | _ON_THE_WAY
 EVICTION_GRACE_S: Final = 1.0
 """Of work that the node ends by itself: its processes were held, or killed, before."""
 
@@ -107,6 +119,14 @@ class QueueBook:
                 return self._grant_refused(event, now_ns)
             case ResumeRefused():
                 return self._resume_refused(event, now_ns)
+            case Spilled():
+                return self._spilled(event, now_ns)
+            case SpillRefused():
+                return self._spill_refused(event, now_ns)
+            case Returned():
+                return self._returned(event, now_ns)
+            case ReturnRefused():
+                return self._return_refused(event, now_ns)
             case GrantEnded():
                 return self._grant_ended(event, now_ns)
             case Evicted():
@@ -155,7 +175,7 @@ class QueueBook:
 
     def is_paused_by_queue(self, grant: GrantId) -> bool:
         work = self.work_of(grant)
-        paused = work is not None and work.state is WorkState.PAUSED
+        paused = work is not None and work.state in _HELD_BACK
         return paused or grant in self._self_paused
 
     # --- the session --------------------------------------------------------------------------
@@ -253,6 +273,8 @@ class QueueBook:
             return self._run(work, now_ns)
         if decision.desired is Desired.PAUSE:
             return self._pause(work)
+        if decision.desired is Desired.CHECKPOINT:
+            return self._checkpoint(work)
         return self._stop(work)
 
     def _replace(self, work: Work, decision: Decision, now_ns: int) -> list[Instruction]:
@@ -278,6 +300,8 @@ class QueueBook:
             return [StoreWork(work), *self._start_due(work, now_ns)]
         if work.state is WorkState.STOPPING:
             return [StoreWork(work)]  # too late; it will be told as stopped
+        if work.state in _ON_THE_WAY:
+            return [StoreWork(work)]  # the answer decides
         if work.state is WorkState.RUNNING:
             return [StoreWork(work), Tell(work)]
         return [StoreWork(work), *self._go_on(work, now_ns)]
@@ -286,6 +310,10 @@ class QueueBook:
         """From paused; needs a lease as every start does."""
         if not self.may_start(now_ns) or work.grant is None:
             return []
+        if work.state is WorkState.SPILLED:
+            returning = replace(work, state=WorkState.RETURNING)
+            self.works[work.key] = returning
+            return [StoreWork(returning), ReturnGrant(work.grant)]
         running = replace(work, state=WorkState.RUNNING)
         self.works[work.key] = running
         return [StoreWork(running), SetPaused(work.grant, False), Tell(running)]
@@ -293,13 +321,31 @@ class QueueBook:
     def _pause(self, work: Work) -> list[Instruction]:
         if work.grant is None:
             return self._end(work, WorkState.STOPPED, "never started here")
-        if work.state is WorkState.STOPPING:
+        if work.state is WorkState.STOPPING or work.state in _ON_THE_WAY:
             self.works[work.key] = work
             return [StoreWork(work)]
+        if work.state is WorkState.SPILLED:  # more than it was asked for
+            self.works[work.key] = work
+            return [StoreWork(work), Tell(work)]
         paused = replace(work, state=WorkState.PAUSED)
         self.works[work.key] = paused
         self._self_paused.discard(work.grant)
         return [StoreWork(paused), SetPaused(work.grant, True, lends=True), Tell(paused)]
+
+    def _checkpoint(self, work: Work) -> list[Instruction]:
+        """It is told as paused when its memory has left its GPUs, not before."""
+        if work.grant is None:
+            return self._end(work, WorkState.STOPPED, "never started here")
+        if work.state is WorkState.SPILLED:
+            self.works[work.key] = work
+            return [StoreWork(work), Tell(work)]
+        if work.state is WorkState.STOPPING or work.state in _ON_THE_WAY:
+            self.works[work.key] = work
+            return [StoreWork(work)]
+        spilling = replace(work, state=WorkState.SPILLING)
+        self.works[work.key] = spilling
+        self._self_paused.discard(work.grant)
+        return [StoreWork(spilling), SpillGrant(work.grant)]
 
     def _stop(self, work: Work) -> list[Instruction]:
         if work.grant is None:
@@ -357,6 +403,8 @@ class QueueBook:
             return [*out, Tell(work)]
         if work.decision.desired is Desired.PAUSE:
             return out + self._pause(work)
+        if work.decision.desired is Desired.CHECKPOINT:
+            return out + self._checkpoint(work)
         return out + self._stop(work)
 
     def _grant_refused(self, event: GrantRefused, now_ns: int) -> list[Instruction]:
@@ -375,6 +423,60 @@ class QueueBook:
         paused = replace(work, state=WorkState.PAUSED, reason=event.reason)
         self.works[work.key] = paused
         return [StoreWork(paused), Tell(paused)]
+
+    # --- memory on its way to the host and back -----------------------------------------------
+
+    def _moving(self, grant: GrantId, state: WorkState) -> Work | None:
+        work = self.work_of(grant)
+        return work if work is not None and work.state is state else None
+
+    def _spilled(self, event: Spilled, now_ns: int) -> list[Instruction]:
+        work = self._moving(event.grant, WorkState.SPILLING)
+        if work is None:
+            return []
+        spilled = replace(work, state=WorkState.SPILLED, reason="")
+        self.works[work.key] = spilled
+        out: list[Instruction] = [StoreWork(spilled)]
+        if work.decision.desired is Desired.RUN:  # admitted again meanwhile
+            return out + self._go_on(spilled, now_ns)
+        return [*out, Tell(spilled)]
+
+    def _spill_refused(self, event: SpillRefused, now_ns: int) -> list[Instruction]:
+        """Who was promised its room has waited for it: it is stopped, unless it is wanted again."""
+        work = self._moving(event.grant, WorkState.SPILLING)
+        if work is None:
+            return []
+        if work.decision.desired is Desired.RUN:
+            paused = replace(work, state=WorkState.PAUSED)
+            self.works[work.key] = paused
+            out: list[Instruction] = [StoreWork(paused), SetPaused(event.grant, True)]
+            return out + self._go_on(paused, now_ns)
+        reason = f"it could not be checkpointed, and is stopped: {event.reason}"
+        return self._stop(replace(work, reason=reason))
+
+    def _returned(self, event: Returned, now_ns: int) -> list[Instruction]:
+        work = self._moving(event.grant, WorkState.RETURNING)
+        if work is None:
+            return []
+        running = replace(work, state=WorkState.RUNNING, reason="")
+        self.works[work.key] = running
+        out: list[Instruction] = [StoreWork(running), Tell(running)]
+        if work.decision.desired is Desired.CHECKPOINT:
+            return out + self._checkpoint(running)
+        if work.decision.desired is Desired.PAUSE:
+            return out + self._pause(running)
+        return out
+
+    def _return_refused(self, event: ReturnRefused, now_ns: int) -> list[Instruction]:
+        work = self._moving(event.grant, WorkState.RETURNING)
+        if work is None:
+            return []
+        if not event.waits:
+            reason = f"its memory could not be brought back, and it is stopped: {event.reason}"
+            return self._stop(replace(work, reason=reason))
+        spilled = replace(work, state=WorkState.SPILLED, reason=event.reason)
+        self.works[work.key] = spilled
+        return [StoreWork(spilled), Tell(spilled)]
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -449,6 +551,6 @@ class QueueBook:
                 assert work.grant is not None
                 self._self_paused.discard(work.grant)
                 out.append(SetPaused(work.grant, False))
-            elif work.state is WorkState.PAUSED and work.decision.desired is Desired.RUN:
+            elif work.state in _AT_REST and work.decision.desired is Desired.RUN:
                 out += self._go_on(work, now_ns)
         return out + self._start_all(now_ns)

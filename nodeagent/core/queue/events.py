@@ -88,6 +88,37 @@ class ResumeRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Spilled:
+    """Paused, its memory on the host."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class SpillRefused:
+    """Its memory is where it was: it cannot make way so."""
+
+    grant: GrantId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """It goes on, its memory where it was."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRefused:
+    """It does not go on: `waits`, its room is taken; else it never will."""
+
+    grant: GrantId
+    reason: str
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GrantEnded:
     grant: GrantId
 
@@ -126,6 +157,10 @@ Event = (
     | GrantMade
     | GrantRefused
     | ResumeRefused
+    | Spilled
+    | SpillRefused
+    | Returned
+    | ReturnRefused
     | GrantEnded
     | Evicted
     | Acknowledged
@@ -171,6 +206,20 @@ class SetPaused:
 
 
 @dataclass(frozen=True, slots=True)
+class SpillGrant:
+    """Answered by Spilled or SpillRefused."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnGrant:
+    """Answered by Returned or ReturnRefused."""
+
+    grant: GrantId
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """SIGTERM, and SIGKILL after the grace. Answered by GrantEnded."""
 
@@ -192,4 +241,15 @@ class Reconnect:
     reason: str
 
 
-Instruction = StoreFence | StoreWork | DropWork | Start | SetPaused | Stop | Tell | Reconnect
+Instruction = (
+    StoreFence
+    | StoreWork
+    | DropWork
+    | Start
+    | SetPaused
+    | SpillGrant
+    | ReturnGrant
+    | Stop
+    | Tell
+    | Reconnect
+)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.changing import check_resident
 from nodeagent.core.grants.states import Held
 from nodeagent.core.metrics.histogram import WAIT_BOUNDS_S, Histogram
 from nodeagent.ports.clients import (
@@ -60,6 +61,13 @@ class Queue(Protocol):
         """Raises Refused for a grant that the queue has paused."""
 
 
+class Spills(Protocol):
+    """A grant's memory on its way to the host and back. Its calls raise Refused."""
+
+    async def spill(self, grant: GrantId) -> None: ...
+    async def resume(self, grant: GrantId) -> None: ...
+
+
 class Service:
     """`has_room`: whether one more grant leaves enough file descriptors for those that are
     there. `flight` is what the flight recorder has, as JSON. `enclose` builds the driver's wall
@@ -79,6 +87,7 @@ class Service:
         has_room: Callable[[], bool],
         flight: Callable[[], str],
         enclose: Callable[[GrantId, Process], Awaitable[None]],
+        spills: Spills,
     ) -> None:
         self._settings = settings
         self._keeper = keeper
@@ -92,6 +101,7 @@ class Service:
         self._has_room = has_room
         self._flight = flight
         self._enclose = enclose
+        self._spills = spills
         self.wait_s = Histogram(WAIT_BOUNDS_S)
 
     def configure(self, settings: GrantSettings) -> None:
@@ -198,17 +208,27 @@ class Service:
         self._keeper.apply(ev.Resized(found, ask))
         return self._views.grant(self._held(found))
 
-    def pause_grant(self, peer: Peer, grant: str, paused: bool) -> GrantView:
+    def pause_grant(self, peer: Peer, grant: str) -> GrantView:
         found = self._find(peer, grant)
-        if not paused:
-            self._queue.check_resume(found)
-        self._keeper.apply(ev.PauseSet(found, paused))
-        if not paused:
-            self._watch.forgive(found)
+        self._keeper.apply(ev.PauseSet(found, paused=True))
+        return self._views.grant(self._held(found))
+
+    async def resume_grant(self, peer: Peer, grant: str) -> GrantView:
+        found = self._find(peer, grant)
+        self._queue.check_resume(found)
+        await self._spills.resume(found)
+        self._watch.forgive(found)
+        return self._views.grant(self._held(found))
+
+    async def spill_grant(self, peer: Peer, grant: str) -> GrantView:
+        found = self._find(peer, grant)
+        self._queue.check_resume(found)
+        await self._spills.spill(found)
         return self._views.grant(self._held(found))
 
     def release_grant(self, peer: Peer, grant: str) -> GrantView:
         found = self._find(peer, grant)
+        check_resident(self._held(found).record)  # nobody could bring it back afterwards
         view = self._views.grant(self._held(found))
         self._keeper.apply(ev.Released(found))
         held = self._keeper.grant(found)

@@ -10,7 +10,7 @@ from nodeagent.core.gpus.mig import unit_of
 from nodeagent.core.grants.placement import Load
 from nodeagent.core.grants.states import Held
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.ledger import GrantRecord
+from nodeagent.ports.ledger import GrantRecord, GrantState, Spill
 from nodeagent.ports.views import (
     DeviceView,
     GpuView,
@@ -257,4 +257,8 @@ class Views:
 def _shown_state(record: GrantRecord, opened: Open | None) -> str:
     if opened is not None and opened.lost:
         return "lost"
-    return "paused" if record.paused and record.state == "active" else record.state.value
+    if record.state is not GrantState.ACTIVE:
+        return record.state.value
+    if record.spill is not Spill.RESIDENT:
+        return record.spill.value
+    return "paused" if record.paused else record.state.value

@@ -10,7 +10,7 @@ from typing import Final
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.lending import Borrower, lend, taken_back
 from nodeagent.core.grants.placement import GpuCapacity, Load
-from nodeagent.ports.ledger import GrantState
+from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.units import Bytes, GpuUuid, GrantId
 
@@ -92,6 +92,8 @@ class Lender:
         for grant, held in list(self._keeper.live().items()):
             record, opened = held.record, self._keeper.opened(grant)
             if opened is None or record.state is not GrantState.ACTIVE:
+                continue
+            if record.spill is not Spill.RESIDENT:
                 continue
             borrows = [one.limit_bytes is not None for one in record.devices]
             if any(borrows):

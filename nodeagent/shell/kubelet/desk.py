@@ -332,9 +332,11 @@ class KubeletDesk:
             )
         gpus = frozenset(slot.gpu for row in rows for slot in map(parse_slot, row.device_ids))
         self._allocating.append(gpus)
+        written = False
         try:
             async with asyncio.timeout(ALLOCATE_DEADLINE_S):
                 await self._ledger.commit(rows)
+            written = True
         except TimeoutError:
             raise TimeoutError(
                 f"the ledger was not written within {ALLOCATE_DEADLINE_S:g} s: is the disk of the"
@@ -345,6 +347,10 @@ class KubeletDesk:
             raise
         finally:
             self._allocating.remove(gpus)
+            if not written:
+                # Too late for the kubelet, or it hung up: the rows may be on the disk all the same.
+                # In the book they are what no answer names, and go like everything of that kind.
+                self._spawn(self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out))
         # Not behind a start that writes files: the turn under way takes it over.
         await self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out)
         self.figures.allocations += len(rows)

@@ -26,6 +26,7 @@ from nodeagent.core.queue import events as qd
 from nodeagent.core.queue.book import QueueBook
 from nodeagent.ports.clients import GrantAsk, Peer, RefusalKind, Refused, Waiting
 from nodeagent.ports.kubelet import OwnerRef, PodIdentity, PodUid
+from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import (
     MOST_NEWS,
     LinkLost,
@@ -46,6 +47,7 @@ from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.queue.capacity import CapacityReader
 from nodeagent.shell.queue.claims import Claims
 from nodeagent.shell.queue.detections import Detections
+from nodeagent.shell.queue.spilling import Spilling, Spills
 from nodeagent.shell.queue.waiting import LABEL, Waiter, ask_for, cut_off, step_of, submission_of
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 
@@ -78,6 +80,7 @@ class QueueDesk:
         boot_ns: Callable[[], int],
         user_name: Callable[[int], str],
         events: Callable[[int], Sequence[NodeEvent]],
+        spills: Spills,
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`boot_ns` is CLOCK_BOOTTIME. `events`: this node's after a number."""
@@ -112,6 +115,7 @@ class QueueDesk:
         """UIDs by workload: given up here, not yet known there."""
         self._withdraws: asyncio.Task[None] | None = None
         self._detections = Detections(events)
+        self._spilling = Spilling(spills, self._apply, fatal)
         self._claims = Claims(self.book, keeper, boot_ns)
         self._kills: dict[GrantId, asyncio.TimerHandle] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -126,6 +130,8 @@ class QueueDesk:
                 self._apply(qd.GrantEnded(work.grant))
             elif work.state is WorkState.STOPPING and work.grant is not None:
                 self._stop_work(qd.Stop(work.grant, work.decision.grace_s, work.reason))
+            else:
+                self._spilling.carry_on(work)
         for make in (self._sessions, self._ticks):
             task = asyncio.create_task(make())
             task.add_done_callback(self._task_ended)
@@ -138,6 +144,7 @@ class QueueDesk:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._spilling.close()
         await self._link.close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -162,6 +169,10 @@ class QueueDesk:
                 self._start_work(do)
             case qd.SetPaused():
                 self._set_paused(do)
+            case qd.SpillGrant():
+                self._spilling.spill(do.grant)
+            case qd.ReturnGrant():
+                self._spilling.bring_back(do.grant)
             case qd.Stop():
                 self._stop_work(do)
             case qd.Tell():
@@ -197,6 +208,10 @@ class QueueDesk:
 
     def _set_paused(self, do: qd.SetPaused) -> None:
         log.info("queue: grant %s %s", do.grant, "paused" if do.paused else "goes on")
+        held = self._keeper.grant(do.grant)
+        if not do.paused and held is not None and held.record.spill is not Spill.RESIDENT:
+            self._spilling.resume(do.grant)
+            return
         try:
             self._keeper.apply(ev.PauseSet(do.grant, do.paused, do.lends))
         except Refused as refused:
@@ -245,6 +260,10 @@ class QueueDesk:
             return ""
         self._apply(qd.Evicted(grant, f"the node ended it: {rule}, see `sluice events` there"))
         return f"the queue controller, {workload}"
+
+    def overdue(self, grant: GrantId) -> bool:
+        """Its memory was on the host for too long. False: it is not the queue's."""
+        return bool(self.evict(grant, "on the host for longer than checkpoint.longest_s"))
 
     def workload_of(self, grant: GrantId) -> str:
         work = self.book.work_of(grant)

@@ -67,7 +67,7 @@ _STATES: Final = {
     6: "finished",
     7: "refused",
 }
-_DESIRED: Final = {Desired.RUN: 1, Desired.PAUSE: 2, Desired.STOP: 3}
+_DESIRED: Final = {Desired.RUN: 1, Desired.PAUSE: 2, Desired.STOP: 3, Desired.CHECKPOINT: 4}
 _POLICIES: Final = {
     0: SharePolicy.HARD,
     1: SharePolicy.HARD,
@@ -416,7 +416,8 @@ def read_ask(message: Any) -> GpuAsk:
 def read_submission(message: Any, caller: str) -> Submission:
     """`caller` is the user where the message names none."""
     if message.preempted and message.preempted not in set(OnPreemption):
-        raise Refused("invalid", f"preempted: {message.preempted!r} is neither stop nor pause")
+        known = ", ".join(OnPreemption)
+        raise Refused("invalid", f"preempted: {message.preempted!r} is none of {known}")
     seconds = message.max_execution_seconds
     if not 0 <= seconds <= MOST_SECONDS:  # NaN is in no range
         raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MOST_SECONDS}")

@@ -18,6 +18,7 @@ from prometheus_client.exposition import generate_latest
 from queuecontroller import metrics as m
 from queuecontroller.adapters.web.kueue_metrics import ALONE, MOST_QUEUES, Around, kueue_samples
 from queuecontroller.adapters.web.samples import Samples
+from queuecontroller.service.figures import DEFECTS
 from queuecontroller.service.shell import Shell
 
 if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
@@ -94,6 +95,8 @@ class QueueCollector:
         samples.add(m.STALE, (), book.nodes.stale_total)
         samples.add(m.UNPROVEN, (), book.nodes.unproven_total)
         samples.add(m.DUPLICATES, (), book.nodes.duplicates_total)
+        for labels, count in DEFECTS.items():
+            samples.add(m.DEFECTS, labels, count)
         doors = dict(shell.doors())
         samples.add(m.CONNECTIONS, (), doors.pop("open", 0))
         for what, count in doors.items():
@@ -105,6 +108,7 @@ class QueueCollector:
         samples.add(m.HAMI_INFO, (self._version,), 1)
         if self._sharing is None:
             return
+        samples.add(m.DISPLACED, (), self._sharing.displaced_total)
         quotas = self._sharing.quotas
         limits = quotas.limits()
         for key, amount in islice(quotas.used().items(), MOST_QUEUES):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,7 +22,8 @@ from typing import Any, Final
 from sluicecommon.web.clients import Client, Clients
 
 ALL_BYTES: Final = 128 << 20
-"""Of all questions at a time."""
+"""Of all questions at a time, as far as they have come: what is only announced takes nothing from
+anybody."""
 LONGEST_HEAD_BYTES: Final = 16 << 10
 READ_S: Final = 20.0
 """The API server itself waits for 30 at most."""
@@ -75,7 +77,8 @@ class PostServer:
     ) -> None:
         """By path; `context`: None for the loopback; `setting` names the address in messages."""
         self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
-        self.bytes = 0
+        self.bytes_of: Counter[str] = Counter()
+        """Of questions that are being read or answered, by where they come from."""
         self.clients = Clients(MOST, MOST_PER_ADDRESS)
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +104,15 @@ class PostServer:
         except OSError as error:
             raise OSError(f"{self._setting}: {error.strerror}") from error
         self._sweeping = asyncio.create_task(self._sweep())
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_of.total()
+
+    def is_too_much(self, origin: str, more: int) -> bool:
+        """Half of all is the most for one origin, so that there is room for another."""
+        of_it = self.bytes_of[origin] + more
+        return of_it > ALL_BYTES // 2 or self.bytes + more > ALL_BYTES
 
     @property
     def port(self) -> int:
@@ -138,6 +150,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._client: Client | None = None
+        self._origin = ""
         self._certificate: Certificate = {}
         self._buffer = bytearray()
         self._route: Route | None = None
@@ -161,6 +174,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername") or ("",)
         self._client = self._server.clients.enter(str(peer[0]), transport.abort)
+        self._origin = self._client.origin
         self._certificate = transport.get_extra_info("peercert") or {}
         self._server.connections.add(self)
         self._server.connections_total += 1
@@ -186,6 +200,8 @@ class _Connection(asyncio.Protocol):
         if not self._buffer and self._route is None:
             self._since_s = self._loop.time()
         self._buffer += data
+        if self._route is not None and not self._count():
+            return
         if self._answering or self._full:
             if len(self._buffer) > LONGEST_HEAD_BYTES and self._transport is not None:
                 self._transport.pause_reading()
@@ -237,15 +253,24 @@ class _Connection(asyncio.Protocol):
         self._length = int(length)
         if self._length > route.largest_bytes:
             return self._refuse(413, f"{self._length} bytes are more than {route.largest_bytes}")
-        if self._server.bytes + self._length > ALL_BYTES:
-            return self._refuse(503, "too much at once: ask again")
-        self._counted = self._length
-        self._server.bytes += self._length
         self._route, self._headers = route, headers
+        if not self._count():
+            return False
         closes = headers.get(b"connection", b"").lower() == b"close"
         self._keeps = words[2] == b"HTTP/1.1" and not closes
         if headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _count(self) -> bool:
+        """What has come of the question. False: there is no room for so much, it is refused."""
+        if self._answering:  # all of it has come
+            return True
+        more = min(len(self._buffer), self._length) - self._counted
+        if more > 0 and self._server.is_too_much(self._origin, more):
+            return self._refuse(503, "too much at once: ask again")
+        self._counted += more
+        self._server.bytes_of[self._origin] += more
         return True
 
     def look(self, now_s: float) -> None:
@@ -318,7 +343,10 @@ class _Connection(asyncio.Protocol):
         return False
 
     def _done(self) -> None:
-        self._server.bytes -= self._counted
+        left = self._server.bytes_of
+        left[self._origin] -= self._counted
+        if not left[self._origin]:
+            del left[self._origin]
         self._route, self._counted = None, 0
 
     def close(self) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from queuecontroller.cli.files import path
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
 from queuecontroller.cli.session import Failed
 from queuecontroller.migrate.cluster import Cluster
+from sluicecommon import yaml_text
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
     Access,
@@ -62,7 +61,7 @@ def ask_cluster(options: argparse.Namespace, ask: Callable[[Cluster], Awaitable[
 def _access(kubeconfig: str | None) -> Access:
     """Raises NoAccess."""
     if kubeconfig:
-        return from_kubeconfig(Path(kubeconfig), yaml.safe_load)
+        return from_kubeconfig(Path(kubeconfig), yaml_text.read)
     found = in_cluster(os.environ)
     if found is None:
         raise NoAccess("--in-cluster: this is no pod with a service account's token")

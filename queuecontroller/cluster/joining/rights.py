@@ -75,7 +75,8 @@ def cluster_rules() -> list[Rule]:
         # Why one is deleted, in its condition.
         _rule("", [f"{PODS.plural}/status"], "patch"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
-        _rule("", [f"{PODS.plural}/binding"], "create"),
+        # Of pods for which others make way, too.
+        _rule("", [f"{PODS.plural}/binding", f"{PODS.plural}/eviction"], "create"),
         _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
         _rule("", ["events"], "create"),
         # What is free for pods of a topology, and other vendors' devices; quota on shares.

@@ -8,6 +8,7 @@ ours; otherwise the book knows better, since what it decided may not be written 
 
 from __future__ import annotations
 
+import logging
 import marshal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -36,12 +37,14 @@ from queuecontroller.engine.model.transformations import Transformations
 from queuecontroller.engine.model.workload_info import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.manifests.workloads import read_workload, read_workload_again
 from queuecontroller.names import wrong_names
-from queuecontroller.reader import ManifestError, Problem
+from queuecontroller.reader import ManifestError, Problem, read_or_refused
 from queuecontroller.records import ObjectId, WorkloadRecord
 from queuecontroller.service.book import Book
+from queuecontroller.service.figures import DEFECTS
 from sluicecommon.kubernetes.resources import Resource
 
 MOST_ALIKE: Final = 1024
+log = logging.getLogger(__name__)
 NOT_COUNTED: Final = -1
 _TOLD: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
 """Conditions that say who holds quota."""
@@ -135,17 +138,23 @@ class Mirror:
     def _readable(self, kind: Resource, document: Document) -> dict[str, Any] | None:
         namespace, name = split_key(key_of(document))
         identity = (kind.kind, namespace, name)
+        try:
+            wanted = read_or_refused(lambda: self._checked(kind, document))
+        except ManifestError as error:
+            self.refused[identity] = str(error)
+            note_defect(error, "/".join(identity))
+            return None
+        self.refused.pop(identity, None)
+        return wanted
+
+    def _checked(self, kind: Resource, document: Document) -> dict[str, Any]:
+        """Raises ManifestError."""
         wanted = wishes(document)
         wanted.setdefault("apiVersion", kind.api_version)
         wanted.setdefault("kind", kind.kind)
-        try:
-            if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:
-                raise ManifestError(wrong)
-            self.book.catalogue.read(wanted)
-        except ManifestError as error:
-            self.refused[identity] = str(error)
-            return None
-        self.refused.pop(identity, None)
+        if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:
+            raise ManifestError(wrong)
+        self.book.catalogue.read(wanted)
         return wanted
 
     # -- workloads --------------------------------------------------------------------------------
@@ -160,9 +169,10 @@ class Mirror:
                 self.book.workloads.remove(mine, "deleted", now_ns)
             return
         try:
-            read, claims = self._read(document)
+            read, claims = read_or_refused(lambda: self._read(document))
         except ManifestError as error:
             self.misread[mine] = str(error)
+            note_defect(error, f"Workload {mine}")
             if has_claims(document) and _waits(every.get(mine)):
                 # What it counted for before is no more what its claims would take.
                 self._seen.pop(mine, None)
@@ -303,6 +313,13 @@ class Mirror:
         local = self.book.catalogue.local_queue(document["metadata"].get("namespace") or "", name)
         found = self.world.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
         return found if found is not None else {}
+
+
+def note_defect(error: ManifestError, what: str) -> None:
+    """Where it is one of ours, and not of who wrote the document."""
+    if error.__cause__ is not None:
+        DEFECTS.add("reading")
+        log.error("%s: a defect, please report it; others go on", what, exc_info=error.__cause__)
 
 
 def _shrunk(admission: Admission, pod_sets: Iterable[PodSet]) -> Admission:

@@ -18,9 +18,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.cluster.known.world import World
+from queuecontroller.cluster.placing.displacing import Displacing
+from queuecontroller.cluster.placing.exchanging import Exchanging
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
 from queuecontroller.cluster.placing.queued_pods import QueuedPods
 from queuecontroller.cluster.placing.trying_again import TryingAgain
+from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
@@ -42,6 +45,9 @@ LAG_S: Final = 0.05
 """kube-scheduler hears of a pod's end as we do, and may ask about the next one before we have."""
 RESTS_S: Final = 0.25
 """Between two such waits: it asks about one pod after the other."""
+LOOKS_S: Final = 0.1
+"""After a step of the book's, at what it and the nodes have freed: a thousand nodes report 200
+times a second, and each look goes over all of them."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
 """Of what is asked."""
@@ -59,9 +65,11 @@ class ExtenderDesk:
         defaults: Defaults,
         sharing: SharesDesk | None = None,
         world: World | None = None,
+        tell: Callable[[Mapping[str, Any], Told], None] | None = None,
     ) -> None:
         """`sharing` knows of quota on shares and of other vendors' devices, `world` of Workloads
-        whose pods were given places."""
+        whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
+        is, but by kube-scheduler itself."""
         self._sharing = sharing
         self._given: dict[str, Mapping[str, str]] = {}
         """Annotations of bindings that are under way, by the pod's UID."""
@@ -76,6 +84,7 @@ class ExtenderDesk:
             world or World(), self.ledger.reserved, defaults, lambda uid: pods.get(uid) is not None
         )
         self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
+        self._exchanging = Exchanging(shell, self.extender, world or World())
         self._names = defaults.names
         self._knows = False
         """Of all that was bound before it came to lead."""
@@ -88,6 +97,21 @@ class ExtenderDesk:
         self._again = TryingAgain(client, may_write)
         self._freed = 0
         """As of the room that was last heard of."""
+        self._looking = False
+        self._displacing: Displacing | None = None
+        if tell is not None:
+            self._displacing = Displacing(
+                client,
+                self.extender,
+                pods,
+                budgets,
+                self._again,
+                may_write,
+                shell.now_ns,
+                self._look,
+                lambda pod, names: sharing.refusals(pod, names) if sharing is not None else (),
+                tell,
+            )
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
 
@@ -101,6 +125,7 @@ class ExtenderDesk:
         """Until cancelled: takes over what is there, and hears of what changes."""
         self._pods.told = self._told
         self.book.nodes_room.followed = self._followed
+        self._shell.listeners.append(self._decided)
         if self._sharing is not None:
             self._sharing.told_of_end = self._ended
             self._sharing.told_of_more = self._more
@@ -108,15 +133,20 @@ class ExtenderDesk:
             self._told(uid, document)
         try:
             await self._catch_up()
+            if self._displacing is not None:
+                self._displacing.take_over()
             self._knows = True
             if self.book.shares is not None:
                 self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
+            if self._displacing is not None:
+                await self._displacing.run()
             await asyncio.Event().wait()
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
             self.book.nodes_room.followed = lambda: None
+            self._shell.listeners.remove(self._decided)
             if self._sharing is not None:
                 self._sharing.told_of_end = lambda uid: None
                 self._sharing.told_of_more = lambda what: None
@@ -141,6 +171,19 @@ class ExtenderDesk:
             self._freed += more
         if more:  # who waits for room is looked at
             self._shell.step("pods", lambda book, now_ns: None)
+
+    def _decided(self, change: object, touched: object) -> None:
+        """A step of the book's is done."""
+        if self._knows and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_later(LOOKS_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        """What the queue gives back kube-scheduler does not hear of, nor when a node says that it
+        has more, and of a cordon that is lifted it may hear before us."""
+        self._looking = False
+        if self._knows:
+            self._look()
 
     def _ended(self, uid: str) -> None:
         """Of a pod that held another vendor's devices, or quota."""
@@ -241,11 +284,13 @@ class ExtenderDesk:
             return self._refused("filter", error)
 
     def _passed(self, question: wire.Question, passed: wire.Passed) -> bytes:
-        names = self.extender.best(question.pod, passed.names)
+        names = self.extender.narrowed(question.pod, passed.names)
         return wire.write_filter(question, replace(passed, names=names))
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
         self._again.refused(question.pod)
+        if self._displacing is not None:
+            self._displacing.refused(question.pod, passed.failed)
         return wire.write_filter(question, passed)
 
     async def _bound(self, body: bytes) -> bytes:
@@ -260,6 +305,8 @@ class ExtenderDesk:
         if not self._knows:
             raise wire.BadQuestion("this leader does not know all pods yet: ask again")
         self.book.nodes_room.follow(self._shell.now_ns())
+        if self._displacing is not None:
+            self._displacing.restore()
 
     def _refused(self, verb: str, error: Exception) -> bytes:
         self.refused_total[verb] += 1
@@ -271,13 +318,21 @@ class ExtenderDesk:
     def _from_memory(self, verb: str, body: bytes) -> bytes:
         if verb == "preempt":
             pod, proposed = wire.read_preemption(body)
+            uid, own = str(pod["metadata"].get("uid")), self._displacing
+            if own is not None and own.is_displacing_for(uid):
+                return wire.write_preemption({})  # some make way for it already
             found = self.extender.preempt(pod, proposed, self._budgets.all())
+            if own is not None and found:
+                own.by_scheduler(uid)
             return wire.write_preemption(found)
         question = wire.read_question(body)
         return wire.write_points(self.extender.prioritize(question.pod, question.names))
 
     def _filter(self, question: wire.Question) -> wire.Passed:
         passed = self.extender.filter(question.pod, question.names)
+        nothing = not passed.names and question.nodes is None
+        if nothing and self._exchanging.try_for(question.pod, question.names):
+            passed = self.extender.filter(question.pod, question.names)
         if self._sharing is not None and passed.names:
             refused = self._sharing.refusals(question.pod, passed.names)
             names = tuple(one for one in passed.names if one not in refused)
@@ -297,6 +352,8 @@ class ExtenderDesk:
                 return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
         if document["metadata"].get("uid") != asked.uid:
             return f"pod {asked.namespace}/{asked.name} is another one by now"
+        if why := await self._exchanging.why_not_stored(asked.uid):
+            return why
         again = self._unknown.get(asked.uid)
         if again is None and self.ledger.place(asked.uid) is not None:
             return f"pod {asked.namespace}/{asked.name} is being bound, or is bound already"

@@ -23,6 +23,7 @@ _SPEC: Final = (
     "preemptionPolicy",
     "schedulerName",
     "schedulingGates",
+    "terminationGracePeriodSeconds",
 )
 _HEAD: Final = (
     "name",

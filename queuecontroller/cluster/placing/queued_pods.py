@@ -65,7 +65,11 @@ class QueuedAsks:
             self._known.pop(key, None)
             return NOTHING
         head = document["metadata"]
-        version = (head.get("uid"), head.get("generation") or head.get("resourceVersion"))
+        version = (
+            head.get("uid"),
+            head.get("generation") or head.get("resourceVersion"),
+            self._rules().profiles,
+        )
         known = self._known.get(key)
         if known is None or known[0] != version:
             known = self._known[key] = (version, self._read(document))

@@ -78,6 +78,11 @@ class TryingAgain:
         is another text each time."""
         self._try(list(self._refused), what)
 
+    def try_now(self, pod: Mapping[str, Any], why: str) -> None:
+        """Whether it was refused lately or not. `why`: what it was not changed for before."""
+        self.refused(pod)
+        self._try([one for one in (str(pod["metadata"].get("uid")),) if one in self._refused], why)
+
     def _try(self, uids: list[str], what: str) -> None:
         for uid in uids:
             self._due[uid] = (self._refused.pop(uid), what)

@@ -27,6 +27,7 @@ from queuecontroller.shares import (
     use_of,
 )
 from queuecontroller.shares.facts import ON_NODES
+from queuecontroller.shares.instances import profiles_in
 from queuecontroller.vendors.asks import annotations_of
 from queuecontroller.vendors.book import ForeignBook
 from queuecontroller.vendors.devices import LONGEST
@@ -54,6 +55,8 @@ class SeenNode:
     noted: Mapping[str, str]
     """What it has of our own annotations for other tools."""
     cordon: Cordon = NO_CORDON
+    profiles: frozenset[str] = frozenset()
+    """Resources of MIG profiles that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,10 @@ class SharesDesk:
         """Hears of pods that held something here, and hold it no more."""
         self.told_of_more: Callable[[str], None] = lambda what: None
         """Hears of quota that may have grown, and of other vendors' devices that changed."""
+        self.displaced_total = 0
+        """Pods, for shares of others."""
+        self._profiles: dict[str, frozenset[str]] = {}
+        """Of nodes that have any."""
         self._noted: dict[str, Mapping[str, str]] = {}
         """By node that the API server has."""
 
@@ -148,18 +155,23 @@ class SharesDesk:
         noted = {key: given[key] for key in ON_NODES if key in given}
         gpus = listed({CORDON: given.get(CORDON, "")[:LONGEST]}, CORDON)
         whole = (document.get("spec") or {}).get("unschedulable") is True
-        return SeenNode(self.foreign.pruned_node(document), noted, Cordon(whole, frozenset(gpus)))
+        amounts = (document.get("status") or {}).get("capacity") or {}
+        has = profiles_in({name: amount for name, amount in amounts.items() if str(amount) != "0"})
+        cordon = Cordon(whole, frozenset(gpus))
+        return SeenNode(self.foreign.pruned_node(document), noted, cordon, has)
 
     def node_changed(self, change: Change[SeenNode]) -> None:
         match change:
             case Changed(item):
                 self._noted[item.key] = item.value.noted
                 self._cordoned(item.key, item.value.cordon)
+                self._profiled(item.key, item.value.profiles)
                 if self.foreign.node(item.key, item.value.foreign):
                     self.told_of_more(f"devices of {item.key}")
             case Removed(key):
                 self._noted.pop(key, None)
                 self._cordoned(key, NO_CORDON)
+                self._profiled(key, frozenset())
                 self.foreign.node(key, None)
             case _:
                 pass
@@ -170,6 +182,14 @@ class SharesDesk:
         else:
             self.cordons[node] = cordon
         self.told_of_cordon(node, cordon)
+
+    def _profiled(self, node: str, profiles: frozenset[str]) -> None:
+        if self._profiles.pop(node, frozenset()) != profiles or profiles:
+            if profiles:
+                self._profiles[node] = profiles
+            every = frozenset().union(*self._profiles.values())
+            if every != self.rules.profiles:
+                self.rules = replace(self.rules, profiles=every)
 
     def noted(self, node: str) -> Mapping[str, str] | None:
         """What it has of our own annotations for other tools; None: there is no such node."""

@@ -2,6 +2,9 @@
 
 What is asked for while it is being done is done once more; what failed is done again after a pause
 that grows. So nothing is done twice at once, and nothing is forgotten.
+
+An object that leads to a defect of ours waits like one that the API server refused: it is still
+there after a restart, so ending the process would end each one that follows, for all objects.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from queuecontroller.service.figures import DEFECTS
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 
 K = TypeVar("K")
@@ -22,7 +26,8 @@ log = logging.getLogger(__name__)
 
 class Errands(Generic[K]):
     def __init__(self, name: str, do: Callable[[K], Awaitable[None]], width: int) -> None:
-        """`do` may raise ApiAway and ApiRefused: it is done again later."""
+        """`do` may raise ApiAway and ApiRefused: it is done again later. So is what raises anything
+        else, which is logged with its traceback and counted."""
         self._name = name
         self._do = do
         self._width = width
@@ -68,7 +73,7 @@ class Errands(Generic[K]):
         self.ask(key, urgent=key in self._failures)
 
     async def run(self) -> None:
-        """Until cancelled; raises what `do` raises beyond the API server's words."""
+        """Until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._width):
@@ -98,6 +103,12 @@ class Errands(Generic[K]):
                 count = self._failures.get(key, 0)
                 self._failures[key] = count + 1
                 (log.info if count < 3 else log.warning)("%s %s: %s", self._name, key, error)
+            except Exception:
+                failed = True
+                self.failed_total += 1
+                self._failures[key] = self._failures.get(key, 0) + 1
+                DEFECTS.add(self._name)
+                log.exception("%s %s: a defect, please report it; others go on", self._name, key)
             finally:
                 self._doing.discard(key)
             again_s = self._again.pop(key, None)

@@ -26,7 +26,7 @@ from queuecontroller.records import (
     SharePolicy,
     WorkloadRecord,
 )
-from queuecontroller.service.nodes.sessions import Nodes, rests
+from queuecontroller.service.nodes.sessions import Nodes, is_away, rests
 from queuecontroller.service.objects.asks import pod_of, topology_of
 from queuecontroller.service.objects.catalogue import Catalogue
 
@@ -54,7 +54,7 @@ class NodesRoom(StockRoom):
         """Nodes that have reported, and are not given up since."""
         self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
         self._resting: dict[WorkloadKey, int] = {}
-        """Priorities of those that are paused."""
+        """Priorities of those that are paused with their memory where it was."""
         self.pods = PodLedger(self.stock)
         """Of what Kubernetes' pods hold, and of what the queue keeps for its own there."""
         self._cordons: dict[str, Cordon] = {}
@@ -116,7 +116,8 @@ class NodesRoom(StockRoom):
         return True
 
     def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
-        now = (one.node, shares_of(one)) if one is not None and one.gpus else None
+        there = one is not None and one.gpus and not is_away(one)
+        now = (one.node, shares_of(one)) if one is not None and there else None
         before = self._held.get(key)
         if before == now:
             return
@@ -138,7 +139,7 @@ class NodesRoom(StockRoom):
 
     def _note_rest(self, key: WorkloadKey) -> None:
         pods = self._nodes.of_workload(key).values()
-        if pods and all(one.state is PodState.PAUSED for one in pods):
+        if pods and all(one.state is PodState.PAUSED and not is_away(one) for one in pods):
             self._resting[key] = max(one.priority for one in pods)
         else:
             self._resting.pop(key, None)

@@ -130,7 +130,12 @@ class Node:
 
 def rests(one: Assignment) -> bool:
     """Paused, and meant to be."""
-    return one.state is PodState.PAUSED and one.desired is Desired.PAUSE
+    return one.state is PodState.PAUSED and one.desired in (Desired.PAUSE, Desired.CHECKPOINT)
+
+
+def is_away(one: Assignment) -> bool:
+    """Paused, and its memory on its node's host: it has nothing on its GPUs."""
+    return one.state is PodState.PAUSED and one.desired is Desired.CHECKPOINT
 
 
 class Nodes:

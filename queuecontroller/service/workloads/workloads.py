@@ -60,6 +60,11 @@ from queuecontroller.service.workloads.counting import Counting
 NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
 _PENDING: Final = CheckState.PENDING
+_MAKING_WAY: Final = {
+    OnPreemption.STOP: Desired.STOP,
+    OnPreemption.PAUSE: Desired.PAUSE,
+    OnPreemption.CHECKPOINT: Desired.CHECKPOINT,
+}
 MOST_TURNS: Final = 3
 """Two workloads preempt each other so often before somebody is told. The engine lets the one that
 made way three times take nothing back, so more than six would be a defect."""
@@ -395,16 +400,17 @@ class Workloads:
                 " their ClusterQueues' preemption policies let each take from the other"
             )
             self._journal.note("PreemptedInTurns", _subject(key), text, now_ns)
-        choice = record.on_preemption or self._catalogue.on_preemption(
-            decision.target.cluster_queue
-        )
-        desired = Desired.PAUSE if choice is OnPreemption.PAUSE else Desired.STOP
+        desired = self._makes_way(record, decision.target.cluster_queue)
         reason = str(EvictionReason.PREEMPTED)
         rest = None
         if self._preempted_rests_ns:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
         self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
+
+    def _makes_way(self, record: WorkloadRecord, cluster_queue: str) -> Desired:
+        """What becomes of its processes when it has to."""
+        return _MAKING_WAY[record.on_preemption or self._catalogue.on_preemption(cluster_queue)]
 
     def evict(
         self,
@@ -514,10 +520,15 @@ class Workloads:
         node: str,
         message: str,
         now_ns: int,
-        desired: Desired = Desired.STOP,
+        paused: bool = False,
     ) -> None:
-        """The node could not start a pod; the workload stops everywhere and waits its turn."""
-        record = self.records[key]
+        """The node could not start a pod, or let a paused one go on; the workload stops everywhere,
+        or stays paused, and waits its turn."""
+        record, desired = self.records[key], Desired.STOP
+        if paused:
+            admission = record.workload.admission
+            desired = self._makes_way(record, admission.cluster_queue if admission else "")
+            desired = Desired.PAUSE if desired is Desired.STOP else desired
         if not record.node and self._room is not None:
             self._room.avoid(key, node, now_ns)
         attempt = record.workload.requeue_state.count + 1

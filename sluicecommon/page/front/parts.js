@@ -12,7 +12,7 @@ export function to(...parts) {
 
 const TONES = {
   Running: "good", Admitted: "good", Ready: "good", healthy: "good", running: "good", active: "good",
-  Pending: "wait", QuotaReserved: "wait", Paused: "wait", Away: "wait", suspect: "wait", paused: "wait", decided: "wait", warning: "wait", Preempted: "wait",
+  Pending: "wait", QuotaReserved: "wait", Paused: "wait", Away: "wait", suspect: "wait", paused: "wait", spilling: "wait", spilled: "wait", returning: "wait", decided: "wait", warning: "wait", Preempted: "wait",
   Lost: "bad", Held: "bad", Deleting: "bad", lost: "bad", critical: "bad", draining: "bad", Evicted: "bad",
 };
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,21 +145,31 @@ class Rate:
         return sum(self.cpu_ms.values())
 
 
-def rate(
-    plane: ControlPlane,
-    queue: Replica,
-    port: int | None,
-    pods: list[dict[str, Any]],
-    writes_a_second: int | None = FAST,
-    near: bool = False,
-) -> Rate:
+@dataclass(frozen=True)
+class Kind:
+    """Of a run: which pods, asking whom, how fast."""
+
+    name: str
+    asked: Mapping[str, Any]
+    asks: bool = True
+    near: bool = False
+    """Over the loopback, without TLS."""
+    pace: int | None = FAST
+    """Writes a second that the scheduler may; None: its own limit."""
+    paced: bool = False
+    """Followed by a run without extender, held to the same pace."""
+
+
+def rate(plane: ControlPlane, queue: Replica, kind: Kind, name: str, count: int) -> Rate:
     """From the scheduler's first binding to its last; all pods are there before it begins."""
     assert queue.process is not None
+    pods = [gpu_pod(f"{name}-{n}", **kind.asked) for n in range(count)]
+    port = (queue.near_port if kind.near else queue.asked_port) if kind.asks else None
     with Accountant(plane, 80 * GIB) as accountant:
         create_all(plane, pods)
         until("all are there", lambda: len(accountant.pods) == len(pods), 300)
-        place, pace = queue.log.parent, writes_a_second
-        with scheduler(plane, place, port, writes_a_second=pace, near=near) as process:
+        place, pace = queue.log.parent, kind.pace
+        with scheduler(plane, place, port, writes_a_second=pace, near=kind.near) as process:
             pids = (plane.pid("kube-apiserver"), plane.pid("etcd"), process.pid, queue.process.pid)
 
             def begun() -> bool:
@@ -177,47 +187,58 @@ def rate(
     bound = len(pods) - first
     by_side = {side: 1000 * one / bound for side, one in zip(SIDES, used, strict=True)}
     said = ", ".join(f"{side} {ms:.1f}" for side, ms in by_side.items())
-    print(f"extender: {pods[0]['metadata']['name']}: {bound / seconds:.0f} pods/s, ms each: {said}")
+    print(f"extender: {name}: {bound / seconds:.0f} pods/s, ms each: {said}")
     return Rate(bound / seconds, by_side)
 
 
 def beside(pods: int) -> dict[str, list[Rate]]:
-    """With the extender and without, in turns, the one or the other first."""
+    """With the extender and without, in turns, the one or the other first; then again with a controller that tells of the best node
+    alone."""
+    shares: dict[str, Any] = {"gpumem": 8000, "gpucores": 10}
+    plain: dict[str, Any] = {"count": 0}
+    kinds = {
+        "all": [
+            Kind("limited", shares, pace=None),
+            Kind("limited-bare", shares, asks=False, pace=None),
+            Kind("bare", shares, asks=False),
+            Kind("near", shares, near=True, paced=True),
+            Kind("tls", shares),
+            Kind("plain-bare", plain, asks=False),
+            Kind("plain", plain),
+        ],
+        "best": [Kind("best", shares, near=True), Kind("best-bare", shares, asks=False)],
+    }
+    found: dict[str, list[Rate]] = {}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
-        place = directory / "queue"
-        place.mkdir()
         plane = stack.enter_context(ControlPlane(directory / "plane"))
         define(plane)
-        (replica,) = stack.enter_context(replicas(plane, place))
+        for answers, every in kinds.items():
+            with reporting(plane, directory / answers, answers) as replica:
+                for turn in range(TURNS):
+                    for kind in every if turn % 2 == 0 else reversed(every):
+                        one = rate(plane, replica, kind, f"{kind.name}-{turn}", pods)
+                        found.setdefault(kind.name, []).append(one)
+                        if kind.paced:
+                            slow = Kind("paced", shares, False, pace=max(1, round(one.pods_per_s)))
+                            again = rate(plane, replica, slow, f"paced-{turn}", pods)
+                            found.setdefault("paced", []).append(again)
+    return found
+
+
+@contextmanager
+def reporting(plane: ControlPlane, place: Path, answers: str) -> Iterator[Replica]:
+    """A controller to which every node of the fleet reports."""
+    place.mkdir()
+    with replicas(plane, place, 1, f"extender.answers={answers}") as (replica,):
         fleet = Fleet(plane, {place / "0.sock": replica}, gpus=GPUS)
         for n in range(FLEET):
-            fleet.add(f"gpu-{n}", sums=True)
-        stack.enter_context(fleet)
-        until("all report", lambda: fleet.sessions_total >= FLEET, 300)
-        shares: dict[str, Any] = {"gpumem": 8000, "gpucores": 10}
-        found: dict[str, list[Rate]] = {}
-        near, far = replica.near_port, replica.asked_port
-        plain: dict[str, Any] = {"count": 0}
-        kinds: list[tuple[str, int | None, dict[str, Any], int | None]] = [
-            ("limited", far, shares, None),
-            ("limited-bare", None, shares, None),
-            ("bare", None, shares, FAST),
-            ("near", near, shares, FAST),
-            ("tls", far, shares, FAST),
-            ("plain-bare", None, plain, FAST),
-            ("plain", far, plain, FAST),
-        ]
-        for turn in range(TURNS):
-            for name, port, asked, pace in kinds if turn % 2 == 0 else reversed(kinds):
-                wanted = [gpu_pod(f"{name}-{turn}-{n}", **asked) for n in range(pods)]
-                one = rate(plane, replica, port, wanted, pace, port == near)
-                found.setdefault(name, []).append(one)
-                if name == "near":
-                    wanted = [gpu_pod(f"paced-{turn}-{n}", **asked) for n in range(pods)]
-                    pace = max(1, round(one.pods_per_s))
-                    found.setdefault("paced", []).append(rate(plane, replica, None, wanted, pace))
-        return found
+            fleet.add(f"gpu-{answers}-{n}", sums=True)
+        with fleet:
+            until("all report", lambda: fleet.sessions_total >= FLEET, 300)
+            yield replica
+        for n in range(FLEET):
+            plane.api.delete(f"/api/v1/nodes/gpu-{answers}-{n}")
 
 
 def run(quick: bool) -> list[Entry]:
@@ -242,6 +263,7 @@ def run(quick: bool) -> list[Entry]:
         ("extender", "limited", "limited-bare", "ratio >= 0.8"),
         ("extender_unlimited", "near", "bare", "ratio >= 0.8"),
         ("extender_unlimited_tls", "tls", "bare", ""),
+        ("extender_unlimited_best", "best", "best-bare", ""),
         ("extender_plain", "plain", "plain-bare", ""),
     ):
         entries += compared(name, found[asks], found[bare], target)

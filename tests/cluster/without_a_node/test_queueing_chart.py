@@ -4,9 +4,6 @@ configuration."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,7 +18,7 @@ import pytest
 from queuecontroller.cluster.saying.visibility import GROUP as VISIBILITY
 from queuecontroller.kueue_api import GROUP, KINDS
 from tests.cluster.control_plane import ControlPlane, free_ports
-from tests.cluster.programs import product
+from tests.cluster.programs.release import DEPLOYMENT, NAMESPACE, Release
 from tests.cluster.queueing import (
     DEADLINE_S,
     JOBS,
@@ -41,11 +38,6 @@ from tests.kit.node import until
 from tests.kit.places import REPO
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
-CHART = REPO / "packaging" / "helm" / "sluice"
-NAMESPACE = "gpu"
-DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/s-queue"
-HELM_S = 600
-"""Eleven definitions and what stands around them; a second or two where nothing else runs."""
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 OURS = (
     f"{HOOKS}/mutatingwebhookconfigurations/sluice-jobs",
@@ -55,58 +47,7 @@ API_SERVICE = f"/apis/apiregistration.k8s.io/v1/apiservices/v1beta2.{VISIBILITY}
 VALUES = ("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false")
 
 
-class Release:
-    def __init__(self, plane: ControlPlane, place: Path) -> None:
-        self.plane, self.place = plane, place
-        self._helm = product.helm()
-
-    def helm(self, *words: str) -> None:
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(self.plane.kubeconfig),
-            "HOME": str(self.place),
-        }
-        done = subprocess.run(
-            [self._helm, *words, "--namespace", NAMESPACE],
-            capture_output=True,
-            text=True,
-            timeout=HELM_S,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
-
-    def install(self, *values: str) -> None:
-        words = [word for one in (*VALUES, *values) for word in ("--set", one)]
-        self.helm("upgrade", "--install", "s", str(CHART), "--create-namespace", *words)
-
-    def kubeconfig(self) -> Path:
-        cluster = {
-            "server": self.plane.url,
-            "certificate-authority": str(self.plane.pki / "ca.crt"),
-        }
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "q", "user": {"token": self.plane.token(NAMESPACE, "s-queue")}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "q"}}],
-            "current-context": "test",
-        }
-        found = self.place / "queue.kubeconfig"
-        found.write_text(json.dumps(document))
-        return found
-
-    def configuration(self) -> Path:
-        """As the pod has it, with its certificate elsewhere."""
-        at = f"/api/v1/namespaces/{NAMESPACE}"
-        text = self.plane.api.get(f"{at}/configmaps/s-queue")["data"]["queue.toml"]
-        secret = self.plane.api.get(f"{at}/secrets/s-queue-tls")["data"]
-        for name in ("tls.crt", "tls.key", "ca.crt"):
-            (self.place / name).write_bytes(base64.b64decode(secret[name]))
-        found = self.place / "queue.toml"
-        found.write_text(text.replace("/etc/sluice/tls", str(self.place)))
-        return found
-
+class Queue(Release):
     def lead_to(self, name: str, port: int) -> None:
         """A Service of the chart's, to this machine: what its pods' endpoints would be."""
         slice_ = {
@@ -165,9 +106,6 @@ class Release:
                 process.wait()
 
 
-DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/s-queue"
-
-
 def own_address() -> str:
     """Endpoints on loopback are refused."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -189,7 +127,7 @@ def started(plane: ControlPlane, name: str) -> None:
 
 
 def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Path) -> None:
-    release = Release(plane, tmp_path)
+    release = Queue(plane, tmp_path, *VALUES)
     release.install()
     until("Kueue's kinds are served", lambda: is_served(plane), DEADLINE_S)
     deployment = plane.api.get(DEPLOYMENT)

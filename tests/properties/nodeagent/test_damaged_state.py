@@ -247,7 +247,9 @@ def test_damaged_files_are_kept_but_not_without_end(tmp_path: Path, monkeypatch:
         clock.now += 1
         return f"{clock.now:06}"
 
-    monkeypatch.setattr("nodeagent.adapters.ledger.sqlite_file.time.strftime", stamp)
+    # Not of the module of that name itself: whoever logs asks it for the time, too.
+    own = SimpleNamespace(strftime=stamp, gmtime=lambda: None)
+    monkeypatch.setattr("nodeagent.adapters.ledger.sqlite_file.time", own)
     for number in range(20):
         (tmp_path / "ledger.sqlite").write_bytes(bytes([number + 1]) * 8192)
         SqliteLedger(tmp_path / "ledger.sqlite", BOOT).close()

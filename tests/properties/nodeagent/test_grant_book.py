@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -14,9 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.book import GrantBook
 from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.spill import NEXT as NEXT_SPILL
+from nodeagent.core.grants.spill import SpillSignal
 from nodeagent.core.grants.states import Rules
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, Refused, ResizeAsk
-from nodeagent.ports.ledger import GrantState
+from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.ports.processes import Process
 from nodeagent.units import (
     Bytes,
@@ -73,6 +76,9 @@ def check(book: GrantBook) -> None:
     count: dict[str, int] = defaultdict(int)
     for held in book.grants.values():
         assert held.record.state is not GrantState.ENDED, "an ended grant has left the book"
+        assert held.record.spill is Spill.RESIDENT or held.record.paused
+        if held.record.spill is Spill.SPILLED:  # its room is whoever's asks
+            continue
         for device in held.record.devices:
             memory[device.gpu] += device.memory_bytes
             count[device.gpu] += 1
@@ -124,7 +130,7 @@ def feed(book: GrantBook, shell: Shell, event: ev.Event) -> None:
     except Refused as error:
         refused = error
     if refused is not None:
-        assert isinstance(event, ev.Resized | ev.PauseSet | ev.Released)
+        assert isinstance(event, ev.Resized | ev.PauseSet | ev.SpillMoved | ev.Released)
         assert str(refused)
     check(book)
 
@@ -165,6 +171,10 @@ STORIES: dict[str, list[ev.Event]] = {
         asked(1), ev.RegionFailed(A, "no space"), ev.SlotAsked(A, process(11), SlotIndex(3), frozenset({SlotIndex(3)})),
         ev.SlotMissed(A, SlotIndex(3)), ev.SlotMissed(A, SlotIndex(0)), ev.Released(A), ev.RegionRemoved(A),
     ],
+    "one is spilled and another has its room": [
+        asked(1, memory_gib=10), ev.PauseSet(A, True), ev.SpillMoved(A, SpillSignal.BEGIN), ev.SpillMoved(A, SpillSignal.DONE),
+        asked(2, memory_gib=10), ev.SpillMoved(A, SpillSignal.RETURN), ev.PauseSet(A, False),
+    ],
 }  # fmt: skip
 
 
@@ -184,6 +194,27 @@ def test_every_order_of_events_is_survived_and_ends_empty(
         end_everything(book, shell)
 
 
+@pytest.mark.parametrize("signal", list(SpillSignal))
+@pytest.mark.parametrize("at", list(Spill))
+def test_each_step_of_memory_leads_on_or_changes_nothing(at: Spill, signal: SpillSignal) -> None:
+    """After a daemon that was killed anywhere, too."""
+    book, shell = GrantBook(RULES), Shell()
+    feed(book, shell, ev.GpusSeen(gpus(1)))
+    feed(book, shell, asked(1))
+    settle(book, shell)
+    record = replace(book.grants[A].record, paused=True, spill=at)
+    book, shell = GrantBook(RULES), Shell()
+    feed(book, shell, ev.GpusSeen(gpus(1)))
+    feed(book, shell, ev.Restored(record, True, ((SlotIndex(0), process(11)),)))
+    feed(book, shell, ev.SpillMoved(A, signal, 7.0, (Bytes(5 * GIB),)))
+    after = book.grants[A].record
+    assert after.spill is NEXT_SPILL.get((at, signal), at)
+    if after.spill is Spill.RESIDENT:
+        assert (after.spilled_bytes, after.spilled_unix_s) == ((), 0.0)
+    fresh = book.handle(ev.SlotAsked(A, process(12)))
+    assert isinstance(fresh[0], ev.OwnSlot if after.spill is Spill.RESIDENT else ev.RefuseSlot)
+
+
 class AgainstAModel(RuleBasedStateMachine):
     """Grants on named GPUs: given exactly when a naive sum says there is room."""
 
@@ -193,6 +224,7 @@ class AgainstAModel(RuleBasedStateMachine):
         self.shell = Shell()
         self.number = 0
         self.model: dict[GrantId, tuple[str, int, int, bool]] = {}
+        self.spilled: set[GrantId] = set()
 
     @initialize(count=st.integers(1, 3))
     def start(self, count: int) -> None:
@@ -200,7 +232,11 @@ class AgainstAModel(RuleBasedStateMachine):
         feed(self.book, self.shell, ev.GpusSeen(self.gpus))
 
     def room(self, gpu: str, but: GrantId | None = None) -> tuple[int, int, int]:
-        here = [m for grant, m in self.model.items() if m[0] == gpu and grant != but]
+        here = [
+            m
+            for grant, m in self.model.items()
+            if m[0] == gpu and grant != but and grant not in self.spilled
+        ]
         return (
             16 * GIB - sum(m[1] for m in here),
             1_000_000 - sum(m[2] for m in here if m[3]),
@@ -248,6 +284,41 @@ class AgainstAModel(RuleBasedStateMachine):
             self.model[grant] = (name, want, share, hard)
         assert (device.memory_bytes, device.share_ppm) == self.model[grant][1:3]
 
+    def spill_signal(self, grant: GrantId, signal: SpillSignal) -> Spill:
+        feed(self.book, self.shell, ev.SpillMoved(grant, signal))
+        return self.book.grants[grant].record.spill
+
+    @precondition(lambda self: self.model.keys() - self.spilled)
+    @rule(data=st.data(), done=st.booleans())
+    def spill(self, data: st.DataObject, done: bool) -> None:
+        grant = data.draw(st.sampled_from(sorted(self.model.keys() - self.spilled)))
+        feed(self.book, self.shell, ev.PauseSet(grant, True))
+        assert self.spill_signal(grant, SpillSignal.BEGIN) is Spill.SPILLING
+        after = self.spill_signal(grant, SpillSignal.DONE if done else SpillSignal.UNDONE)
+        assert after is (Spill.SPILLED if done else Spill.RESIDENT)
+        if done:
+            self.spilled.add(grant)
+
+    @precondition(lambda self: self.spilled)
+    @rule(data=st.data(), back=st.booleans())
+    def bring_back(self, data: st.DataObject, back: bool) -> None:
+        """Exactly when the naive sum says that there is room, where it was."""
+        grant = data.draw(st.sampled_from(sorted(self.spilled)))
+        name, had, share, hard = self.model[grant]
+        memory, time, slots = self.room(name)
+        fits = had <= memory and slots > 0 and (not hard or share <= time)
+        feed(self.book, self.shell, ev.PauseSet(grant, False))
+        assert self.book.grants[grant].record.paused, "not before its memory is back"
+        after = self.spill_signal(grant, SpillSignal.RETURN)
+        assert after is (Spill.RETURNING if fits else Spill.SPILLED)
+        if fits:
+            after = self.spill_signal(grant, SpillSignal.BACK if back else SpillSignal.STAYED)
+            assert after is (Spill.RESIDENT if back else Spill.SPILLED)
+            if back:
+                self.spilled.discard(grant)
+                feed(self.book, self.shell, ev.PauseSet(grant, False))
+                assert not self.book.grants[grant].record.paused
+
     @precondition(lambda self: self.model)
     @rule(data=st.data(), how=st.sampled_from(["owner", "release"]))
     def end(self, data: st.DataObject, how: str) -> None:
@@ -256,6 +327,7 @@ class AgainstAModel(RuleBasedStateMachine):
         settle(self.book, self.shell)
         assert grant not in self.book.grants
         del self.model[grant]
+        self.spilled.discard(grant)
 
     @invariant()
     def the_book_holds_what_the_model_holds(self) -> None:

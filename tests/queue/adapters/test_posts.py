@@ -143,6 +143,60 @@ def test_what_does_not_come_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch)
     run(test)
 
 
+async def asked_from(port: int, address: str, head: bytes) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(head)
+    await writer.drain()
+    return writer
+
+
+def announced(length: int) -> bytes:
+    return question("/now", b"").replace(b"Content-Length: 0", b"Content-Length: %d" % length)
+
+
+def test_what_is_only_announced_takes_no_room_from_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has to show who he is to ask a webhook: a few who announce much and say nothing kept
+    all others out."""
+    monkeypatch.setattr(posts, "ALL_BYTES", 100_000)
+
+    async def test(server: PostServer) -> None:
+        silent = [await asked_from(server.port, "127.0.0.2", announced(100_000)) for _ in range(20)]
+        while server.connections_total < len(silent):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # as long as it takes to read their heads, and then some
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(question("/now", b"honest"))
+        assert await answer(reader) == (200, b"now honest")
+        for one in (*silent, writer):
+            one.close()
+
+    run(test)
+
+
+def test_who_sends_much_has_half_of_the_room_and_others_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(posts, "ALL_BYTES", 150_000)
+
+    async def test(server: PostServer) -> None:
+        greedy = [
+            await asked_from(server.port, "127.0.0.2", announced(100_000) + b"x" * 40_000)
+            for _ in range(4)
+        ]
+        async with asyncio.timeout(30):
+            while server.bytes_of["127.0.0.2"] != 40_000:
+                await asyncio.sleep(0.001)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(question("/later", b"y" * 70_000))
+        assert await answer(reader) == (200, b"later " + b"y" * 70_000)
+        for one in (*greedy, writer):
+            one.close()
+
+    run(test)
+
+
 def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
     async def main() -> None:
         gate = asyncio.Event()
@@ -157,7 +211,7 @@ def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
         asks.write(question("/held", b"x" * 1000))
         _, begins = await asyncio.open_connection("127.0.0.1", server.port)
         begins.write(question("/held", b"x" * 1000)[:-1])
-        while server.bytes < 2000:
+        while server.bytes < 1999:
             await asyncio.sleep(0)
         for one in (asks, begins):
             one.transport.abort()

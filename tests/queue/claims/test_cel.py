@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from queuecontroller.claims.cel import Device, check, matches, quantity, version
 from queuecontroller.claims.cel_parse import CelError
@@ -109,3 +111,56 @@ def test_a_hostile_one_ends_soon(text: str) -> None:
     with pytest.raises(CelError):
         matches(text, DEVICE)
     assert time.process_time() - begin_s < 2
+
+
+# What a user may write, of any two things beside each other.
+WORDS = st.sampled_from(
+    [
+        *("device", "device.driver", "device.attributes", "device.capacity", "nobody", "true"),
+        *(
+            A,
+            C,
+            f"{A}.index",
+            f"{A}.profiles",
+            f"{A}.driverVersion",
+            f"{A}.?numa",
+            f"{A}[?'index']",
+        ),
+        *("0", "-1", "1.5", "9" * 19, "9" * 20, "9" * 5000, "'x'", "'1.2.3'", "[]"),
+        *('quantity("80Gi")', 'semver("1.2.3")', f'semver("1.0.0-{"9" * 5000}")', "quantity('x')"),
+    ]
+)
+
+
+def made_of(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    two = st.tuples(parts, parts)
+    signs = st.sampled_from(["+", "-", "==", "<", ">=", "in", "&&", "||"])
+    methods = st.sampled_from(
+        ["size", "startsWith", "compareTo", "isLessThan", "major", "orValue", "hasValue", "exists"]
+    )
+    return st.one_of(
+        st.tuples(signs, two).map(lambda f: f"({f[1][0]} {f[0]} {f[1][1]})"),
+        two.map(lambda f: f"{f[0]}[{f[1]}]"),
+        two.map(lambda f: f"[{f[0]}, {f[1]}]"),
+        st.tuples(st.sampled_from(["!", "-"]), parts).map(lambda f: f"{f[0]}({f[1]})"),
+        st.tuples(st.sampled_from(["quantity", "semver", "size", "has"]), parts).map(
+            lambda f: f"{f[0]}({f[1]})"
+        ),
+        st.tuples(parts, methods).map(lambda f: f"{f[0]}.{f[1]}()"),
+        st.tuples(parts, methods, parts).map(lambda f: f"{f[0]}.{f[1]}({f[2]})"),
+        st.tuples(parts, parts).map(lambda f: f"{f[0]}.exists(p, p == {f[1]})"),
+        st.tuples(parts, parts).map(lambda f: f"cel.bind(v, {f[0]}, v == {f[1]})"),
+        st.tuples(parts, parts, parts).map(lambda f: f"{f[0]} ? {f[1]} : {f[2]}"),
+    )
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.recursive(WORDS, made_of, max_leaves=6))
+def test_whatever_is_written_has_an_answer_or_a_reason(text: str) -> None:
+    reason = ""
+    found = None
+    try:
+        found = matches(text, DEVICE)
+    except CelError as error:
+        reason = str(error)
+    assert isinstance(found, bool) or reason

@@ -6,7 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from queuecontroller.cluster.writing.errands import Errands
+from queuecontroller.service.figures import DEFECTS
 from sluicecommon.kubernetes.errors import ApiAway
 
 
@@ -115,3 +118,26 @@ def test_what_is_asked_for_later_while_it_is_done_is_done_once_more() -> None:
     errands.ask("a")
     run(errands, lambda: len(done) == 2)
     assert done == ["a", "a"]
+
+
+def test_an_object_that_leads_to_a_defect_waits_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[str] = []
+
+    async def do(key: str) -> None:
+        if key == "odd" and "odd" not in tried:
+            tried.append(key)
+            raise TypeError("of what nobody thought")
+        done.append(key)
+
+    tried: list[str] = []
+    before = DEFECTS[("defective",)]
+    errands: Errands[str] = Errands("defective", do, 1)
+    for key in ("odd", "even", "other"):
+        errands.ask(key)
+    run(errands, lambda: len(done) == 3)
+    assert done == ["even", "other", "odd"], "tried again, and last"
+    assert (errands.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
+    assert "a defect, please report it" in caplog.text
+    assert "of what nobody thought" in caplog.text

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from queuecontroller.cluster.known.mirror import Mirror
 from queuecontroller.cluster.known.world import World
-from queuecontroller.engine.model.objects import WorkloadKey
+from queuecontroller.engine.model.objects import Workload, WorkloadKey
 from queuecontroller.manifests.workloads import read_workload
 from queuecontroller.records import Snapshot
 from queuecontroller.service.book import Book, BookSettings
@@ -102,3 +104,24 @@ def test_what_is_wrong_beside_the_pods_is_seen_all_the_same() -> None:
     wrong["spec"]["priority"] = "high"
     made.workload(WorkloadKey("team/b"), wrong, 2)
     assert "spec.priority" in made.misread[WorkloadKey("team/b")]
+
+
+def test_one_that_leads_to_a_defect_of_the_reader_is_said_and_ends_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is still there after a restart, which would end every process that follows."""
+
+    def stumbling(one: Mapping[str, Any], *others: Any) -> Workload:
+        if one["metadata"]["name"] == "odd":
+            raise IndexError("of what nobody thought")
+        return read_workload(one, *others)
+
+    monkeypatch.setattr("queuecontroller.cluster.known.mirror.read_workload", stumbling)
+    made = mirror()
+    odd = WorkloadKey("team/odd")
+    made.workload(odd, named("odd", document("7", 1)), 1)
+    heard(made, document("1", 1))
+    assert "a defect of this program: IndexError: of what nobody thought" in made.misread[odd]
+    assert odd not in made.book.workloads.records
+    assert KEY in made.book.workloads.records
+    assert "please report it" in caplog.text

@@ -236,3 +236,19 @@ def test_an_older_word_about_a_pod_changes_nothing(desk: SharesDesk) -> None:
     other = pod({"nvidia.com/gpu": 1, MEM: 6000})
     other["metadata"] |= {"uid": "b"}
     assert desk.refusals(other, ["n"]), "it is bound still"
+
+
+def test_profiles_of_nodes_are_known_while_a_node_has_them(desk: SharesDesk) -> None:
+    def node(name: str, **capacity: str) -> None:
+        amounts = {f"nvidia.com/mig-{key}": value for key, value in capacity.items()}
+        document = {"metadata": {"name": name}, "status": {"capacity": amounts}}
+        desk.node_changed(Changed(Item(name, "1", desk.seen_node(document))))
+
+    assert desk.rules.profiles == frozenset()
+    node("a", **{"1g.10gb": "7", "3g.40gb": "0", "1g.10gb.me": "1"})
+    node("b", **{"2g.20gb": "3"})
+    assert desk.rules.profiles == {"nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"}
+    desk.node_changed(Removed("b"))
+    assert desk.rules.profiles == {"nvidia.com/mig-1g.10gb"}
+    node("a")
+    assert desk.rules.profiles == frozenset()

@@ -158,14 +158,14 @@ def test_the_best_alone_is_one_with_the_most_points(policy: str) -> None:
     for number in range(40):
         asked = random_pod(rng, number)
         passed = one.filter(asked, list(nodes)).names
-        assert every.best(asked, passed) == passed
+        assert every.narrowed(asked, passed) == passed
         if not passed:
             continue
-        (best,) = one.best(asked, passed)
+        (best,) = one.narrowed(asked, passed)
         points = dict(one.prioritize(asked, passed))
         assert points[best] == max(points.values())
         bind(one, asked, best)
-    assert one.best(pod(count=0), tuple(nodes)) == tuple(nodes), "GPUs do not decide"
+    assert one.narrowed(pod(count=0), tuple(nodes)) == tuple(nodes), "GPUs do not decide"
 
 
 def test_what_cannot_be_meant_is_refused_everywhere_with_its_reason() -> None:

@@ -130,3 +130,49 @@ def test_nobody_is_assumed_twice() -> None:
     with pytest.raises(ValueError, match="has a place already"):
         ledger.assume("u", place("n1", 0))
     assert PlainPod("u") != "u"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_kept_for_pods_is_held_once_and_given_back_whole(seed: int) -> None:
+    rng = random.Random(seed)
+    stock = stocked()
+    ledger = PodLedger(stock)
+    before = free(stock)
+    for _ in range(200):
+        uid = f"u-p{rng.randrange(6)}"
+        where = place(rng.choice(list(NODES)), rng.randrange(4), rng.randrange(1, 5) * GIB)
+        freed = stock.freed
+        match rng.randrange(5):
+            case 0:
+                if ledger.place(uid) is None:
+                    ledger.keep(uid, where, rng.randrange(5))
+                    assert stock.freed == freed
+            case 1 if ledger.place(uid) is None:
+                ledger.assume(uid, where)
+                assert uid not in ledger.kept
+                assert stock.freed == freed, "it is the pod's own"
+            case 2:
+                ledger.unkeep(uid)
+            case 3:
+                ledger.drop(uid)
+            case _:
+                document = pod(uid.removeprefix("u-"), priority=rng.randrange(5), bound=where)
+                known = ledger.place(uid)
+                if known is None or ledger.assumed_place(uid) is not None:
+                    ledger.take(document)
+        undo = ledger.without_kept(uid, rng.choice([None, 3]))
+        undo()
+        undo = ledger.without_all_kept()
+        held = [ledger.holding(one) for one in [*ledger.pods, *ledger._assumed]]
+        trial = stocked()
+        for number, one in enumerate(held):
+            assert one is not None
+            trial.hold(("held", number), *one)
+        assert free(stock) == free(trial)
+        undo()
+        assert ledger.least_priority == min(
+            (one.priority for one in ledger.pods.values()), default=None
+        )
+    for number in range(6):
+        ledger.drop(f"u-p{number}")
+    assert free(stock) == before

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from queuecontroller.engine.model.objects import Workload, WorkloadKey
 from queuecontroller.extender.ledger import Running
-from queuecontroller.extender.pods import PLACEMENT, place_of
+from queuecontroller.extender.pods import PLACEMENT, PodPlace, place_of, read_place, read_pod
 from tests.queue.extender.queue import Queue
 from tests.queue.extender.rooms import contradictions, free, node, pod, random_pod
 
@@ -41,6 +42,121 @@ def test_a_place_on_a_node_that_kube_scheduler_has_left_over_is_taken_first() ->
     assert queue.extender.filter(one, ["b"]).names == ("b",)
     assert queue.extender.filter(one, ["a"]).names == ("a",), "it is bound to none yet"
     assert queue.extender.filter(one, ["a", "b"]).names == ("a",), "and keeps what it was told"
+
+
+def test_a_place_is_exchanged_for_another_and_all_others_stay_whose_they_are() -> None:
+    queue = Queue({"a": node("a", 1), "b": node("b", 1), "c": node("c", 1)})
+    info = queue.submit("w", count=2, gpucores=100)
+    verdict = queue.keep(info)
+    first, second = (queue.pod_of("w", f"w-{n}", gpucores=100) for n in range(2))
+    assert queue.bind(first) == "a"
+    assert queue.extender.filter(second, ["c"]).names == ()
+    other = queue.extender.best(read_pod(second), ["c"])
+    assert other is not None
+    queue.ledger.reserved.move("u-w-1", replace(other, workload=W))
+    assert queue.extender.filter(second, ["c"]).names == ("c",)
+    assert queue.bind(pod("plain", gpucores=100)) == "b", "what it had is free"
+    # The Workload says the same in another order: nothing is taken anew.
+    notes = verdict.places["main"]
+    kept = [replace(other, workload=W)]
+    kept += [replace(p, workload=W) for p in map(_place, notes) if p.node == "a"]
+    queue.ledger.reserve(W, {"main": kept})
+    assert queue.ledger.reserved.covers("u-w-0")
+    assert queue.bind(second) == "c"
+    assert contradictions(queue.stock) == []
+
+
+def _place(one: Any) -> PodPlace:
+    found = read_place(one.place)
+    assert found is not None
+    return found
+
+
+def kept_by(queue: Queue) -> list[PodPlace]:
+    return [slot.place for slot in queue.ledger.reserved.slots(W)]
+
+
+def test_pods_that_are_done_give_their_places_back_before_the_others_are() -> None:
+    queue = full()
+    before = free(queue.stock)
+    pods = {
+        queue.bind(one): one for one in (queue.pod_of("w", f"w-{n}", gpucores=100) for n in (0, 1))
+    }
+    assert pods.keys() == {"a", "b"}
+    queue.ledger.reserve(W, {"main": kept_by(queue)}, {"main": 1})
+    assert free(queue.stock) == before, "both are there still"
+    pods["a"]["status"]["phase"] = "Succeeded"
+    queue.ledger.take(pods["a"])
+    assert queue.bind(queue.pod_of("w", "again", gpucores=100)) == "", "none is wanted"
+    assert queue.bind(pod("plain", gpucores=100)) == "a"
+    queue.ledger.drop("u-plain")
+    queue.ledger.reserve(W, {"main": kept_by(queue)})  # as if it had been a mistake
+    assert queue.bind(pod("plain", gpucores=100)) == ""
+    queue.room.release(W)
+    assert contradictions(queue.stock) == []
+
+
+@pytest.mark.parametrize("runs_on", ["a", "b"])
+def test_who_comes_to_lead_gives_back_the_place_that_nobody_has(runs_on: str) -> None:
+    queue = full()
+    places = kept_by(queue)
+    running = queue.pod_of("w", "w-0", gpucores=100)
+    queue.extender.filter(running, [runs_on])
+    assert queue.bind(running) == runs_on
+    again = Queue(queue.nodes)
+    again.ledger.reserve(W, {"main": places}, {"main": 1})
+    again.ledger.take(running)
+    other = "b" if runs_on == "a" else "a"
+    assert again.bind(pod("plain", gpucores=100)) == other
+    assert again.ledger.reserved.covers("u-w-0")
+    assert contradictions(again.stock) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_many_places_are_held_as_pods_are_left_whatever_comes(seed: int) -> None:
+    rng = random.Random(seed)
+    queue = Queue({name: node(name, 2) for name in "abc"})
+    assert not queue.keep(queue.submit("w", count=6, gpucores=100)).refusal
+    places, done = kept_by(queue), 0
+    pods: dict[str, Any] = {}
+    for number in range(60):
+        match rng.randrange(4):
+            case 0 if len(pods) < 6 - done:
+                one = queue.pod_of("w", f"w-{number}", gpucores=100)
+                if queue.bind(one):
+                    pods[one["metadata"]["uid"]] = one
+            case 1 if pods and done < 5:  # one has succeeded
+                ended = pods.pop(rng.choice(sorted(pods)))
+                ended["status"]["phase"] = "Succeeded"
+                done += 1
+                steps = [
+                    lambda ended=ended: queue.ledger.take(ended),
+                    lambda done=done: queue.ledger.reserve(W, {"main": places}, {"main": done}),
+                ]
+                rng.shuffle(steps)
+                for step in steps:
+                    step()
+            case 2 if pods:  # one has failed
+                ended = pods.pop(rng.choice(sorted(pods)))
+                queue.ledger.drop(ended["metadata"]["uid"])
+            case _:
+                pass
+        idle = sum(gpu.holders == 0 for r in queue.stock.nodes.values() for gpu in r.gpus.values())
+        assert idle == done
+        assert contradictions(queue.stock) == []
+        assert all(queue.ledger.reserved.covers(uid) for uid in pods)
+
+
+def test_a_pod_that_is_being_bound_keeps_its_place_where_what_is_kept_changes() -> None:
+    queue = full()
+    one = queue.pod_of("w", "w-0", gpucores=100)
+    place = queue.extender.place(one, "a")
+    assert isinstance(place, PodPlace)
+    queue.ledger.assume("u-w-0", replace(place, workload=W))
+    mine = [replace(slot.place) for slot in queue.ledger.reserved.slots(W)]
+    queue.ledger.reserve(W, {"main": mine[:1]})
+    assert queue.ledger.reserved.covers("u-w-0")
+    assert contradictions(queue.stock) == []
 
 
 def test_the_place_of_a_pod_that_ended_is_the_next_ones() -> None:

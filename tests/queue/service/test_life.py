@@ -193,6 +193,59 @@ def test_paused_memory_is_given_up_for_a_higher_priority_that_needs_it() -> None
     assert world.status(first).phase == "Pending"
 
 
+def test_a_checkpointed_workload_gives_up_its_memory_too_and_comes_back_to_its_own_gpu() -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0), gpu(1)))
+    big = GpuAsk(1, memory_bytes=50 * GIB, share_ppm=500_000)
+    first = world.submit("a", ask=big, on_preemption=OnPreemption.CHECKPOINT)
+    world.confirm(first)
+    where = world.assignment(first).gpus
+    small = GpuAsk(1, memory_bytes=70 * GIB, share_ppm=500_000)
+    world.confirm(world.submit("b", ask=small))
+    urgent = world.submit("a", ask=big, priority_class="urgent")
+    assert world.told(first) is Desired.CHECKPOINT
+    assert world.told(urgent) is None, "its memory has not left yet"
+    world.confirm(first, "paused")
+    assert world.status(first).phase == "Paused"
+    assert world.told(urgent) is Desired.RUN
+    assert world.assignment(urgent).gpus[0].uuid == where[0].uuid
+    world.confirm(urgent)
+    world.release(urgent, finished=True)
+    assert world.told(first) is Desired.RUN
+    assert world.assignment(first).gpus == where
+
+
+def test_one_that_cannot_come_back_yet_stays_checkpointed() -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    first = world.submit("a", on_preemption=OnPreemption.CHECKPOINT)
+    world.confirm(first)
+    world.confirm(world.submit("b"))
+    urgent = world.submit("a", priority_class="urgent")
+    world.confirm(first, "paused")
+    world.confirm(urgent)
+    world.release(urgent, finished=True)
+    assert world.told(first) is Desired.RUN
+    world.refuse_resume(first, "its room is taken")
+    assert world.told(first) is Desired.CHECKPOINT
+    assert world.status(first).phase == "Paused"
+    world.pass_time(3)
+    assert world.told(first) is Desired.RUN
+
+
+def test_one_that_could_not_be_checkpointed_has_been_stopped() -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    first = world.submit("a", on_preemption=OnPreemption.CHECKPOINT)
+    world.confirm(first)
+    world.confirm(world.submit("b"))
+    urgent = world.submit("a", priority_class="urgent")
+    assert world.told(first) is Desired.CHECKPOINT
+    world.release(first, finished=False)
+    assert world.told(urgent) is Desired.RUN
+    assert world.status(first).phase == "Pending"
+
+
 def test_a_refusal_by_the_node_is_tried_again_later_elsewhere() -> None:
     world = World()
     world.connect("n1", gpus=(gpu(0),))

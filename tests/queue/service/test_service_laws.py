@@ -53,9 +53,9 @@ class ManyHands(RuleBasedStateMachine):
     @rule(
         team=st.sampled_from("ab"),
         urgent=st.booleans(),
-        pause=st.booleans(),
+        way=st.sampled_from(OnPreemption),
     )
-    def submit(self, team: str, urgent: bool, pause: bool) -> None:
+    def submit(self, team: str, urgent: bool, way: OnPreemption) -> None:
         if len(self.world.book.workloads.records) > 12:
             return
         self.number += 1
@@ -63,7 +63,7 @@ class ManyHands(RuleBasedStateMachine):
             team,
             f"w{self.number}",
             priority_class="urgent" if urgent else "",
-            on_preemption=OnPreemption.PAUSE if pause else OnPreemption.STOP,
+            on_preemption=way,
         )
 
     @rule(pick=st.integers(0, 20), what=st.sampled_from(["delete", "hold", "resume"]))
@@ -99,7 +99,7 @@ class ManyHands(RuleBasedStateMachine):
         said = self.world.said(key)
         if one.desired is Desired.STOP:
             self.messages.append(("stopped", said))
-        elif one.desired is Desired.PAUSE:
+        elif one.desired in (Desired.PAUSE, Desired.CHECKPOINT):
             self.messages.append(("paused", said))
         elif one.state is PodState.DECIDED:
             self.messages.append(("refused" if finished and pick % 3 == 0 else "running", said))

@@ -279,6 +279,12 @@ class World:
         self.settle()
         return known
 
+    def refuse_resume(self, key: WorkloadKey, reason: str = "taken", pod: str = "") -> bool:
+        said = self.said(key, pod, reason)
+        known = self.step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
+        self.settle()
+        return known
+
     def release(self, key: WorkloadKey, finished: bool, pod: str = "") -> bool:
         said = self.said(key, pod)
         known = self.step("release", lambda book, now: book.desk.release(said, finished, now))

@@ -14,7 +14,8 @@ from nodeagent import native
 from nodeagent.adapters.api.wire import Wire
 from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.core.grants import events as ev
-from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, Waiting
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, Refused, Waiting
+from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import Capacity, Done, Fence, ReportedGpu, Work, WorkKey
 from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
@@ -60,7 +61,9 @@ class CountingKeeper:
         return self.grants
 
     def grant(self, grant: GrantId | None) -> Any:
-        return self.grants.get(grant) if grant is not None else None
+        if grant not in self.grants:
+            return None
+        return SimpleNamespace(record=SimpleNamespace(spill=Spill.RESIDENT))
 
     def ask_now(self, ask: GrantAsk, owner: Any, **how: Any) -> GrantId:
         grant = GrantId(str(uuid.uuid4()))
@@ -94,6 +97,25 @@ class FixedCapacity:
         return []
 
 
+class Spills:
+    """Whatever is asked for can be, or is refused with what `refusals` has next."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, GrantId]] = []
+        self.refusals: list[Refused] = []
+
+    async def spill(self, grant: GrantId) -> None:
+        self._do("spill", grant)
+
+    async def resume(self, grant: GrantId) -> None:
+        self._do("resume", grant)
+
+    def _do(self, what: str, grant: GrantId) -> None:
+        self.done.append((what, grant))
+        if self.refusals:
+            raise self.refusals.pop(0)
+
+
 class Puppet:
     """One node. `wait` is what `sluice run --queue` does."""
 
@@ -105,6 +127,7 @@ class Puppet:
         self.failures: list[BaseException] = []
         self.events: list[NodeEvent] = []
         """Of this node's journal."""
+        self.spills = Spills()
         self.desk = QueueDesk(
             settings,
             GrpcQueueLink(settings, node, "boot", "test", wire),
@@ -114,6 +137,7 @@ class Puppet:
             boot_ns=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             user_name=str,
             events=lambda number: [one for one in self.events if one.number > number],
+            spills=self.spills,
             fatal=self.failures.append,
         )
 

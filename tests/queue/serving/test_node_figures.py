@@ -29,7 +29,7 @@ from nodeagent.ports.queue import (
 from nodeagent.ports.views import NodeView, QueueView
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.queue.desk import QueueDesk
-from tests.queue.serving.puppet import CountingKeeper, FixedCapacity, MemoryLedger
+from tests.queue.serving.puppet import CountingKeeper, FixedCapacity, MemoryLedger, Spills
 
 SECOND = 1_000_000_000
 EMPTY = NodeView((), (), (), 0, None, None, None, 0, "1")
@@ -98,6 +98,7 @@ class Node:
             boot_ns=lambda: self.now_ns,
             user_name=str,
             events=lambda number: [],
+            spills=Spills(),
             fatal=self.failures.append,
         )
 

@@ -43,6 +43,61 @@ def configured(**values: Any) -> Rules:
     return replace(RULES, devices=DeviceConfig(Nvidia(**values)))
 
 
+# -- instances ------------------------------------------------------------------------------------
+
+PROFILES = frozenset(
+    f"nvidia.com/mig-{one}" for one in ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "1g.20gb")
+)
+CUT = replace(RULES, profiles=PROFILES)
+MODE = {"nvidia.com/vgpu-mode": "mig"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "gets"),
+    [
+        ({GPU: 1, MEM: 8000}, {"nvidia.com/mig-1g.10gb": "1"}),
+        ({GPU: 2, MEM: 10240}, {"nvidia.com/mig-1g.10gb": "2"}),
+        ({MEM: 10241}, {"nvidia.com/mig-1g.20gb": "1"}),
+        ({GPU: 1, MEM: 10241, CORES: 20}, {"nvidia.com/mig-2g.20gb": "1"}),
+        ({GPU: 1, MEM: 1000, CORES: 50}, {"nvidia.com/mig-7g.80gb": "1"}),
+        ({GPU: 1, MEM: 40_000, "cpu": 2}, {"nvidia.com/mig-3g.40gb": "1", "cpu": 2}),
+    ],
+)
+def test_a_pod_in_mode_mig_asks_for_the_smallest_profile_that_has_so_much(
+    asked: dict[str, Any], gets: dict[str, str]
+) -> None:
+    verdict = admit(CUT, pod(asked, **MODE), "user", "t")
+    assert limits_of(verdict.pod) == gets
+    assert "schedulerName" not in verdict.pod["spec"], "any scheduler knows of it"
+    assert not verdict.asks
+    assert any("asks for nvidia.com/mig-" in one for one in verdict.warnings)
+
+
+def test_a_pod_in_mode_mig_without_an_instance_for_it_waits_and_is_told() -> None:
+    for rules, asked, said in (
+        (CUT, {GPU: 1, MEM: 90_000}, "there are: 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 7g.80gb"),
+        (RULES, {GPU: 1, MEM: 1000}, "there are: none"),
+    ):
+        verdict = admit(rules, pod(asked, **MODE), "user", "t")
+        assert limits_of(verdict.pod)[MEM] == asked[MEM]
+        assert any(said in one for one in verdict.warnings)
+
+
+def test_what_mode_mig_cannot_mean_is_refused_and_others_modes_are_shares() -> None:
+    assert "ask for nvidia.com/gpumem" in refused({GPU: 1, PCT: 50}, rules=CUT, **MODE)
+    privileged = {"securityContext": {"privileged": True}}
+    document = pod({GPU: 1, MEM: 1000}, **MODE)
+    document["spec"]["containers"][0] |= privileged
+    assert admit(CUT, document, "user", "t").problems
+    both = {"nvidia.com/vgpu-mode": "mig,hami-core"}
+    assert limits_of(made({GPU: 1, MEM: 1000}, rules=CUT, **both))[MEM] == 1000
+    volcano = {"volcano.sh/vgpu-mode": "mig"}
+    asked = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 5000}
+    assert limits_of(made(asked, rules=CUT, **volcano)) == {"nvidia.com/mig-1g.10gb": "1"}
+    named = made({GPU: 1, MEM: 1000}, rules=CUT, spec={"nodeName": "n1"}, **MODE)
+    assert named["spec"]["nodeName"] == "n1", "the kubelet counts them"
+
+
 # -- defaults -------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from nodeagent.adapters.host.config_files import parse_yaml
+from sluicecommon import yaml_text
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import (
     AGAIN_S,
@@ -293,12 +293,12 @@ def test_a_kubeconfig_with_a_client_certificate_over_tls(tmp_path: Path) -> None
         }
         path = tmp_path / "config"
         path.write_text(yaml.safe_dump(config))
-        client = ApiClient(Credentials(from_kubeconfig(path, yaml.safe_load)), "test")
+        client = ApiClient(Credentials(from_kubeconfig(path, yaml_text.read)), "test")
         assert await client.get_path("/version") == {"cn": "client"}
         await client.close()
         del config["clusters"][0]["cluster"]["certificate-authority"]  # type: ignore[index]
         path.write_text(yaml.safe_dump(config))
-        stranger = ApiClient(Credentials(from_kubeconfig(path, yaml.safe_load)), "test")
+        stranger = ApiClient(Credentials(from_kubeconfig(path, yaml_text.read)), "test")
         with pytest.raises(ApiAway, match="certificate"):
             await stranger.get_path("/version")
         await stranger.close()
@@ -332,7 +332,7 @@ def test_a_kubeconfig_that_cannot_serve_says_why(tmp_path: Path, text: str, says
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(NoAccess, match=says):
-        from_kubeconfig(path, parse_yaml)
+        from_kubeconfig(path, yaml_text.read)
 
 
 def test_in_a_pod_the_service_account_is_taken(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@
 #define SIM_CALL_H
 
 #include "interpose/sim/cuda/base/current.h"
+#include "interpose/sim/cuda/base/gate.h"
 #include "interpose/sim/cuda/base/process.h"
 #include "interpose/sim/node/knobs.h"
 
@@ -32,10 +33,17 @@ static inline CUresult sim_usable(const struct CUctx_st *context)
 	return context->gpu->lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
-/* First line of every call: knobs, initialised? */
+static inline CUresult sim_passed(const struct sim_process *process)
+{
+	if (process)
+		sim_gate_pass(process->client);
+	return sim_started(process);
+}
+
+/* First line of every call: knobs, initialised? And it waits here while its process is locked for a checkpoint. */
 #define SIM_CALL()                                                                                                     \
 	SIM_PASS(sim_enter_call(__func__));                                                                            \
-	SIM_PASS(sim_started(sim_process()))
+	SIM_PASS(sim_passed(sim_process()))
 
 /* The same where work is done in a context, which is `name` from here on. */
 #define SIM_CALL_CONTEXT(name)                                                                                         \

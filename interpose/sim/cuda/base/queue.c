@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "interpose/sim/cuda/base/gate.h"
 #include "interpose/sim/cuda/base/process.h"
 #include "interpose/sim/node/node.h"
 #include "interpose/sim/node/place.h"
@@ -26,9 +27,11 @@ static uint64_t tail_of(const struct CUctx_st *context)
 uint64_t sim_submit(struct CUctx_st *context, enum sim_op_kind kind, uint64_t duration_ns, uint32_t cell)
 {
 	struct sim_ring *ring = &context->gpu->ring[context->index];
+	struct sim_client *client = sim_process()->client;
 	int backoff = 0;
 
 	for (;;) {
+		sim_gate_enter(client);
 		while (__atomic_exchange_n(&context->submit_lock, 1, __ATOMIC_ACQUIRE))
 			sched_yield();
 		uint64_t head = ring->head;
@@ -43,9 +46,11 @@ uint64_t sim_submit(struct CUctx_st *context, enum sim_op_kind kind, uint64_t du
 			/* Pairs with the scheduler's acquire load of head. */
 			__atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
 			__atomic_store_n(&context->submit_lock, 0, __ATOMIC_RELEASE);
+			sim_gate_leave(client);
 			return head + 1;
 		}
 		__atomic_store_n(&context->submit_lock, 0, __ATOMIC_RELEASE);
+		sim_gate_leave(client);
 		look(context);
 		if (backoff++ > 2 && head - tail_of(context) >= SIM_RING) {
 			struct timespec nap = { .tv_nsec = 20000 };

@@ -64,6 +64,7 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 			            .gpu_index = sim_device_get(block.device)->gpu_index };
 
 		block.range->touched = true; /* the other process may write to it */
+		p->client->exported = 1;
 		memcpy(handle, &t, sizeof(t));
 		result = CUDA_SUCCESS;
 	}
@@ -130,6 +131,7 @@ static struct import *import_make(const struct ticket *t, struct CUctx_st *conte
 	r->context = context;
 	*i = (struct import){ .ticket = *t, .range = r, .context = context, .next = imports };
 	imports = i;
+	sim_process()->client->imported++;
 	return i;
 }
 
@@ -144,6 +146,7 @@ static void import_drop(struct import *import)
 	sim_range_unalias(import->range->base, import->range->pages * SIM_PAGE);
 	import->range->touched = false; /* the bytes were never in our own file */
 	sim_range_free(import->range);
+	sim_process()->client->imported--;
 	free(import);
 }
 

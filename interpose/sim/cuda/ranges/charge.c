@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 
+#include "interpose/sim/cuda/base/gate.h"
 #include "interpose/sim/node/wall.h"
 
 static void (*give_back)(struct sim_device *device); /* under the memory lock; NULL = nobody keeps anything */
@@ -21,6 +22,7 @@ static bool charge(struct sim_device *device, uint64_t bytes, bool managed)
 	struct sim_process *p = sim_process();
 	bool fits = false;
 
+	sim_gate_enter(p->client);
 	sim_lock(device->gpu);
 	for (int attempt = 0; attempt < 2 && !fits; attempt++) {
 		fits = bytes <= device->model->memory_bytes &&
@@ -34,16 +36,21 @@ static bool charge(struct sim_device *device, uint64_t bytes, bool managed)
 	if (fits && managed)
 		p->client->managed_bytes[device->gpu_index] += bytes;
 	sim_unlock(device->gpu);
+	sim_gate_leave(p->client);
 	return fits;
 }
 
 static void uncharge(struct sim_device *device, uint64_t bytes, bool managed)
 {
+	struct sim_client *client = sim_process()->client;
+
+	sim_gate_enter(client);
 	sim_lock(device->gpu);
-	sim_process()->client->used_bytes[device->gpu_index] -= bytes;
+	client->used_bytes[device->gpu_index] -= bytes;
 	if (managed)
-		sim_process()->client->managed_bytes[device->gpu_index] -= bytes;
+		client->managed_bytes[device->gpu_index] -= bytes;
 	sim_unlock(device->gpu);
+	sim_gate_leave(client);
 }
 
 static bool charge_hard(struct sim_device *device, uint64_t bytes, bool managed)

@@ -44,6 +44,8 @@ static struct sim_range *range_charged(struct sim_range like, uint64_t pages_cha
 	r->shared = like.shared;
 	r->device = like.device;
 	r->context = like.context;
+	if (r->kind == SIM_RANGE_MANAGED)
+		__atomic_add_fetch(&sim_process()->client->managed, 1, __ATOMIC_RELAXED);
 	return r;
 }
 
@@ -83,6 +85,8 @@ void sim_range_drop(struct sim_range *range)
 		range->context->shared_bytes -= range->shared;
 		charged -= in_pages(range->context->shared_bytes);
 	}
+	if (range->kind == SIM_RANGE_MANAGED)
+		__atomic_sub_fetch(&sim_process()->client->managed, 1, __ATOMIC_RELAXED);
 	(is_managed(range) ? sim_uncharge_managed : sim_uncharge)(sim_device_get(range->device), charged);
 	sim_range_free(range);
 }

@@ -170,6 +170,25 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* What makes no sense beside Kueue, by name: it would have no effect. Of what has a default only what somebody has set. */}}
+{{- define "sluice.checkBeside" -}}
+{{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
+{{- $told := list -}}
+{{- range $key := list "admins" "users" "checks" -}}
+{{- if index $.Values.queue $key }}{{ $told = append $told (printf "queue.%s: are of mode standalone; beside Kueue people ask the API server, by its rights" $key) }}{{ end -}}
+{{- end -}}
+{{- if .Values.queue.persistence.existingClaim }}{{ $told = append $told "queue.persistence.existingClaim: nothing is kept beside Kueue: what was promised stands at the Workloads" }}{{ end -}}
+{{- if or .Values.queue.page.service .Values.queue.page.viewers .Values.queue.page.operators }}{{ $told = append $told "queue.page: there is no page beside Kueue, whose queues are not read" }}{{ end -}}
+{{- if or .Values.scheduler.callers .Values.scheduler.image .Values.scheduler.managedResources }}{{ $told = append $told "scheduler: nobody asks the controller beside Kueue; the cluster's own scheduler places the pods" }}{{ end -}}
+{{- if or .Values.shares.deviceConfig .Values.shares.writers }}{{ $told = append $told "shares: pods are not changed as they are made beside Kueue" }}{{ end -}}
+{{- if not .Values.agent.enabled }}{{ $told = append $told "agent.enabled=false: beside Kueue the controller answers by what agents report, and would answer nobody" }}{{ end -}}
+{{- range $key := list "webhooks_listen" "visibility_listen" "kueue_configuration" -}}
+{{- if regexMatch (printf "(?m)^[ \t]*%s[ \t]*=" $key) $.Values.queue.config }}{{ $told = append $told (printf "queue.config: %s has no effect beside Kueue, which has its own" $key) }}{{ end -}}
+{{- end -}}
+{{- if $told }}{{ fail (printf "\n%s" (join "\n" $told)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What cannot work on this cluster is said before anything is made. Only where there is a cluster to ask. */}}
 {{- define "sluice.checkCluster" -}}
 {{- if include "sluice.online" . -}}
@@ -186,6 +205,14 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- if not $default -}}
 {{- $told = append $told "queue.persistence: this cluster has no default StorageClass, so the controller would wait for a volume for ever. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to keep the queue in the pod, for trying; or queue.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
+{{- $kueue := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "workloads.kueue.x-k8s.io" -}}
+{{- if not $kueue -}}
+{{- $told = append $told "queue.mode=beside: this cluster has no Kueue (no definition workloads.kueue.x-k8s.io). Install it first; or set queue.mode=kubernetes, where Sluice is the queue" -}}
+{{- else if eq (dig "metadata" "labels" "app.kubernetes.io/part-of" "" $kueue) "sluice" -}}
+{{- $told = append $told "queue.mode=beside: the definition workloads.kueue.x-k8s.io is Sluice's own, of mode kubernetes. Set queue.mode=kubernetes; or delete the definitions (docs/queue/kueue-api.md) and install Kueue" -}}
 {{- end -}}
 {{- end -}}
 {{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (lookup "v1" "Namespace" "" .Release.Namespace | default dict) -}}

@@ -224,6 +224,97 @@ def test_a_topology_and_shares_count_together(lab: Lab, empty: None) -> None:
     assert sorted(one for pod in pods for one in shares(placement(pod))) == every
 
 
+def test_pods_that_are_done_give_their_places_back_before_the_job_ends(
+    lab: Lab, empty: None
+) -> None:
+    api, count = lab.plane.api, NODES * CARDS
+    every = lab.start("partly", count, **HALF)
+    make_pods(lab.plane, "partly", range(count))
+    pods = [wait_bound(lab.plane, f"partly-{n}", 120) for n in range(count)]
+    api.call("POST", PODS, gpu_pod("waits", gpumem=50_000))
+    wait_refused(lab.plane, "waits")
+    api.patch(f"{PODS}/partly-0/status", {"status": {"phase": "Succeeded"}})
+    at = "2026-11-22T10:00:00Z"
+    status = {"startTime": at, "succeeded": 1, "active": count - 1, "ready": 0}
+    api.patch(f"{JOBS}/partly/status", {"status": status})
+    place = placement(wait_bound(lab.plane, "waits", 60))
+    assert place["node"] == bound(pods[0])
+    assert kept(workload_of(lab.plane, "partly")) == every, "what was given stands there"
+    workload = workload_of(lab.plane, "partly") or {}
+    assert workload["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
+
+
+def tainted(lab: Lab, node: str, taints: list[dict[str, str]] | None) -> None:
+    lab.plane.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": taints}})
+
+
+KEEP_OUT = [{"key": "keep", "value": "out", "effect": "NoSchedule"}]
+
+
+def test_a_place_that_kube_scheduler_does_not_take_is_exchanged(lab: Lab, empty: None) -> None:
+    ((node, *_),) = lab.start("moved", 1, **HALF)
+    tainted(lab, node, KEEP_OUT)
+    try:
+        make_pods(lab.plane, "moved", range(1))
+        pod = wait_bound(lab.plane, "moved-0", 60)
+        assert bound(pod) != node
+        assert shares(placement(pod)) == kept(workload_of(lab.plane, "moved"))
+        whole = gpu_pod("whole", gpucores=100, count=CARDS, spec={"nodeSelector": labels_on(node)})
+        whole["spec"]["tolerations"] = [{"key": "keep", "operator": "Exists"}]
+        lab.plane.api.call("POST", PODS, whole)
+        wait_bound(lab.plane, "whole")  # what it had is free
+    finally:
+        tainted(lab, node, None)
+
+
+def labels_on(node: str) -> dict[str, str]:
+    return {"kubernetes.io/hostname": node}
+
+
+def test_pods_that_keep_apart_get_places_apart(lab: Lab, empty: None) -> None:
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    document = queue_job("apart", 3, spec={"affinity": rule}, **HALF)
+    document["spec"]["template"]["metadata"] = {"labels": {"a": "b"}}
+    lab.plane.api.create("jobs", "default", document)
+    until("it is started", lambda: not suspended(lab.plane, "apart"), 60)
+    assert len({node for node, _, _, _ in kept(workload_of(lab.plane, "apart"))}) == 2
+    make_pods(lab.plane, "apart", range(3))
+    pods = [wait_bound(lab.plane, f"apart-{n}", 120) for n in range(3)]
+    assert len(set(map(bound, pods))) == 3
+    every = sorted(one for pod in pods for one in shares(placement(pod)))
+    assert every == kept(workload_of(lab.plane, "apart"))
+
+
+def test_a_place_is_exchanged_within_the_domain_that_was_chosen(lab: Lab, empty: None) -> None:
+    resources = [{"name": one, "nominalQuota": PLENTY} for one in ASKED]
+    flavors = [{"name": "wide", "resources": resources}]
+    groups = [{"coveredResources": list(ASKED), "flavors": flavors}]
+    apply(
+        lab.plane,
+        of_kueue("Topology", "wide", {"levels": [{"nodeLabel": "rack"}]}),
+        of_kueue(
+            "ResourceFlavor", "wide", {"nodeLabels": {"pool": "gpus"}, "topologyName": "wide"}
+        ),
+        of_kueue("ClusterQueue", "wide", {"resourceGroups": groups, "namespaceSelector": {}}),
+        door("wide", "wide"),
+    )
+    document = queue_job("within", 1, "wide", **HALF)
+    wish = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    document["spec"]["template"]["metadata"] = {"annotations": wish}
+    lab.plane.api.create("jobs", "default", document)
+    until("it is started", lambda: not suspended(lab.plane, "within"), 60)
+    ((node, *_),) = kept(workload_of(lab.plane, "within"))
+    tainted(lab, node, KEEP_OUT)
+    try:
+        make_pods(lab.plane, "within", range(1))
+        pod = wait_bound(lab.plane, "within-0", 60)
+        assert (bound(pod) != node, labels_of(bound(pod))) == (True, labels_of(node))
+        assert shares(placement(pod)) == kept(workload_of(lab.plane, "within"))
+    finally:
+        tainted(lab, node, None)
+
+
 def test_the_places_of_a_job_cannot_be_written_by_whoever_makes_it(lab: Lab, empty: None) -> None:
     document = queue_job("forger", 1, **HALF)
     place = {"node": "gpu-0", "containers": {"main": []}}

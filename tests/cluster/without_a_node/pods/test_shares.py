@@ -83,6 +83,24 @@ def test_words_of_others_are_taken(plane: ControlPlane) -> None:
     assert limits == {"nvidia.com/gpu": "1", MEM: "2k", "nvidia.com/gpucores": "0"}
 
 
+def test_a_pod_in_mode_mig_asks_for_an_instance_that_a_node_has(plane: ControlPlane) -> None:
+    plane.api.create("nodes", "", {"metadata": {"name": "cut"}})
+    amounts = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "2", "pods": "10"}
+    plane.api.patch("/api/v1/nodes/cut/status", {"status": {"capacity": amounts}})
+    document = pod("mig", {"nvidia.com/gpu": 1, MEM: 12_000}, **{"nvidia.com/vgpu-mode": "mig"})
+
+    def asks() -> Any:
+        made: Any = plane.api.call("POST", f"{PODS}?dryRun=All", document)
+        return made["spec"]["containers"][0]["resources"]
+
+    until("the node is heard of", lambda: MEM not in asks()["limits"], 60)
+    assert asks() == {kind: {"nvidia.com/mig-3g.40gb": "1"} for kind in ("limits", "requests")}
+    made: Any = plane.api.call("POST", f"{PODS}?dryRun=All", document)
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+    said = plane.api.warnings("POST", f"{PODS}?dryRun=All", document)
+    assert any("asks for nvidia.com/mig-3g.40gb: 1" in one for one in said)
+
+
 def test_misspellings_are_told_by_kubectl(plane: ControlPlane) -> None:
     document = pod("misspelt", {MEM: 1}, **{"nvidia.com/use-gputypes": "H100"})
     said = plane.api.warnings("POST", f"{PODS}?dryRun=All", document)

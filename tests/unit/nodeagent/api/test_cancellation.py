@@ -32,7 +32,14 @@ def service() -> Service:
     """Only its clock is asked."""
     nobody = cast(Any, None)
     return Service(
-        GrantSettings(), *[nobody] * 6, ManualClock(), frozenset(), lambda: True, str, nobody
+        GrantSettings(),
+        *[nobody] * 6,
+        ManualClock(),
+        frozenset(),
+        lambda: True,
+        str,
+        nobody,
+        nobody,
     )
 
 

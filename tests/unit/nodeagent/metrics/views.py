@@ -49,6 +49,8 @@ def grant(name: str = "train", grant: str = "6ba79945-498f-493f-adf5-81b8b2b87df
 COUNTERS = {
     m.TAMPERS: 3,
     m.REGISTRATIONS_DROPPED: 4,
+    m.SPILLED_BYTES: 3 << 30,
+    m.SPILLS: {"spilled": 2, "failed": 1, "returned": 1, "stayed": 0, "lost": 0, "found": 0},
     m.CONFIG_VALID: 1,
     m.CONFIG_WAITING: 2,
     m.KUBELET_REGISTERED: 1,

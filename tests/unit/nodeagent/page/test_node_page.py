@@ -68,8 +68,11 @@ class Service:
     def resize_grant(self, peer: Peer, name: str, ask: ResizeAsk) -> GrantView:
         return self._act(peer, name, ask)
 
-    def pause_grant(self, peer: Peer, name: str, paused: bool) -> GrantView:
-        return self._act(peer, name, paused)
+    def pause_grant(self, peer: Peer, name: str) -> GrantView:
+        return self._act(peer, name, True)
+
+    async def resume_grant(self, peer: Peer, name: str) -> GrantView:
+        return self._act(peer, name, False)
 
     def _act(self, peer: Peer, name: str, what: object) -> GrantView:
         for one in VIEW.grants:

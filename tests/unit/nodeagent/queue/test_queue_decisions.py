@@ -172,6 +172,78 @@ def test_who_cannot_go_on_stays_paused_and_says_so() -> None:
     assert out[-1].work.reason == "taken"
 
 
+def spilling() -> Desk:
+    desk = running()
+    desk(qd.Decided(3, 6, decision(6, Desired.CHECKPOINT)))
+    return desk
+
+
+def told(desk: Desk) -> list[tuple[WorkState, str]]:
+    return [(one.work.state, one.work.reason) for one in desk.out if isinstance(one, qd.Tell)]
+
+
+def test_who_makes_way_by_a_checkpoint_is_told_when_its_memory_has_left() -> None:
+    desk = spilling()
+    assert desk.out[-1] == qd.SpillGrant(G)
+    assert told(desk) == []
+    assert desk.book.is_paused_by_queue(G)
+    desk(qd.Spilled(G))
+    assert told(desk) == [(WorkState.SPILLED, "")]
+    desk(qd.Decided(3, 7, decision(7, Desired.RUN, attempt=2)))
+    assert desk.out[-1] == qd.ReturnGrant(G)
+    assert desk.state is WorkState.RETURNING
+    desk(qd.Returned(G))
+    assert told(desk)[-1] == (WorkState.RUNNING, "")
+
+
+def test_who_cannot_be_checkpointed_is_stopped_with_the_reason() -> None:
+    desk = spilling()
+    desk(qd.SpillRefused(G, "managed memory"))
+    (stop,) = [one for one in desk.out if isinstance(one, qd.Stop)]
+    assert stop.reason == "it could not be checkpointed, and is stopped: managed memory"
+
+
+def test_one_whose_memory_is_lost_is_stopped_and_one_without_room_waits() -> None:
+    desk = spilling()
+    desk(qd.Spilled(G))
+    desk(qd.Decided(3, 7, decision(7, Desired.RUN, attempt=2)))
+    desk(qd.ReturnRefused(G, "taken", True))
+    assert told(desk)[-1] == (WorkState.SPILLED, "taken")
+    desk(qd.Decided(3, 8, decision(8, Desired.RUN, attempt=3)))
+    desk(qd.ReturnRefused(G, "process 7 has failed", False))
+    assert desk.state is WorkState.STOPPING
+
+
+def test_what_is_decided_while_memory_is_on_its_way_counts_when_it_is_there() -> None:
+    desk = spilling()
+    desk(qd.Decided(3, 7, decision(7, Desired.RUN, attempt=2)))
+    assert desk.state is WorkState.SPILLING
+    desk(qd.Spilled(G))
+    assert desk.state is WorkState.RETURNING
+    desk(qd.Decided(3, 8, decision(8, Desired.CHECKPOINT, attempt=2)))
+    assert desk.state is WorkState.RETURNING
+    desk(qd.Returned(G))
+    assert desk.state is WorkState.SPILLING
+    desk(qd.Decided(3, 9, decision(9, Desired.RUN, attempt=3)))
+    desk(qd.SpillRefused(G, "no room"))
+    assert desk.state is WorkState.RUNNING, "it may stay where it is"
+    desk(qd.Decided(3, 10, decision(10, Desired.CHECKPOINT, attempt=3)))
+    desk(qd.Decided(3, 11, decision(11, Desired.STOP)))
+    assert desk.state is WorkState.STOPPING
+    desk(qd.Spilled(G))
+    assert desk.state is WorkState.STOPPING
+
+
+def test_coming_back_is_a_start_and_needs_a_lease() -> None:
+    desk = spilling()
+    desk(qd.Spilled(G))
+    desk.now_ns += 20 * SECOND
+    desk(qd.Decided(3, 7, decision(7, Desired.RUN, attempt=2)))
+    assert desk.state is WorkState.SPILLED
+    desk(qd.Renewed(3, 1, 10.0, desk.now_ns))
+    assert desk.state is WorkState.RETURNING
+
+
 def test_stop_needs_no_lease_and_ends_with_the_grant() -> None:
     desk = running()
     desk.now_ns += 100 * SECOND
@@ -333,12 +405,26 @@ _EVENTS = st.one_of(
             "end",
             "refuse",
             "resume refused",
+            "spilled",
+            "spill refused",
+            "returned",
+            "room taken",
+            "lost",
             "evict",
             "ack",
             "later",
         ]
     ),
 )
+
+
+_OF_MEMORY = {
+    "spilled": qd.Spilled,
+    "spill refused": lambda grant: qd.SpillRefused(grant, "managed memory"),
+    "returned": qd.Returned,
+    "room taken": lambda grant: qd.ReturnRefused(grant, "taken", True),
+    "lost": lambda grant: qd.ReturnRefused(grant, "lost", False),
+}
 
 
 @settings(max_examples=300, deadline=None)
@@ -357,6 +443,8 @@ def test_whatever_comes_in_whatever_order(events: list[Any]) -> None:
             live.clear()
         elif event == "resume refused":
             queue += [qd.ResumeRefused(one, "taken") for one in live]
+        elif isinstance(event, str) and event in _OF_MEMORY:
+            queue += [_OF_MEMORY[event](one) for one in live]
         elif event == "evict":
             queue += [qd.Evicted(one, "tampered_region") for one in live]
         elif event == "ack":
@@ -390,7 +478,9 @@ def test_whatever_comes_in_whatever_order(events: list[Any]) -> None:
                     else:
                         live.add(grant)
                         queue.append(qd.GrantMade(do.work.key, grant))
-                elif isinstance(do, qd.SetPaused) and not do.paused:
+                elif isinstance(do, qd.ReturnGrant) or (
+                    isinstance(do, qd.SetPaused) and not do.paused
+                ):
                     assert desk.book.may_start(desk.now_ns)
                 elif isinstance(do, qd.StoreWork):
                     rows[do.work.key] = do.work
@@ -400,7 +490,7 @@ def test_whatever_comes_in_whatever_order(events: list[Any]) -> None:
     assert rows == desk.book.works
     for work in desk.book.works.values():
         assert (work.grant is not None) == (
-            work.state in (WorkState.RUNNING, WorkState.PAUSED, WorkState.STOPPING)
+            work.state not in OVER and work.state is not WorkState.OFFERED
         )
         assert work.grant is None or work.grant in live
         assert work.state not in OVER or work.grant is None

@@ -1,0 +1,1 @@
+"""Checkpoints of CUDA processes, and the host memory they go to."""

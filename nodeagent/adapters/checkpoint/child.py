@@ -1,0 +1,164 @@
+"""The process that has the driver checkpoint others: one line of JSON in (what to do, of whom), one
+out, and it ends. Killed with its parent, which has written down what it was doing; a step that the
+driver has begun then ends by itself, and the next child asks how far it came.
+
+Started as `python -m nodeagent.adapters.checkpoint.child [LIBRARY]`. It makes no context: cuInit
+alone does not touch a GPU's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nodeagent.adapters.nvml.child import PR_SET_PDEATHSIG
+from nodeagent.adapters.processes.pidfd import read_process
+from nodeagent.ports.driver.checkpoint import CheckpointState, CheckpointStep
+
+LIBRARY: Final = "libcuda.so.1"
+FIRST_CUDA: Final = 12080
+"""12.8, the CUDA of driver 570."""
+STATES: Final[Mapping[int, CheckpointState]] = {
+    0: CheckpointState.RUNNING,
+    1: CheckpointState.LOCKED,
+    2: CheckpointState.CHECKPOINTED,
+    3: CheckpointState.FAILED,
+    4: CheckpointState.MOVING,  # CHECKPOINTING and RESTORING, of CUDA 13.4 and later
+    5: CheckpointState.MOVING,
+}
+CALLS: Final[Mapping[CheckpointStep, str]] = {
+    CheckpointStep.LOCK: "cuCheckpointProcessLock",
+    CheckpointStep.CHECKPOINT: "cuCheckpointProcessCheckpoint",
+    CheckpointStep.RESTORE: "cuCheckpointProcessRestore",
+    CheckpointStep.UNLOCK: "cuCheckpointProcessUnlock",
+}
+OUT_OF_MEMORY: Final = 2
+NOT_SUPPORTED: Final = 801
+MEANING: Final[Mapping[int, str]] = {
+    1: "the driver knows no CUDA in it",
+    OUT_OF_MEMORY: "its GPU has no room for it",
+    3: "the driver is not initialised",
+    401: "it is in another state",
+    600: "what it has submitted did not end in time",
+    800: "the driver does not let this user",
+    NOT_SUPPORTED: "the driver cannot with all that it has (managed memory, IPC)",
+}
+
+
+class LockArgs(ctypes.Structure):
+    """CUcheckpointLockArgs."""
+
+    _fields_ = (
+        ("timeoutMs", ctypes.c_uint),
+        ("reserved0", ctypes.c_uint),
+        ("reserved1", ctypes.c_uint64 * 7),
+    )
+
+
+class DriverFailed(Exception):
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Driver:
+    def __init__(self, library: str) -> None:
+        """Raises DriverFailed: this driver has no checkpoints."""
+        try:
+            self._cuda = ctypes.CDLL(library)
+        except OSError as error:
+            raise DriverFailed(f"the driver cannot be loaded: {error}") from error
+        lacking = [name for name in CALLS.values() if not hasattr(self._cuda, name)]
+        if lacking:
+            raise DriverFailed(f"it has no {lacking[0]} (release 570 and later have)")
+        version = ctypes.c_int()
+        self._call("cuInit", 0)
+        self._call("cuDriverGetVersion", ctypes.byref(version))
+        if version.value < FIRST_CUDA:
+            raise DriverFailed(
+                f"it is of CUDA {version.value // 1000}.{version.value % 1000 // 10} (12.8, release"
+                " 570, and later have)"
+            )
+
+    def probe(self) -> None:
+        """Of ourselves: any other answer than "not supported" is about us. Raises DriverFailed."""
+        try:
+            self.state(os.getpid())
+        except DriverFailed as error:
+            if error.code == NOT_SUPPORTED:
+                raise DriverFailed(
+                    "it does not support them here (release 570 and later do, on x86-64)"
+                ) from error
+
+    def state(self, pid: int) -> CheckpointState:
+        found = ctypes.c_int(-1)
+        self._call("cuCheckpointProcessGetState", pid, ctypes.byref(found))
+        if found.value not in STATES:
+            raise DriverFailed(f"it is in a state that is not known here, {found.value}")
+        return STATES[found.value]
+
+    def take(self, step: CheckpointStep, pid: int, timeout_ms: int) -> None:
+        args = ctypes.byref(LockArgs(timeout_ms)) if step is CheckpointStep.LOCK else None
+        self._call(CALLS[step], pid, args)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code:
+            raise DriverFailed(f"{name}: {MEANING.get(code, 'error')} ({code})", code)
+
+
+def is_there(pid: int, starttime_ticks: int) -> bool:
+    """Between this look and the driver's call a pid could be another's; that a whole round of pids
+    goes by in those microseconds is what we do not guard against."""
+    try:
+        return read_process(pid).starttime_ticks == starttime_ticks
+    except (OSError, ValueError):
+        return False
+
+
+def answer(request: Any, library: str) -> Any:
+    """{"states": […]}, {"done": true} or {"missing": ""}; {"error": …, "code": …} when the driver
+    says no."""
+    try:
+        driver = Driver(library)
+        if request["do"] == "missing":
+            driver.probe()
+    except DriverFailed as error:
+        return {"missing" if request["do"] == "missing" else "error": str(error)}
+    if request["do"] == "missing":
+        return {"missing": ""}
+    states = []
+    for pid, starttime_ticks in request["processes"]:
+        try:
+            if request["do"] == "states":
+                there = is_there(pid, starttime_ticks)
+                states.append((driver.state(pid) if there else CheckpointState.GONE).value)
+            elif is_there(pid, starttime_ticks):
+                driver.take(CheckpointStep(request["do"]), pid, request["timeout_ms"])
+        except DriverFailed as error:
+            if is_there(pid, starttime_ticks):
+                return {"error": f"process {pid}: {error}", "code": error.code}
+            if request["do"] == "states":
+                states.append(CheckpointState.GONE.value)
+    return {"states": states, "done": True}
+
+
+def main() -> int:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # a library that prints must not break the protocol
+    request = json.loads(sys.stdin.readline())
+    library = sys.argv[1] if len(sys.argv) > 1 else LIBRARY
+    answers.write(json.dumps(answer(request, library)) + "\n")
+    answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Checkpoints through a child process with a deadline; see `child`. Implements Checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from nodeagent.adapters.checkpoint.child import OUT_OF_MEMORY
+from nodeagent.adapters.host.children import python_child
+from nodeagent.ports.driver.checkpoint import (
+    CheckpointFailed,
+    CheckpointState,
+    CheckpointStep,
+)
+from nodeagent.ports.processes import Process
+
+START_S: Final = 10.0
+"""Of Python, and of the driver where nobody has it open."""
+LONGEST_ANSWER_BYTES: Final = 1 << 20
+
+
+class ChildCheckpoints:
+    def __init__(self, library: str) -> None:
+        """Empty: what the loader finds."""
+        self._library = library
+
+    async def missing(self) -> str:
+        return str((await self._ask({"do": "missing"}, START_S))["missing"])
+
+    async def states(self, processes: Sequence[Process]) -> list[CheckpointState]:
+        if not processes:
+            return []
+        answer = await self._ask({"do": "states", "processes": _named(processes)}, START_S)
+        return [CheckpointState(one) for one in answer["states"]]
+
+    async def take(self, step: CheckpointStep, processes: Sequence[Process], each_s: float) -> None:
+        if not processes:
+            return
+        request = {
+            "do": step.value,
+            "processes": _named(processes),
+            "timeout_ms": max(1, int(each_s * 1000)),
+        }
+        # A lock has its own time; one more second for the driver to say that it ran out.
+        await self._ask(request, START_S + len(processes) * (each_s + 1.0))
+
+    async def _ask(self, request: Any, deadline_s: float) -> Any:
+        arguments = [self._library] if self._library else []
+        child = await asyncio.create_subprocess_exec(
+            *python_child("nodeagent.adapters.checkpoint.child", *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_ANSWER_BYTES,
+        )
+        try:
+            async with asyncio.timeout(deadline_s):
+                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
+        except TimeoutError:
+            raise CheckpointFailed(
+                f"the driver did not answer ({request['do']}) within {deadline_s:g} s"
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            raise CheckpointFailed(
+                f"the process that asks the driver ended with {child.returncode}"
+            ) from None
+        if "error" in answer:
+            raise CheckpointFailed(answer["error"], answer.get("code") == OUT_OF_MEMORY)
+        return answer
+
+
+def _named(processes: Sequence[Process]) -> list[tuple[int, int]]:
+    return [(one.pid, one.starttime_ticks) for one in processes]

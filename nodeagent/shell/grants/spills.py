@@ -1,0 +1,462 @@
+"""Has a paused grant's GPU memory written to the host, and brought back before it goes on.
+
+Every step is written down before it is taken (`Spill` of the grant's record), and looks first at
+what the driver says each process is; so a daemon that was killed anywhere carries on from the same
+step. One grant at a time: the host's memory that one was promised is then used when the next is
+measured against it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.quantities import format_bytes
+from nodeagent.core.grants.spill import SpillSignal
+from nodeagent.core.grants.states import Held
+from nodeagent.ports.clients import RefusalKind, Refused
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.driver.checkpoint import (
+    CheckpointFailed,
+    Checkpoints,
+    CheckpointState,
+    CheckpointStep,
+    HostRoom,
+)
+from nodeagent.ports.gpus import GpuReading
+from nodeagent.ports.ledger import GrantState, Spill
+from nodeagent.ports.processes import Process
+from nodeagent.ports.views import Finding
+from nodeagent.settings.daemon import CheckpointSettings
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.grants.spill_bounds import HostBounds
+from nodeagent.shell.journal import Journal
+from nodeagent.units import Bytes, GrantId
+
+log = logging.getLogger(__name__)
+
+SWEEP_S: Final = 5.0
+MOVING_S: Final = 0.5
+"""How often a driver is asked whether it has ended what a predecessor of ours asked for."""
+DOCTOR_S: Final = 5.0
+"""Who asks the doctor waits for ten."""
+DOCS: Final = "docs/node/checkpoint.md"
+LEVELS: Final = {"spilled": "info", "returned": "info", "lost": "critical"}
+RESULTS: Final = ("spilled", "failed", "returned", "stayed", "lost", "found")
+
+
+class SpillDesk:
+    """An Endpoint of the daemon."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        keeper: Keeper,
+        driver: Checkpoints,
+        host: HostRoom,
+        cards: Callable[[], Sequence[GpuReading]],
+        cards_now: Callable[[], Awaitable[Sequence[GpuReading]]],
+        journal: Journal,
+        clock: Clock,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`cards`: GPUs and MIG instances as last read, `cards_now`: read anew; none where they
+        cannot be."""
+        self._settings = settings
+        self._keeper = keeper
+        self._driver = driver
+        self._bounds = HostBounds(settings, host)
+        self._cards = cards
+        self._cards_now = cards_now
+        self._journal = journal
+        self._clock = clock
+        self._fatal = fatal
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has = False
+        """The driver has said that it makes checkpoints; that it makes none is asked again."""
+        self.results: Counter[str] = Counter()
+        """What became of spills and returns, since the daemon started."""
+        self.overdue: Callable[[GrantId], bool] = lambda grant: False
+        """Ends a grant that has been away for too long; False: it is nobody's to end."""
+
+    # --- an Endpoint --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Carries on what an earlier daemon had begun."""
+        for grant, held in self._keeper.live().items():
+            if held.record.spill is not Spill.RESIDENT:
+                self._soon(self._carry_on(grant))
+        self._soon(self._sweep_loop())
+
+    async def close(self) -> None:
+        """What is under way stays where it is, and is carried on by the next daemon."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def forget_driver(self) -> None:
+        """It was replaced: what it has is to be asked again."""
+        self._has = False
+
+    # --- to the host --------------------------------------------------------------------------
+
+    async def spill(self, grant: GrantId) -> None:
+        """Pauses it, and has its memory on the host when this returns. Raises Refused: it is then
+        as it was before, or the text says what else it is. Is carried through although the asker
+        goes away."""
+        await self._whole(self._spill(grant))
+
+    async def _spill(self, grant: GrantId) -> None:
+        async with self._turn:
+            held = self._held(grant)
+            if held.record.spill is Spill.SPILLED:
+                return
+            if held.record.spill is Spill.SPILLING:
+                await self._put_out(grant, was_paused=True)
+                return
+            await self._check_driver()
+            needed = await self._measure(grant)
+            if not needed:
+                raise Refused(
+                    RefusalKind.UNAVAILABLE,
+                    f"grant {grant[:8]} has no process with CUDA: there is nothing to spill",
+                )
+            each = {process: sum(bytes_) for process, bytes_ in needed.items()}
+            self._bounds.check(each, self.spilled_bytes())
+            was_paused = self._held(grant).record.paused
+            on_each = tuple(Bytes(sum(bytes_)) for bytes_ in zip(*needed.values(), strict=True))
+            self._keeper.apply(ev.PauseSet(grant, paused=True))
+            self._keeper.apply(ev.SpillMoved(grant, SpillSignal.BEGIN, bytes=on_each))
+            await self._put_out(grant, was_paused)
+
+    async def _put_out(self, grant: GrantId, was_paused: bool) -> None:
+        """From whichever state its processes are in. Raises Refused."""
+        processes, settings = self._processes(grant), self._settings
+        try:
+            async with asyncio.timeout(settings.total_timeout_s):
+                states = await self._states(processes)
+                running = _in(states, CheckpointState.RUNNING)
+                await self._driver.take(CheckpointStep.LOCK, running, settings.lock_timeout_s)
+                locked = running + _in(states, CheckpointState.LOCKED)
+                await self._driver.take(CheckpointStep.CHECKPOINT, locked, settings.copy_timeout_s)
+        except (CheckpointFailed, TimeoutError) as error:
+            why = str(error) or f"not within {settings.total_timeout_s:g} s"
+            lost = await self._undo(processes)
+            self._apply(ev.SpillMoved(grant, SpillSignal.UNDONE))
+            if not lost and not was_paused:
+                self._apply(ev.PauseSet(grant, paused=False))
+            self._say(grant, "failed", f"its memory stays on its GPUs: {why}{lost}")
+            raise Refused(
+                RefusalKind.UNAVAILABLE, f"grant {grant[:8]} cannot be spilled: {why}{lost}"
+            ) from error
+        self._apply(ev.SpillMoved(grant, SpillSignal.DONE, self._clock.unix_s()))
+        held = self._keeper.grant(grant)
+        bytes_ = sum(held.record.spilled_bytes) if held is not None else 0
+        self._say(grant, "spilled", f"its memory, {format_bytes(bytes_)}, is on the host")
+
+    async def _undo(self, processes: list[Process]) -> str:
+        """Whoever can be is brought back: the room is its own. What else there is to say: that this
+        could not be, or not of all."""
+        try:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                states = await self._settled(processes)
+                await self._bring_in(states)
+        except (CheckpointFailed, TimeoutError) as error:
+            return f"; and it could not be undone, end its processes: {error or 'no answer'}"
+        failed = _in(states, CheckpointState.FAILED)
+        if failed:
+            return f"; nothing brings process {failed[0].pid} back, end it"
+        return ""
+
+    # --- and back -----------------------------------------------------------------------------
+
+    async def resume(self, grant: GrantId) -> None:
+        """Lets a paused grant go on, with its memory back on its GPUs first where it is not. Raises
+        Refused: it stays as it is, or the text says what else it is. Is carried through although
+        the asker goes away."""
+        await self._whole(self._resume(grant))
+
+    async def _resume(self, grant: GrantId) -> None:
+        async with self._turn:
+            record = self._held(grant).record
+            if record.spill is Spill.SPILLING:
+                await self._put_out(grant, was_paused=True)
+                record = self._held(grant).record
+            if record.spill is Spill.SPILLED:
+                self._keeper.apply(ev.SpillMoved(grant, SpillSignal.RETURN))
+                await self._check_cards(grant)
+            if record.spill is not Spill.RESIDENT:
+                await self._take_back(grant)
+            self._keeper.apply(ev.PauseSet(grant, paused=False))
+
+    async def _take_back(self, grant: GrantId) -> None:
+        """From whichever state its processes are in. Raises Refused."""
+        processes = self._processes(grant)
+        try:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                await self._bring_in(await self._states(processes))
+        except (CheckpointFailed, TimeoutError) as error:
+            why = str(error) or f"not within {self._settings.total_timeout_s:g} s"
+            full = isinstance(error, CheckpointFailed) and error.full
+            if await self._is_out_again(processes):
+                self._apply(ev.SpillMoved(grant, SpillSignal.STAYED))
+                self._say(grant, "stayed", f"its memory stays on the host: {why}")
+                kind = RefusalKind.EXHAUSTED if full else RefusalKind.UNAVAILABLE
+                raise Refused(kind, f"grant {grant[:8]} stays spilled: {why}") from error
+            why += await self._undo(processes)
+            self._apply(ev.SpillMoved(grant, SpillSignal.BACK))  # its room is kept, whatever it has
+            self._say(grant, "lost", f"its memory is not all back, and it stays paused: {why}")
+            raise Refused(
+                RefusalKind.UNAVAILABLE, f"the memory of grant {grant[:8]} is not all back: {why}"
+            ) from error
+        self._apply(ev.SpillMoved(grant, SpillSignal.BACK))
+        self._say(grant, "returned", "its memory is back on its GPUs")
+
+    async def _bring_in(self, states: list[tuple[Process, CheckpointState]]) -> None:
+        """All are restored before the first is let go on: until then they can be put out again."""
+        out = _in(states, CheckpointState.CHECKPOINTED)
+        await self._driver.take(CheckpointStep.RESTORE, out, self._settings.copy_timeout_s)
+        held = out + _in(states, CheckpointState.LOCKED)
+        await self._driver.take(CheckpointStep.UNLOCK, held, self._settings.lock_timeout_s)
+
+    async def _is_out_again(self, processes: list[Process]) -> bool:
+        """After a return that failed: those that were restored go to the host again."""
+        try:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                states = await self._states(processes)
+                if _in(states, CheckpointState.RUNNING):
+                    return False
+                locked = _in(states, CheckpointState.LOCKED)
+                await self._driver.take(
+                    CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
+                )
+        except (CheckpointFailed, TimeoutError) as error:
+            log.error("after a return that failed: %s", error)
+            return False
+        return True
+
+    # --- after a restart ----------------------------------------------------------------------
+
+    async def _carry_on(self, grant: GrantId) -> None:
+        async with self._turn:
+            held = self._keeper.grant(grant)
+            if held is None:
+                return
+            try:
+                if held.record.spill is Spill.SPILLING:
+                    await self._put_out(grant, was_paused=True)
+                elif held.record.spill is Spill.RETURNING:
+                    await self._take_back(grant)
+                    self._apply(ev.PauseSet(grant, paused=False))
+                elif held.record.spill is Spill.SPILLED:
+                    await self._look_at_spilled(grant)
+            except Refused as refused:
+                log.warning("grant %s: %s", grant, refused)
+
+    async def _look_at_spilled(self, grant: GrantId) -> None:
+        """Somebody with another tool may have brought it back meanwhile. Then its room is its own
+        again, also where others were promised it."""
+        try:
+            async with asyncio.timeout(self._settings.total_timeout_s):
+                states = await self._states(self._processes(grant))
+        except (CheckpointFailed, TimeoutError) as error:
+            log.warning("grant %s: %s", grant, error)
+            return
+        if _in(states, CheckpointState.RUNNING) or _in(states, CheckpointState.LOCKED):
+            self._apply(ev.SpillMoved(grant, SpillSignal.FOUND))
+            lost = await self._undo(self._processes(grant))  # those that were not brought back
+            text = f"its memory is on its GPUs, and was not brought back by this daemon{lost}"
+            self._say(grant, "found", text)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        longest_s = self._settings.longest_s
+        oldest_s = self._clock.unix_s() - longest_s if longest_s else 0.0
+        for grant, held in list(self._keeper.live().items()):
+            record = held.record
+            if record.spill is not Spill.SPILLED:
+                continue
+            pids = {process.pid for process in self._processes(grant)}
+            there = any(one.pid in pids for card in self._cards() for one in card.processes)
+            if there and not self._turn.locked():
+                self._soon(self._carry_on(grant))  # unless that was read before it went
+            late = record.spilled_unix_s < oldest_s
+            if late and record.state is GrantState.ACTIVE and self.overdue(grant):
+                text = f"on the host for longer than checkpoint.longest_s ({longest_s:g} s)"
+                self._journal.tell(
+                    "checkpoint", "warning", f"grant {grant}: {text}", once=f"overdue {grant}"
+                )
+
+    # --- may it? ------------------------------------------------------------------------------
+
+    async def _lacks(self) -> str:
+        """Why the driver makes no checkpoints; empty: it does. Raises CheckpointFailed."""
+        why = "" if self._has else await self._driver.missing()
+        self._has = not why
+        return why
+
+    async def _check_driver(self) -> None:
+        if not self._settings.enabled:
+            raise Refused(
+                RefusalKind.UNAVAILABLE, "this node spills nothing (checkpoint.enabled = false)"
+            )
+        try:
+            lacks = await self._lacks()
+        except CheckpointFailed as error:
+            lacks = f"it cannot be told: {error}"
+        if lacks:
+            raise Refused(
+                RefusalKind.UNAVAILABLE,
+                f"this node's driver makes no checkpoints of processes: {lacks}",
+            )
+
+    async def _check_cards(self, grant: GrantId) -> None:
+        """The book says there is room; a driver that finds none may leave the process lost, so the
+        card is asked first. Raises Refused."""
+        record = self._held(grant).record
+        cards = {card.uuid: card for card in await self._cards_now()}
+        for device, needed in zip(record.devices, record.spilled_bytes, strict=False):
+            card = cards.get(device.gpu)
+            if card is None or card.memory_used_bytes is None:
+                continue
+            free = max(0, card.memory_total_bytes - card.memory_used_bytes)
+            if needed > free:
+                self._apply(ev.SpillMoved(grant, SpillSignal.STAYED))
+                raise Refused(
+                    RefusalKind.EXHAUSTED,
+                    f"{format_bytes(needed)} are to come back to GPU {card.index}, which has"
+                    f" {format_bytes(free)} free: somebody has more there than was granted, or has"
+                    " not ended yet",
+                )
+
+    # --- what there is to say -----------------------------------------------------------------
+
+    def spilled_bytes(self) -> int:
+        """Of all grants whose memory is on the host, or on its way there or back."""
+        return sum(sum(held.record.spilled_bytes) for held in self._keeper.live().values())
+
+    async def finding(self) -> Finding:
+        """For `sluice doctor`."""
+        topic = "checkpoints"
+        if not self._settings.enabled:
+            return Finding(topic, "ok", "off (checkpoint.enabled)")
+        try:
+            async with asyncio.timeout(DOCTOR_S):
+                lacks = await self._lacks()
+        except (CheckpointFailed, TimeoutError) as error:
+            lacks = f"it cannot be told: {str(error) or 'the driver does not answer'}"
+        if lacks:
+            return Finding(
+                topic,
+                "ok",
+                f"none: {lacks}; `sluice pause --spill` is refused, and work that is to be"
+                " checkpointed when it is preempted is stopped",
+            )
+        away = [h for h in self._keeper.live().values() if h.record.spill is not Spill.RESIDENT]
+        return Finding(
+            topic,
+            "ok",
+            f"the driver has them; {len(away)} grants are spilled, with"
+            f" {format_bytes(self.spilled_bytes())} of at most {format_bytes(self._bounds.most())};"
+            f" not with managed memory or memory shared by IPC, see {DOCS}",
+        )
+
+    def _say(self, grant: GrantId, result: str, text: str) -> None:
+        self.results[result] += 1
+        held = self._keeper.grant(grant)
+        self._journal.tell(
+            "checkpoint",
+            LEVELS.get(result, "warning"),
+            f"grant {grant}: {text}",
+            uid=held.record.owner.uid if held is not None else None,
+            grant=grant,
+        )
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    def _held(self, grant: GrantId) -> Held:
+        held = self._keeper.grant(grant)
+        if held is None or held.record.state is not GrantState.ACTIVE:
+            raise Refused(RefusalKind.NOT_FOUND, f"no live grant {grant}")
+        return held
+
+    def _apply(self, event: ev.SpillMoved | ev.PauseSet) -> None:
+        """Of a grant that may have ended meanwhile."""
+        if self._keeper.grant(event.grant) is not None:
+            self._keeper.apply(event)
+
+    def _processes(self, grant: GrantId) -> list[Process]:
+        return [tenant.handle.process for tenant in self._keeper.tenants(grant)]
+
+    async def _states(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
+        """Raises CheckpointFailed, also for one that nothing brings back."""
+        states = await self._settled(processes)
+        failed = _in(states, CheckpointState.FAILED)
+        if failed:
+            raise CheckpointFailed(
+                f"process {failed[0].pid} has failed in the driver's hands: nothing brings it back"
+            )
+        return states
+
+    async def _settled(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
+        """When none is on its way any more. Raises CheckpointFailed."""
+        while True:
+            states = list(zip(processes, await self._driver.states(processes), strict=True))
+            if not _in(states, CheckpointState.MOVING):
+                return states
+            await asyncio.sleep(MOVING_S)
+
+    async def _measure(self, grant: GrantId) -> dict[Process, list[Bytes]]:
+        """What each process has on each of the grant's GPUs: what it says it was charged, which it
+        can write as it likes, or what the driver says, whichever is more."""
+        cards = {card.uuid: card for card in await self._cards_now()}
+        held, opened = self._keeper.grant(grant), self._keeper.opened(grant)
+        if held is None or opened is None:
+            return {}
+        self._keeper.look(grant, opened)
+        found: dict[Process, list[Bytes]] = {}
+        for slot, tenant in opened.tenants.items():
+            process = tenant.handle.process
+            found[process] = [
+                Bytes(max(opened.account.charged(slot, at), _on(cards.get(one.gpu), process.pid)))
+                for at, one in enumerate(held.record.devices)
+            ]
+        return found
+
+    async def _whole(self, act: Coroutine[Any, Any, None]) -> None:
+        await asyncio.shield(self._soon(act))
+
+    def _soon(self, act: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(act)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Refused):  # that is its asker's
+            self._fatal(error)
+
+
+def _on(card: GpuReading | None, pid: int) -> int:
+    """What the driver says that a process has there."""
+    if card is None:
+        return 0
+    return sum(one.memory_bytes or 0 for one in card.processes if one.pid == pid)
+
+
+def _in(states: list[tuple[Process, CheckpointState]], wanted: CheckpointState) -> list[Process]:
+    return [process for process, state in states if state is wanted]
