@@ -3,5 +3,6 @@ which of them suit it best, whom a pod of higher priority may displace, and whic
 
 Pure: no I/O, no clock. `wire` reads and writes kube-scheduler's documents, `pods` says what a pod
 asks for, `ledger` who holds what, `verdicts` whether a node can take a pod and why not, `ranking`
-which does best, `victims` whom to displace; `answers` puts them together.
+which does best, `on_the_way` who is about to be bound, `victims` whom to displace; `answers` puts
+them together.
 """

@@ -27,6 +27,7 @@ from queuecontroller.cluster.saying.telling import Told
 from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
+from queuecontroller.extender.on_the_way import OnTheWay
 from queuecontroller.extender.pods import OVER, PLACEMENT, PodPlace
 from queuecontroller.service.book import Book
 from queuecontroller.service.shell import Shell
@@ -84,6 +85,7 @@ class ExtenderDesk:
             world or World(), self.ledger.reserved, defaults, lambda uid: pods.get(uid) is not None
         )
         self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
+        self._on_the_way = OnTheWay(room.stock)
         self._exchanging = Exchanging(shell, self.extender, world or World())
         self._names = defaults.names
         self._knows = False
@@ -163,6 +165,7 @@ class ExtenderDesk:
             self.ledger.take(document)
         if document is None or document["spec"].get("nodeName") or _is_over(document):
             self._again.forget(uid)
+            self._on_the_way.arrived(uid)
         more = self.ledger.freed - freed
         if not self._knows:
             return
@@ -284,7 +287,13 @@ class ExtenderDesk:
             return self._refused("filter", error)
 
     def _passed(self, question: wire.Question, passed: wire.Passed) -> bytes:
-        names = self.extender.narrowed(question.pod, passed.names)
+        ask = self.extender.read(question.pod)
+        names = passed.names
+        if ask.containers and ask.uid not in self.ledger.kept:
+            names = self._on_the_way.apart(ask, names, monotonic())
+        names = self.extender.narrowed(question.pod, names)
+        if len(names) == 1 and not self.extender.is_queued(question.pod):
+            self._on_the_way.sent(ask, names[0], monotonic())
         return wire.write_filter(question, replace(passed, names=names))
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
@@ -326,7 +335,11 @@ class ExtenderDesk:
                 own.by_scheduler(uid)
             return wire.write_preemption(found)
         question = wire.read_question(body)
-        return wire.write_points(self.extender.prioritize(question.pod, question.names))
+        points = self.extender.prioritize(question.pod, question.names)
+        best, most = max(points, key=lambda one: one[1], default=("", 0))
+        if most:
+            self._on_the_way.sent(self.extender.read(question.pod), best, monotonic())
+        return wire.write_points(points)
 
     def _filter(self, question: wire.Question) -> wire.Passed:
         passed = self.extender.filter(question.pod, question.names)
@@ -343,6 +356,7 @@ class ExtenderDesk:
 
     async def _bind(self, asked: wire.BindQuestion) -> str:
         """Empty: done."""
+        self._on_the_way.arrived(asked.uid)
         document = self._pods.get(asked.uid)
         if document is None:  # the watch may be a moment behind the scheduler's
             try:

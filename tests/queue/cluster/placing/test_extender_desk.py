@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -44,6 +45,52 @@ def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
         assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
 
     run(test, best_only=True)
+
+
+@pytest.mark.parametrize("best_only", [True, False])
+def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_only: bool) -> None:
+    """kube-scheduler asks about the next pod before it has bound the one before."""
+
+    async def chosen(world: World, name: str) -> str:
+        asked = {"Pod": pod(name, gpumem=50_000), "NodeNames": ["a", "b"]}
+        names = (await world.ask("filter", **asked))["NodeNames"]
+        if len(names) == 1:
+            return str(names[0])
+        points = await world.ask("prioritize", Pod=asked["Pod"], NodeNames=names)
+        return str(max(points, key=lambda one: one["Score"])["Host"])
+
+    async def test(world: World) -> None:
+        world.create("there", gpumem=1000)
+        assert await world.bind("there", "a") == ""
+        for name in ("first", "second", "third"):
+            world.create(name, gpumem=50_000)
+        assert await chosen(world, "first") == "a", "the fullest"
+        assert await chosen(world, "second") == "b"
+        assert await chosen(world, "first") == "a", "asked about again it stands in nobody's way"
+        assert await world.bind("first", "a") == ""
+        assert await world.bind("second", "b") == ""
+        failed = (await world.ask("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[
+            "FailedNodes"
+        ]
+        assert set(failed) == {"a", "b"}
+
+    run(test, best_only=best_only)
+
+
+def test_who_is_not_bound_after_all_keeps_room_for_a_moment_and_never_the_only_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        first, second = (pod(name, gpumem=50_000) for name in ("first", "second"))
+        both = ["a", "b"]
+        assert (await world.ask("filter", Pod=first, NodeNames=["a"]))["NodeNames"] == ["a"]
+        assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == ["b"]
+        assert (await world.ask("filter", Pod=second, NodeNames=["a"]))["NodeNames"] == ["a"]
+        monkeypatch.setattr(extender_desk, "monotonic", lambda: now_s + 2)
+        assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == both
+
+    now_s = monotonic()
+    run(test)
 
 
 def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
