@@ -1,9 +1,5 @@
-"""The extender of a leader: questions in, answers out, and the bindings it makes.
-
-A binding is one write: the API server takes the node and the placement together, or neither, and
-only for that very pod while it has no node. The GPUs are taken in memory before; a write that was
-refused gives them back, one whose fate is unknown keeps them until the API server has told it.
-"""
+"""The extender of a leader: questions in, answers out, of what is known; see `binding` for the one
+that is written to the API server."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from time import monotonic
-from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.cluster.known.world import World
+from queuecontroller.cluster.placing.binding import Bindings
 from queuecontroller.cluster.placing.displacing import Displacing
 from queuecontroller.cluster.placing.exchanging import Exchanging
 from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, SeenPod, seen
@@ -28,11 +24,9 @@ from queuecontroller.cluster.sharing.desk import SharesDesk
 from queuecontroller.extender import wire
 from queuecontroller.extender.answers import NO_GPUS, Defaults, Extender
 from queuecontroller.extender.on_the_way import OnTheWay
-from queuecontroller.extender.pods import OVER, PLACEMENT, PodPlace
+from queuecontroller.extender.pods import OVER
 from queuecontroller.service.book import Book
 from queuecontroller.service.shell import Shell
-from queuecontroller.shares.facts import allocation
-from queuecontroller.vendors.asks import containers_of
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
@@ -40,8 +34,6 @@ from sluicecommon.kubernetes.resources import PODS
 log = logging.getLogger(__name__)
 PAGE: Final = 500
 AGAIN_S: Final = 0.5
-CARRIED_OUT_S: Final = 65.0
-"""The API server gives up what it was asked a minute ago (--request-timeout)."""
 LAG_S: Final = 0.05
 """kube-scheduler hears of a pod's end as we do, and may ask about the next one before we have."""
 RESTS_S: Final = 0.25
@@ -49,7 +41,6 @@ RESTS_S: Final = 0.25
 LOOKS_S: Final = 0.1
 """After a step of the book's, at what it and the nodes have freed: a thousand nodes report 200
 times a second, and each look goes over all of them."""
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
 """Of what is asked."""
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
@@ -72,13 +63,10 @@ class ExtenderDesk:
         whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
         is, but by kube-scheduler itself."""
         self._sharing = sharing
-        self._given: dict[str, Mapping[str, str]] = {}
-        """Annotations of bindings that are under way, by the pod's UID."""
         self._shell = shell
         self._client = client
         self._pods = pods
         self._budgets = budgets
-        self._may_write = may_write
         room = shell.book.nodes_room
         self.ledger = room.pods
         queued = QueuedPods(
@@ -87,12 +75,19 @@ class ExtenderDesk:
         self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
         self._on_the_way = OnTheWay(room.stock)
         self._exchanging = Exchanging(shell, self.extender, world or World())
+        self._bindings = Bindings(
+            client,
+            self.extender,
+            pods,
+            self._exchanging,
+            sharing,
+            self._take,
+            may_write,
+            shell.now_ns,
+        )
         self._names = defaults.names
         self._knows = False
         """Of all that was bound before it came to lead."""
-        self._unknown: dict[str, PodPlace] = {}
-        """Bindings without an answer, by the pod's UID."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._heard = asyncio.Event()
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
@@ -153,8 +148,7 @@ class ExtenderDesk:
                 self._sharing.told_of_end = lambda uid: None
                 self._sharing.told_of_more = lambda what: None
             self._again.end()
-            for task in self._tasks:
-                task.cancel()
+            self._bindings.end()
 
     def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
         self._heard.set()
@@ -305,7 +299,9 @@ class ExtenderDesk:
     async def _bound(self, body: bytes) -> bytes:
         try:
             self._look()
-            return wire.write_bind(await self._bind(wire.read_bind(body)))
+            asked = wire.read_bind(body)
+            self._on_the_way.arrived(asked.uid)
+            return wire.write_bind(await self._bindings.bind(asked))
         except _WRONG as error:
             return self._refused("bind", error)
 
@@ -352,142 +348,9 @@ class ExtenderDesk:
             passed = replace(passed, names=names, failed={**passed.failed, **refused})
         return passed
 
-    # -- binding ----------------------------------------------------------------------------------
-
-    async def _bind(self, asked: wire.BindQuestion) -> str:
-        """Empty: done."""
-        self._on_the_way.arrived(asked.uid)
-        document = self._pods.get(asked.uid)
-        if document is None:  # the watch may be a moment behind the scheduler's
-            try:
-                stored = await self._client.get(PODS, asked.name, asked.namespace)
-                document = self._take(stored).document or stored
-            except (ApiAway, ApiRefused) as error:
-                return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
-        if document["metadata"].get("uid") != asked.uid:
-            return f"pod {asked.namespace}/{asked.name} is another one by now"
-        if why := await self._exchanging.why_not_stored(asked.uid):
-            return why
-        again = self._unknown.get(asked.uid)
-        if again is None and self.ledger.place(asked.uid) is not None:
-            return f"pod {asked.namespace}/{asked.name} is being bound, or is bound already"
-        if again is not None and again.node != asked.node:
-            return f"whether the pod was bound to node {again.node} is not known yet"
-        place = again or self.extender.place(document, asked.node)
-        if isinstance(place, str):
-            return place
-        if not self._may_write():
-            return "this replica does not lead any more: ask again"
-        if again is None:
-            given = self._reserve(document, asked.node, place)
-            if isinstance(given, str):
-                return given
-            self._given[asked.uid] = given
-        if again is None and place is not None:
-            self.ledger.assume(asked.uid, place)
-        try:
-            more = self._given.get(asked.uid, {})
-            await self._client.create_part(
-                PODS, asked.name, "binding", binding(asked, place, more), asked.namespace
-            )
-        except ApiRefused as refused:
-            if again is None:
-                self._forget(document)
-            return f"the API server does not bind the pod: {refused}"
-        except ApiAway as error:
-            if again is None and (place is not None or self._given[asked.uid]):
-                self._unknown[asked.uid] = place or PodPlace(asked.node, {})
-                task = asyncio.get_running_loop().create_task(self._find_out(asked))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            return f"whether the pod was bound is not known: {error}"
-        if again is None:
-            self._given.pop(asked.uid, None)
-        return ""
-
-    def _reserve(
-        self, document: Mapping[str, Any], node: str, place: PodPlace | None
-    ) -> Mapping[str, str] | str:
-        """What else it is bound with: what other tools and other vendors' plugins read."""
-        shares = place.held if place is not None else ()
-        given: Mapping[str, str] | str = {}
-        if self._sharing is not None:
-            amounts = [(one.memory_bytes, one.share_ppm) for one in shares]
-            given = self._sharing.reserve(document, node, amounts)
-        if isinstance(given, str) or place is None:
-            return given
-        names = [one.name for one in containers_of(document)]
-        facts = allocation(names, place.containers, node, self._shell.now_ns())
-        return {**facts, **given}
-
-    def _forget(self, document: Mapping[str, Any]) -> None:
-        uid = str(document["metadata"]["uid"])
-        self.ledger.forget(uid)
-        self._given.pop(uid, None)
-        if self._sharing is not None:
-            self._sharing.give_back(document)
-
-    async def _find_out(self, asked: wire.BindQuestion) -> None:
-        """What became of a binding without an answer: its GPUs are kept until that is known, which
-        is when the pod is bound or gone, or the API server cannot carry it out any more. Meanwhile
-        the pod may be bound there again, and nowhere else."""
-        try:
-            await self._until_known(asked)
-        finally:
-            self._unknown.pop(asked.uid, None)
-            self._given.pop(asked.uid, None)
-
-    async def _until_known(self, asked: wire.BindQuestion) -> None:
-        began_s = monotonic()
-        while True:
-            await asyncio.sleep(AGAIN_S)
-            try:
-                document = await self._client.get(PODS, asked.name, asked.namespace)
-            except ApiRefused as refused:
-                if not refused.not_found:
-                    continue
-                self._lost(asked)
-                return
-            except ApiAway:
-                continue
-            self._take(document)
-            if document["metadata"].get("uid") != asked.uid:
-                self._lost(asked)
-                return
-            if document["spec"].get("nodeName"):
-                return
-            if monotonic() - began_s > CARRIED_OUT_S:
-                self._forget(document)
-                return
-
-    def _lost(self, asked: wire.BindQuestion) -> None:
-        """The pod is gone, or another one by now."""
-        self.ledger.forget(asked.uid)
-        if self._sharing is not None:
-            self._sharing.foreign.forget(asked.uid)
-            self._sharing.quotas.no_pod(asked.uid)
-
 
 def _is_over(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in OVER
-
-
-def binding(
-    asked: wire.BindQuestion, place: PodPlace | None, more: Mapping[str, str] = NOTHING
-) -> dict[str, Any]:
-    """Annotations of a Binding become the pod's, in the same write."""
-    head: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace, "uid": asked.uid}
-    annotations = dict(more)
-    if place is not None and place.containers:
-        annotations[PLACEMENT] = place.text()
-    if annotations:
-        head["annotations"] = annotations
-    return {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": head,
-        "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
-    }
 
 
 def refusal(verb: str, why: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import extender_desk
+from queuecontroller.cluster.placing import binding, extender_desk
 from queuecontroller.cluster.placing.gpu_pods import GpuPods, read_budget, seen
 from queuecontroller.extender.pods import PLACEMENT
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
@@ -172,8 +172,8 @@ def test_a_refused_binding_gives_its_gpus_back() -> None:
 def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
     monkeypatch: pytest.MonkeyPatch, carried_out: bool
 ) -> None:
-    monkeypatch.setattr(extender_desk, "AGAIN_S", 0.0)
-    monkeypatch.setattr(extender_desk, "CARRIED_OUT_S", 0.0)
+    monkeypatch.setattr(binding, "AGAIN_S", 0.0)
+    monkeypatch.setattr(binding, "CARRIED_OUT_S", 0.0)
 
     async def test(world: World) -> None:
         def lose() -> None:
