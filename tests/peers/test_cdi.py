@@ -25,7 +25,7 @@ from tests.peers.peer import Peer, build
 pytestmark = pytest.mark.peers
 
 NOW, CONTAINERD_2_0 = "go.mod", "containerd-2.0.mod"
-RENAMES = 200
+RENAMES = 100
 FEW, MANY = 16, 64
 """Other containers' files in the directory: each change makes the library read all of them."""
 READINGS = 30
@@ -210,7 +210,7 @@ def test_a_file_that_the_library_leaves_out_is_left_out_by_ours(
 def test_every_file_is_there_when_the_start_is_answered(
     peer: Peer, files: CdiFiles, version: str
 ) -> None:
-    """200 containers beside others: written, waited as long as the writer says, asked once. Counted are the tries in
+    """100 containers beside others: written, waited as long as the writer says, asked once. Counted are the tries in
     which the library got the processor when it wanted it: no rule helps on a machine that does not run it. Of those one in a
     hundred may be missed, since a processor that the host takes away is in nobody's account here; without the wait it is one
     in twenty."""

@@ -36,9 +36,12 @@ def assert_kept(result: dict[str, Any], kills: int) -> None:
     assert result["stopped_checks"] >= kills // 16
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_1000_kills_never_pass_the_limit_and_leak_nothing(seed: int) -> None:
-    assert_kept(torture(1000, seed), 1000)
+@pytest.mark.parametrize(
+    ("kills", "seed"),
+    [(200, 1), *(pytest.param(1000, seed, marks=pytest.mark.faults) for seed in (1, 2))],
+)
+def test_kills_never_pass_the_limit_and_leak_nothing(kills: int, seed: int) -> None:
+    assert_kept(torture(kills, seed), kills)
 
 
 def test_kills_under_the_thread_sanitizer() -> None:
