@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.pond import Pond
-from tests.page.fleet import Fleet
+from tests.page.fleet import Channels, Fleet, by_certificate, by_socket
+from tests.queue.adapters.callers import callers
+
+MOST_BY_SOCKET = 60
 
 QUEUES = """
 apiVersion: kueue.x-k8s.io/v1beta1
@@ -108,9 +111,9 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
         f"nodes.report_s={max(5.0, report_s)}",
         f"nodes.lease_s={max(15.0, 4 * report_s)}",
     ]
-    pond = Pond(directory / "queue", settings=settings)
-    pond.start()
-    try:
+    width = len(str(nodes - 1))
+    names_of_nodes = [f"gpu-{n:0{width}}" for n in range(nodes)]
+    with service(directory, settings, names_of_nodes) as (pond, channel):
         pond.apply(
             QUEUES
             + "".join(
@@ -118,14 +121,27 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
                 for name, (cohort, quota) in TEAMS.items()
             )
         )
-        width = len(str(nodes - 1))
-        names_of_nodes = [f"gpu-{n:0{width}}" for n in range(nodes)]
-        with Fleet(pond.socket, names_of_nodes, report_s=report_s) as fleet:
+        with Fleet(channel, names_of_nodes, report_s=report_s) as fleet:
             made = Cluster(pond, fleet)
             names = list(TEAMS)
             for start in range(0, jobs, 1000):
                 some = range(start, min(jobs, start + 1000))
                 made.submit(*(job(f"train-{n}", names[n % len(names)]) for n in some))
             yield made
+
+
+@contextlib.contextmanager
+def service(
+    directory: Path, settings: list[str], nodes: list[str]
+) -> Iterator[tuple[Pond, Channels]]:
+    """Few nodes come over the socket; many with a certificate each, as nobody may have so many streams."""
+    if len(nodes) > MOST_BY_SOCKET:
+        with callers(directory, *settings) as made:
+            yield made.pond, by_certificate(made.pond.tcp_address, made.authority, nodes)
+        return
+    pond = Pond(directory / "queue", settings=settings)
+    pond.start()
+    try:
+        yield pond, by_socket(pond.socket)
     finally:
         pond.stop()

@@ -5,26 +5,51 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from queuecontroller.adapters.api.wire import NODES, Wire, find_descriptors
+from tests.queue.adapters.certificates import Authority
 
 WIRE = Wire(find_descriptors())
 GIB = 1 << 30
 HELD_RUNNING, DESIRED_STOP = 2, 3
 
 
+Channels = Callable[[str], grpc.aio.Channel]
+OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+
+
+def by_socket(socket: Path) -> Channels:
+    """All of them are root: no more than 64, since that is who may have so many streams."""
+    return lambda name: grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS)
+
+
+def by_certificate(address: str, authority: Authority, names: Sequence[str]) -> Channels:
+    """Each is who its certificate says, as in a cluster of machines."""
+    pair = authority.issue("nodes", "DNS:nodes")
+    alternatives = {name: f"DNS:{name},URI:sluice:node:{name}" for name in names}
+    pairs = authority.sign_many(pair, alternatives)
+
+    def channel(name: str) -> grpc.aio.Channel:
+        credentials = grpc.ssl_channel_credentials(
+            authority.ca.read_bytes(), pair.key.read_bytes(), pairs[name].certificate.read_bytes()
+        )
+        return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+    return channel
+
+
 class Fleet:
-    """`gpus` on each of the nodes; a report of each every `report_s`."""
+    """`gpus` on each of the nodes; a report of each every `report_s`; `channel`: the connection of one, by its name."""
 
     def __init__(
-        self, socket: Path, names: Sequence[str], gpus: int = 8, report_s: float = 2.0
+        self, channel: Channels, names: Sequence[str], gpus: int = 8, report_s: float = 2.0
     ) -> None:
-        self._socket = socket
+        self._channel = channel
         self._names = names
         self._gpus = gpus
         self._report_s = report_s
@@ -52,14 +77,12 @@ class Fleet:
             raise
 
     async def _nodes(self) -> None:
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
         here = asyncio.Semaphore(8)
         connected: list[str] = []
 
         async def node(number: int, name: str) -> None:
             # A connection each, as nodes have: the controller bounds what one may ask at a time.
-            address = f"unix:{self._socket}"
-            async with grpc.aio.insecure_channel(address, options=options) as channel:
+            async with self._channel(name) as channel:
                 async with here:
                     hello = WIRE.NodeHello(
                         node=name, boot_id="b", version="1.0", capacity=self._capacity(number, name)

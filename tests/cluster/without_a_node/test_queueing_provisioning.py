@@ -256,7 +256,11 @@ def test_nodes_that_are_taken_away_end_the_work(configured: ControlPlane) -> Non
     say(plane, asked, "Provisioned", "BookingExpired")
     say(plane, asked, "Provisioned", "BookingExpired", "CapacityRevoked")
     until("it is stopped", lambda: suspended(plane, "taken"), 60)
-    assert (workload_of(plane, "taken") or {})["spec"]["active"] is False
+    until(
+        "it is deactivated",
+        lambda: (workload_of(plane, "taken") or {})["spec"].get("active") is False,
+        60,
+    )
 
 
 def test_a_preempted_job_asks_anew_and_leaves_no_request(configured: ControlPlane) -> None:
