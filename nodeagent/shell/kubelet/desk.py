@@ -18,7 +18,7 @@ import logging
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, assert_never
 
@@ -47,7 +47,6 @@ from nodeagent.ports.kubelet import (
     PodSource,
     PodUid,
     PreferenceAsk,
-    SlotId,
     parse_slot,
 )
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, LedgerLost
@@ -310,12 +309,10 @@ class KubeletDesk:
     async def allocate(
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
-        known = {
-            SlotId(one.gpu, number)
-            for one in self.shelves[resource].shown
-            if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu)
-            for number in range(one.first, one.first + one.slots)
-        }
+        known: dict[GpuUuid, list[range]] = {}
+        for one in self.shelves[resource].shown:
+            if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu):
+                known.setdefault(one.gpu, []).append(range(one.first, one.first + one.slots))
         driver = self._cdi.driver  # once: the row and the answer have to agree
         rows = []
         for ids in requests:
@@ -361,11 +358,13 @@ class KubeletDesk:
             for row, ids in zip(rows, requests, strict=True)
         ]
 
-    def _check(self, ids: Sequence[str], known: Collection[SlotId]) -> None:
+    def _check(self, ids: Sequence[str], known: Mapping[GpuUuid, Collection[range]]) -> None:
+        """`known`: numbers of each GPU's slots that are offered now."""
         if not ids:
             raise NotOurs("no device is asked for")
         for text in ids:
-            if parse_slot(text) not in known:
+            slot = parse_slot(text)
+            if not any(slot.slot in numbers for numbers in known.get(slot.gpu, ())):
                 raise NotOurs(f"{text} is not offered by this node now")
 
     def holders(self, gpus: Collection[GpuUuid], but: Collection[GrantId]) -> list[str]:
