@@ -13,7 +13,7 @@ LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-faults test-page lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,7 +32,7 @@ check: build ## from minute to minute: lint, unit and property tests
 
 test: build ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
 	-@packaging/fetch/promtool-tool.sh >/dev/null # its tests say so when there is none
-	@$(BESIDE) 'floor=packaging/development/floor.sh quick' -- $(BIN)/python -m pytest -n $(LANES) $(PYTEST_ARGS)
+	@$(BESIDE) -- $(BIN)/python -m pytest -n $(LANES) $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
@@ -46,6 +46,9 @@ test-full: build lint ## the same, with the long torture and fuzz runs
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/development/floor.sh full $(PYTEST_ARGS)
+
+test-oldest: build ## what test-floor tests of the wire, the pages and the manifests: a minute, as CI runs it
+	@packaging/development/floor.sh quick $(PYTEST_ARGS)
 
 test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults

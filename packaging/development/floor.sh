@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the tests that touch foreign libraries with the oldest versions of those (packaging/development/floor.txt), in .venv-floor.
 #
-#   packaging/development/floor.sh quick [PYTEST ARGUMENT …]   the wire, the pages and the manifests: part of `make test`
+#   packaging/development/floor.sh quick [PYTEST ARGUMENT …]   the wire, the pages and the manifests: `make test-oldest`, part of CI
 #   packaging/development/floor.sh full  [PYTEST ARGUMENT …]   all that such a library could change: `make test-floor`
 #
 # It needs Python 3.11, Debian 12's: for later ones there are no wheels that old. Without one `quick` says so and

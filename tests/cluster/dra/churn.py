@@ -28,6 +28,7 @@ CLAIMS = 10
 """Of each pod. Its container uses the first."""
 SLOTS = AT_ONCE * CLAIMS // 2
 """Of each of two GPUs, so that the pods at a time fit."""
+FIRST_S = 2.0
 BETWEEN_S = (6.0, 14.0)
 """Between two kills: each of the three takes some seconds to come back, and more on a busy machine."""
 DEADLINE_S = 300.0
@@ -37,6 +38,7 @@ MEMORY_MIB, CORES = 2000, 5
 @dataclass
 class Outcome:
     pairs: int = 0
+    """Of claims, prepared and given back."""
     pods: int = 0
     seconds: float = 0.0
     kills: dict[str, int] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Churn:
         self._over = threading.Event()
 
     def run(self) -> Outcome:
-        """Each claim is prepared and given back once; a kill every few seconds."""
+        """Each claim is prepared and given back once; a kill every few seconds. Goes on until each of the three was killed."""
         lab = self._lab
         lab.apply(claims.template("churn", memory=f"{MEMORY_MIB}Mi", cores=CORES))
         begin_s = time.monotonic()
@@ -96,8 +98,10 @@ class Churn:
 
     def _kill(self) -> None:
         chance = random.Random(self._seed)
-        while not self._over.wait(chance.uniform(*BETWEEN_S)):
-            victim = chance.choice(VICTIMS)
+        turn: list[str] = []
+        while not self._over.wait(chance.uniform(*BETWEEN_S) if self.outcome.kills else FIRST_S):
+            turn = turn or chance.sample(VICTIMS, len(VICTIMS))
+            victim = turn.pop()
             if victim == "daemon":
                 self._kill_daemon()
             else:
@@ -112,8 +116,9 @@ class Churn:
             with self._lock:
                 count = min(CLAIMS, self._left)
                 self._left -= count
-            if not count:
+            if not count and len(self.outcome.kills) == len(VICTIMS):
                 return
+            count = count or CLAIMS
             self._one(f"churn-{number}-{made}", count, chance)
             made += 1
             with self._lock:
