@@ -1,7 +1,7 @@
 """What is generated from the code: the configuration reference, commented default files, manual pages.
 
 `python packaging/generate/reference.py WHAT`, with WHAT one of configuration.md, sluice.toml, queue.toml,
-sluice.1, sluice-queue.1; written to standard output. Needs the standard library alone.
+sluice.1, sluice-queue.1, kubectl-sluice.1; written to standard output. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nodeagent.cli.parser import make_parser
 from nodeagent.settings import daemon as node_config
 from queuecontroller import config as queue_config
 from queuecontroller.cli.main import VERBS
+from queuecontroller.kubectl.plan import make_parser as kubectl_parser
 
 WIDTH: Final = 96
 
@@ -295,12 +296,35 @@ could not be written.
     )
 
 
+def kubectl_sluice_1() -> str:
+    commands = next(a for a in kubectl_parser()._actions if hasattr(a, "_choices_actions"))
+    rows = {one.dest: one.help or "" for one in commands._choices_actions}  # type: ignore[attr-defined]
+    return _page(
+        "kubectl-sluice",
+        "queues and workloads of a cluster, by kubectl",
+        "kubectl sluice COMMAND [OPTIONS]",
+        rows,
+        """\
+.SH ENVIRONMENT
+.TP
+.B KUBECTL
+The kubectl that is run; the one on the path by default.
+.SH EXIT STATUS
+kubectl's own; 2 wrong usage, 69 there is no kubectl.
+.SH SEE ALSO
+.BR kubectl (1),
+.BR sluice\\-queue (1)
+""",
+    )
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "configuration.md": configuration_md,
     "sluice.toml": lambda: settings_toml(node_config.SECTIONS, "`sluice serve`"),
     "queue.toml": lambda: settings_toml(queue_config.SECTIONS, "`sluice-queue serve`"),
     "sluice.1": sluice_1,
     "sluice-queue.1": sluice_queue_1,
+    "kubectl-sluice.1": kubectl_sluice_1,
 }
 
 

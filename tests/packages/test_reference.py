@@ -70,7 +70,7 @@ def test_every_shipped_setting_may_be_uncommented(page: str) -> None:
             assert (list(found) if isinstance(found, tuple) else found) == value
 
 
-@pytest.mark.parametrize("page", ["sluice.1", "sluice-queue.1"])
+@pytest.mark.parametrize("page", ["sluice.1", "sluice-queue.1", "kubectl-sluice.1"])
 def test_manual_pages_name_every_command_and_are_the_same_each_time(page: str) -> None:
     text = made(page)
     assert text == made(page)
