@@ -37,6 +37,8 @@ class Measured:
     given_back: list[float] = field(default_factory=list)
     together: list[float] = field(default_factory=list)
     """A call with several claims."""
+    republished: list[float] = field(default_factory=list)
+    """From a GPU's error, as the driver reports it, to its taint at the API server."""
     cpu: float = 0.0
     """The daemon's own time for a claim prepared and given back."""
 
@@ -78,6 +80,21 @@ def slices(api: ApiServer) -> list[dict[str, Any]]:
     return [one for (where, _), one in api.objects.items() if where == SLICES]
 
 
+async def falls_ill(node: Node, api: ApiServer, gpu: int) -> float:
+    """XID 79, by which each GPU is lost until it was reset."""
+
+    def ill() -> int:
+        devices = [one for each in slices(api) for one in each["spec"]["devices"]]
+        return sum(bool(one.get("taints")) for one in devices)
+
+    before, began_s = ill(), time.monotonic()
+    (node.directory / "gpu" / "control").write_text(f"xid=79@{gpu}\n")
+    while ill() == before:
+        assert time.monotonic() - began_s < 30, "its slice was not written again"
+        await asyncio.sleep(0.002)
+    return time.monotonic() - began_s
+
+
 async def measured(directory: Path, count: int) -> Measured:
     api = ApiServer()
     await api.start()
@@ -93,7 +110,10 @@ async def measured(directory: Path, count: int) -> Measured:
         try:
             await asyncio.to_thread(install, node, directory)
             assert node.daemon is not None
-            return await churn(directory, api, count, node.daemon.pid)
+            found = await churn(directory, api, count, node.daemon.pid)
+            for gpu in range(GPUS):
+                found.republished.append(await falls_ill(node, api, gpu))
+            return found
         finally:
             await asyncio.to_thread(place.__exit__, None, None, None)
     finally:
@@ -112,4 +132,11 @@ def run(quick: bool) -> list[Entry]:
         entry("dra_unprepare_p99_ms", "ms", back, value=quantile(back, 0.99)),
         entry("dra_prepare_8_at_once_p99_ms", "ms", together, value=quantile(together, 0.99)),
         entry("dra_claim_cpu_ms", "ms", [1000 * found.cpu]),
+        entry(
+            "dra_republished_s",
+            "s",
+            found.republished,
+            value=max(found.republished),
+            target="<= 1: a GPU's error to its taint in the slice of 8",
+        ),
     ]

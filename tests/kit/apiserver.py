@@ -138,6 +138,12 @@ class ApiServer:
         key = (collection, f"{namespace}/{name}" if namespace else name)
         if key not in self.objects:
             return _status(404, "NotFound", f"{key[1]} not found")
+        if request.method == "PUT" and not sub:
+            document = await request.json()
+            known = self.objects[key]["metadata"]["resourceVersion"]
+            if document["metadata"].get("resourceVersion", known) != known:
+                return _status(409, "Conflict", "the object has been modified")
+            return web.json_response(self.put(collection, document))
         if request.method == "PATCH":
             return self._patch(key, await request.json(), sub, request.content_type)
         if request.method == "DELETE":
