@@ -6,6 +6,7 @@ sluice.1, sluice-queue.1, kubectl-sluice.1; written to standard output. Needs th
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
 import json
@@ -222,14 +223,18 @@ def _roff(text: str) -> str:
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
+def _commands(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """What each is for."""
+    found = next(one for one in parser._actions if hasattr(one, "_choices_actions"))
+    return {one.dest: one.help or "" for one in found._choices_actions}  # type: ignore[attr-defined]
+
+
 def sluice_1() -> str:
-    commands = next(a for a in make_parser()._actions if hasattr(a, "_choices_actions"))
-    rows = {one.dest: one.help or "" for one in commands._choices_actions}  # type: ignore[attr-defined]
     return _page(
         "sluice",
         "share a GPU between several jobs",
         "sluice COMMAND [OPTIONS]",
-        rows,
+        _commands(make_parser()),
         """\
 .SH FILES
 .TP
@@ -297,13 +302,11 @@ could not be written.
 
 
 def kubectl_sluice_1() -> str:
-    commands = next(a for a in kubectl_parser()._actions if hasattr(a, "_choices_actions"))
-    rows = {one.dest: one.help or "" for one in commands._choices_actions}  # type: ignore[attr-defined]
     return _page(
         "kubectl-sluice",
         "queues and workloads of a cluster, by kubectl",
         "kubectl sluice COMMAND [OPTIONS]",
-        rows,
+        _commands(kubectl_parser()),
         """\
 .SH ENVIRONMENT
 .TP
