@@ -11,7 +11,6 @@ collection). A program is ended with `kill`, started again with `start`; every o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import socket
 import subprocess
@@ -28,8 +27,6 @@ HOST = "127.0.0.1"
 READY_S = 120.0
 SERVICE_RANGE = "10.96.0.0/16"
 AUDIENCE = "https://kubernetes.default.svc"
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 class ControlPlaneError(Exception):
@@ -97,13 +94,11 @@ class ControlPlane:
         """etcd, kube-apiserver, kube-controller-manager or kube-scheduler; does not wait until it is ready."""
         log = (self.directory / f"{name}.log").open("ab")
         command = [str(self.programs[name]), *self._arguments(name)]
+        # `setpriv` and no preexec_fn: between fork and exec a process with gRPC's threads can die.
+        with_us = ["setpriv", "--pdeathsig", "KILL", *command]
         with log:
             self._running[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent,
+                with_us, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def kill(self, name: str, with_signal: int = signal.SIGKILL) -> None:
@@ -262,7 +257,3 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind((HOST, 0))
         return [int(one.getsockname()[1]) for one in sockets]
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

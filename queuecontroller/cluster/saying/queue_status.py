@@ -38,6 +38,8 @@ class QueueStatus:
         self._book: Book = mirror.book
         self._local_of: dict[WorkloadKey, str] = {}
         self._in_local: dict[str, dict[WorkloadKey, None]] = {}
+        self._cluster_of: dict[WorkloadKey, str] = {}
+        """Where quota is held: its LocalQueue may be gone before the workload is."""
 
     def touched(self, key: WorkloadKey) -> Iterable[ObjectId]:
         """A workload has changed: the queues whose status may say something else."""
@@ -48,6 +50,7 @@ class QueueStatus:
             if not self._in_local[before]:
                 del self._in_local[before]
         queues = {before}
+        of_cluster = {self._cluster_of.pop(key, "")}
         if record is not None and _counts(record.workload):
             now = record.workload.local_queue
             queues.add(now)
@@ -58,9 +61,12 @@ class QueueStatus:
             yield "LocalQueue", namespace, name
             local = self._book.catalogue.local_queue(namespace, name)
             if local is not None:
-                yield "ClusterQueue", "", local.cluster_queue
+                of_cluster.add(local.cluster_queue)
         if record is not None and record.workload.admission is not None:
-            yield "ClusterQueue", "", record.workload.admission.cluster_queue
+            holder = self._cluster_of[key] = record.workload.admission.cluster_queue
+            of_cluster.add(holder)
+        for one in of_cluster - {""}:
+            yield "ClusterQueue", "", one
 
     def status(self, document: Document, now_ns: int) -> dict[str, Any]:
         kind, key = str(document.get("kind")), key_of(document)

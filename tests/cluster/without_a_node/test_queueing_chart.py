@@ -66,7 +66,7 @@ class Queue(Release):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        webhooks, visibility, metrics, probes, nodes = free_ports(5)
+        webhooks, visibility, metrics, probes, nodes, page = free_ports(6)
         self.lead_to("webhooks", webhooks)
         self.lead_to("visibility", visibility)
         log = self.place / "queue.log"
@@ -82,6 +82,7 @@ class Queue(Release):
             f"extender.own_address=127.0.0.1:{webhooks}",
             f"server.metrics_listen=127.0.0.1:{metrics}",
             f"server.probes_listen=127.0.0.1:{probes}",
+            f"page.listen=127.0.0.1:{page}",
         ):
             command += ["--set", one]
         with log.open("ab") as into:

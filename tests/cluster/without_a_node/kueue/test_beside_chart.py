@@ -39,7 +39,7 @@ def test_a_release_beside_kueue(control_plane: ControlPlane, tmp_path: Path) -> 
     release.install()
     assert plane.api.get(DEPLOYMENT)["spec"]["replicas"] == 1
     log = tmp_path / "queue.log"
-    nodes, metrics, probes = free_ports(3)
+    nodes, metrics, probes, page = free_ports(4)
     command = [sys.executable, "-m", "queuecontroller", "serve"]
     command += ["--config", str(release.configuration())]
     for one in (
@@ -48,6 +48,7 @@ def test_a_release_beside_kueue(control_plane: ControlPlane, tmp_path: Path) -> 
         f"server.listen=127.0.0.1:{nodes}",
         f"server.metrics_listen=127.0.0.1:{metrics}",
         f"server.probes_listen=127.0.0.1:{probes}",
+        f"page.listen=127.0.0.1:{page}",
     ):
         command += ["--set", one]
     with log.open("wb") as into:
