@@ -32,7 +32,7 @@ NAMES = (
     *("hami device config", "vendor register", "vendor allocation", "scheduler question"),
     *("pod with shares", "what-if of the page", "stamp of the page"),
 )
-SLOW = ("hami files", "usage page", "cdi yaml")
+SLOW = ("hami files", "hami device config", "usage page", "cdi yaml")
 
 
 @pytest.fixture(scope="module")
