@@ -7,9 +7,10 @@ import base64
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import HOST, ControlPlane, free_ports
 from tests.cluster.programs import product
 from tests.kit.places import REPO
 
@@ -78,3 +79,15 @@ class Release:
         found = self.place / "queue.toml"
         found.write_text(text.replace("/etc/sluice/tls", str(self.place)))
         return found
+
+    def command(self, *settings: str) -> list[str]:
+        """What the Deployment would run, as this machine runs it: each of its doors has a port that is free here."""
+        doors = ("server.listen", "server.metrics_listen", "server.probes_listen", "page.listen")
+        here = (
+            f"kubernetes.kubeconfig={self.kubeconfig()}",
+            f"kubernetes.namespace={NAMESPACE}",
+            *(f"{door}={HOST}:{port}" for door, port in zip(doors, free_ports(4), strict=True)),
+        )
+        given = [word for one in (*here, *settings) for word in ("--set", one)]
+        configuration = str(self.configuration())
+        return [sys.executable, "-m", "queuecontroller", "serve", "--config", configuration, *given]

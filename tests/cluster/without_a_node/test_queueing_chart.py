@@ -7,7 +7,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,25 +65,16 @@ class Queue(Release):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        webhooks, visibility, metrics, probes, nodes, page = free_ports(6)
+        webhooks, visibility = free_ports(2)
         self.lead_to("webhooks", webhooks)
         self.lead_to("visibility", visibility)
         log = self.place / "queue.log"
-        command = [sys.executable, "-m", "queuecontroller", "serve"]
-        command += ["--config", str(self.configuration())]
-        for one in (
-            f"kubernetes.kubeconfig={self.kubeconfig()}",
-            f"kubernetes.namespace={NAMESPACE}",
+        command = self.command(
             "kubernetes.leader_lease_s=3",
             f"kubernetes.webhooks_listen=0.0.0.0:{webhooks}",
             f"kubernetes.visibility_listen=0.0.0.0:{visibility}",
-            f"server.listen=127.0.0.1:{nodes}",
             f"extender.own_address=127.0.0.1:{webhooks}",
-            f"server.metrics_listen=127.0.0.1:{metrics}",
-            f"server.probes_listen=127.0.0.1:{probes}",
-            f"page.listen=127.0.0.1:{page}",
-        ):
-            command += ["--set", one]
+        )
         with log.open("ab") as into:
             begin = into.tell()
             process = subprocess.Popen(

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.kueue.manager import define_kueue
-from tests.cluster.programs.release import DEPLOYMENT, NAMESPACE, Release
+from tests.cluster.programs.release import DEPLOYMENT, Release
 from tests.cluster.queueing import DEADLINE_S, KUEUE, apply, is_true, of_kueue
 from tests.kit.node import until
 from tests.kit.places import REPO
@@ -39,21 +38,9 @@ def test_a_release_beside_kueue(control_plane: ControlPlane, tmp_path: Path) -> 
     release.install()
     assert plane.api.get(DEPLOYMENT)["spec"]["replicas"] == 1
     log = tmp_path / "queue.log"
-    nodes, metrics, probes, page = free_ports(4)
-    command = [sys.executable, "-m", "queuecontroller", "serve"]
-    command += ["--config", str(release.configuration())]
-    for one in (
-        f"kubernetes.kubeconfig={release.kubeconfig()}",
-        f"kubernetes.namespace={NAMESPACE}",
-        f"server.listen=127.0.0.1:{nodes}",
-        f"server.metrics_listen=127.0.0.1:{metrics}",
-        f"server.probes_listen=127.0.0.1:{probes}",
-        f"page.listen=127.0.0.1:{page}",
-    ):
-        command += ["--set", one]
     with log.open("wb") as into:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=into, stderr=into, cwd=REPO
+            release.command(), stdin=subprocess.DEVNULL, stdout=into, stderr=into, cwd=REPO
         )
     try:
         apply(
