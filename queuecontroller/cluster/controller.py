@@ -103,6 +103,8 @@ class Controller:
         self._following: dict[tuple[Resource, Parameters], asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | Beside | None = None
+        self._leads_on: Callable[[], bool] = lambda: False
+        """Without a gap since the session began: in one, what it would have done was not done."""
         self._deciding: asyncio.Task[None] | None = None
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
@@ -409,11 +411,11 @@ class Controller:
                 if not refused.conflict:
                     self._trouble = f"lease {LEASE}: {refused}"
                     log.warning("%s", self._trouble)
-            if elector.leads(monotonic()):
-                if self._session is None:
-                    self._step_up()
-            else:
+            if self._session is not None and not self._leads_on():
                 await self._step_down("the lease is lost")
+                continue
+            if self._session is None and elector.leads(monotonic()):
+                self._step_up()
             self._end_with_it()
             await asyncio.sleep(elector.retry_s * random.uniform(0.9, 1.1))
 
@@ -426,6 +428,8 @@ class Controller:
     def _step_up(self) -> None:
         plan, elector = self._plan, self._elector
         log.info("leading, term %d, as %s", elector.term, plan.identity)
+        term = elector.term
+        self._leads_on = lambda: elector.term == term and elector.leads(monotonic())
         self._session = self._make_session()
         self._deciding = asyncio.create_task(self._session.run())
 
@@ -440,7 +444,7 @@ class Controller:
                 self._holder.uid,
                 plan.clock,
                 plan.new_uid,
-                lambda: elector.leads(monotonic()),
+                self._leads_on,
                 plan.report_s,
             )
         session = Session(
@@ -451,7 +455,7 @@ class Controller:
             self._holder.uid,
             plan.clock,
             plan.new_uid,
-            lambda: elector.leads(monotonic()),
+            self._leads_on,
             plan.document,
             self._is_followed,
             self._around,
@@ -466,7 +470,7 @@ class Controller:
                 self._writing,
                 self._gpu_pods,
                 self._budgets,
-                lambda: elector.leads(monotonic()),
+                self._leads_on,
                 plan.extender,
                 plan.sharing,
                 self._world,
@@ -480,8 +484,6 @@ class Controller:
         session.teller.tell(pod, PODS, told)
 
     async def _step_down(self, why: str) -> None:
-        if not self._elector.leads(monotonic()):
-            self._elector.lost()
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
         if session is None or deciding is None:

@@ -50,7 +50,7 @@ class Holder:
         if write is not None:
             lease = await self._put(write, lease is None)
             self.uid = str(lease["metadata"].get("uid") or "")
-            self._elector.written(write, asked_s)
+            self._elector.written(write, asked_s, monotonic())
 
     async def give_back(self) -> None:
         """The next leader need not wait for the end of the lease."""

@@ -4,6 +4,9 @@ Pure: a document and a monotonic time go in, what to write comes out. The holder
 from the moment before it asked for the renewal that was granted, by its own clock, and stops well
 before it is over; the others count from the moment they first saw the renewal, by theirs. So clocks
 need not agree, only run at about the same speed.
+
+A holder whose time was over for a moment has left things undone in it. It leads again in a new
+term, whoever held the lease meanwhile, and so begins anew from the objects.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ class Write:
 
     spec: Mapping[str, Any]
     resource_version: str = ""
+    is_renewal: bool = False
+    """Of a lease that was held when it was looked at."""
 
 
 class Elector:
@@ -59,9 +64,9 @@ class Elector:
         version = str(lease["metadata"].get("resourceVersion") or "")
         terms = int(spec.get("leaseTransitions") or 0)
         if holder == self.identity:
-            taken_anew = self._held_until_s is None  # of another life of ours: a new term
-            acquired = None if taken_anew else spec.get("acquireTime")
-            return Write(self._spec(acquired, terms + taken_anew, stamp), version)
+            if self.leads(now_s):
+                return Write(self._spec(spec.get("acquireTime"), terms, stamp), version, True)
+            return Write(self._spec(None, terms + 1, stamp), version)
         self.lost()
         seen = (holder, spec.get("renewTime"))
         if seen != self._seen:
@@ -80,8 +85,11 @@ class Elector:
             "leaseTransitions": terms,
         }
 
-    def written(self, write: Write, asked_s: float) -> None:
-        """It was stored; `asked_s` is when it was asked for."""
+    def written(self, write: Write, asked_s: float, now_s: float) -> None:
+        """It was stored; `asked_s` is when it was asked for. A renewal that comes too late renews
+        nothing."""
+        if write.is_renewal and not self.leads(now_s):
+            return
         self.term = int(write.spec["leaseTransitions"])
         self._held_until_s = asked_s + self.lease_s * MARGIN
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
 from typing import Any
+from uuid import uuid4
 
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuecontroller.cluster.controller import Controller
 from queuecontroller.cluster.lease import MARGIN, Elector, Write
+from queuecontroller.cluster.plan import Plan
+from queuecontroller.service.book import BookSettings
+from queuecontroller.serving import SystemClock
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.credentials import Access, Credentials
+from tests.kit.apiserver import ApiServer
 
 LEASE_S = 15.0
 
@@ -37,7 +48,7 @@ def ask(elector: Elector, server: Server, now_s: float, stored: bool = True) -> 
     write = elector.look(server.lease, now_s, f"t{now_s}")
     if write is None or not server.put(write) or not stored:
         return False
-    elector.written(write, now_s)
+    elector.written(write, now_s, now_s)
     return True
 
 
@@ -65,6 +76,27 @@ def test_who_comes_back_to_its_own_lease_begins_a_new_term() -> None:
     one.lost()
     assert ask(one, server, 20.0)
     assert one.term == 1
+
+
+def test_a_holder_whose_time_was_over_for_a_moment_begins_a_new_term() -> None:
+    server, one = Server(), Elector("one", LEASE_S)
+    ask(one, server, 0.0)
+    assert ask(one, server, LEASE_S * MARGIN)
+    assert one.leads(LEASE_S)
+    assert one.term == 1
+
+
+def test_a_renewal_that_is_stored_after_the_holders_time_renews_nothing() -> None:
+    server, one = Server(), Elector("one", LEASE_S)
+    ask(one, server, 0.0)
+    asked_s, stored_s = LEASE_S * MARGIN - 1, LEASE_S * MARGIN + 1
+    late = one.look(server.lease, asked_s, "t")
+    assert late is not None
+    assert server.put(late)
+    one.written(late, asked_s, stored_s)
+    assert not one.leads(stored_s)
+    assert ask(one, server, stored_s)
+    assert (one.leads(stored_s), one.term) == (True, 1)
 
 
 def test_a_lease_that_was_given_back_is_free_at_once() -> None:
@@ -125,3 +157,92 @@ def test_a_lease_that_names_nobody_is_free() -> None:
     found = Elector("one", LEASE_S).look({"metadata": {}, "spec": {}}, 0.0, "t")
     assert found is not None
     assert found.spec["holderIdentity"] == "one"
+
+
+class SlowLease(ApiServer):
+    """Takes a renewal just before the holder's time is over, and answers when it has been over for
+    a moment in which a Job is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elector: Elector | None = None
+        """Whose time is looked at; None: every renewal is answered at once."""
+        self.lapses = 0
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/apis/batch/v1":
+            return web.json_response({"resources": [{"name": "jobs"}]})
+        if request.method == "PATCH" and "/leases/" in request.path and self.elector is not None:
+            elector = self.elector
+            if elector.leads(monotonic() + LATE_S):
+                return web.json_response({"code": 503, "reason": "Busy"}, status=503)
+            while elector.leads(monotonic()):
+                await asyncio.sleep(0.005)
+            self.elector = None
+            self.lapses += 1
+            self.put("/apis/batch/v1/jobs", HELD_JOB)
+            await asyncio.sleep(LATE_S / 2)
+        return await super()._handle(request)
+
+
+SHORT_LEASE_S, LATE_S = 3.0, 0.6
+HELD_JOB: dict[str, Any] = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {
+        "name": "meanwhile",
+        "namespace": "default",
+        "labels": {"kueue.x-k8s.io/queue-name": "one"},
+        "creationTimestamp": "2026-11-22T10:00:00Z",
+        "generation": 1,
+    },
+    "spec": {
+        "suspend": True,
+        "parallelism": 1,
+        "completions": 1,
+        "template": {"spec": {"containers": [{"name": "main", "image": "none"}]}},
+    },
+}
+
+
+async def led_through_a_lapse() -> tuple[SlowLease, list[int], list[str]]:
+    """Also the terms that were led, and whose Workloads there are in the end."""
+    api = SlowLease()
+    await api.start()
+    each = [ApiClient(Credentials(Access(api.url)), "test", deadline_s=1.0) for _ in range(2)]
+    plan = Plan(BookSettings(), "one", "sluice", SHORT_LEASE_S, lambda: str(uuid4()), SystemClock())
+    controller = Controller(each[0], each[1], plan)
+    running = asyncio.create_task(controller.run())
+    terms, owners = [], list[str]()
+    try:
+        async with asyncio.timeout(30):
+            while not owners:
+                await asyncio.sleep(0.02)
+                session = controller.session
+                if session is None or not session.term:  # without a term it has not begun
+                    continue
+                if session.term not in terms:
+                    terms.append(session.term)
+                    if api.lapses == 0:
+                        api.elector = controller._elector
+                owners = [
+                    one["metadata"]["ownerReferences"][0]["name"]
+                    for (where, _), one in api.objects.items()
+                    if where.endswith("/workloads")
+                ]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for client in each:
+            await client.close()
+        await api.close()
+    return api, terms, owners
+
+
+def test_what_came_while_it_did_not_lead_for_a_moment_is_done_in_its_next_term() -> None:
+    """It may not write then, and whoever would have written does not come back to it."""
+    api, terms, owners = asyncio.run(led_through_a_lapse())
+    assert api.lapses == 1
+    assert owners == ["meanwhile"]
+    assert len(terms) > 1  # two, where the machine is never busy for the whole of a lease
+    assert terms == sorted(terms)
