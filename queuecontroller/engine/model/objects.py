@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import Any, Final, NewType
 
 from queuecontroller.engine.model.selectors import (
     LabelSelector,
@@ -22,6 +22,13 @@ from queuecontroller.engine.model.selectors import (
 
 WorkloadKey = NewType("WorkloadKey", str)
 """`namespace/name`."""
+
+_NOTHING: Final[Mapping[Any, Any]] = {}
+
+
+def nothing() -> Mapping[Any, Any]:
+    """One empty mapping for all that have none: 80 bytes less for each, of 100,000 jobs several."""
+    return _NOTHING
 
 
 class QueueingStrategy(StrEnum):
@@ -78,7 +85,7 @@ class CheckState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ResourceFlavor:
     name: str
-    node_labels: Mapping[str, str] = field(default_factory=dict)
+    node_labels: Mapping[str, str] = field(default_factory=nothing)
     node_taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     topology_name: str | None = None
@@ -194,7 +201,7 @@ class PodSet:
     count: int
     requests: Mapping[str, int]
     min_count: int | None = None
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=nothing)
     affinity: tuple[NodeSelectorTerm, ...] | None = None
     """Terms of requiredDuringSchedulingIgnoredDuringExecution, any of which may match; None when
     not given."""
@@ -209,11 +216,11 @@ class PodSet:
     slice_size: int | None = None
     slice_layers: tuple[tuple[str, int], ...] = ()
     """Slices within slices: level and size."""
-    pod_requests: Mapping[str, int] = field(default_factory=dict)
+    pod_requests: Mapping[str, int] = field(default_factory=nothing)
     """What one pod asks a node for: `requests` without transformations."""
     containers: tuple[Mapping[str, int], ...] = ()
     """Requests by container, for rules that look at containers one by one."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=nothing)
     """Of the pods, those that say something about their GPUs."""
     over_limit: str | None = None
     """Why the template itself is wrong (a request above its limit), else None."""
@@ -306,7 +313,7 @@ class Workload:
     admission: Admission | None = None
     conditions: tuple[Condition, ...] = ()
     admission_checks: tuple[AdmissionCheckStatus, ...] = ()
-    reclaimable_pods: Mapping[str, int] = field(default_factory=dict)
+    reclaimable_pods: Mapping[str, int] = field(default_factory=nothing)
     requeue_state: RequeueState = RequeueState()
     replaces: WorkloadKey | None = None
     """The running slice of an elastic job that this larger one takes the place of."""

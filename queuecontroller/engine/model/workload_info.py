@@ -8,7 +8,13 @@ from typing import Final
 
 from queuecontroller.engine.model.assignment import Assignment
 from queuecontroller.engine.model.flavor_resources import FlavorResources, Fr
-from queuecontroller.engine.model.objects import PodSet, PreemptionReason, Workload, WorkloadKey
+from queuecontroller.engine.model.objects import (
+    PodSet,
+    PreemptionReason,
+    Workload,
+    WorkloadKey,
+    nothing,
+)
 from queuecontroller.engine.model.quantities import PODS, saturate
 
 EVICTED: Final = "Evicted"
@@ -176,7 +182,7 @@ class WorkloadInfo:
             if workload.admission is None
             else _admitted_totals(workload, reclaimable)
         )
-        self.usage: dict[Fr, int] = held(self.pod_sets, numbers)
+        self.usage: Mapping[Fr, int] = held(self.pod_sets, numbers)
 
     def __repr__(self) -> str:
         return f"WorkloadInfo({self.key})"
@@ -194,13 +200,14 @@ class WorkloadInfo:
                 workload.preemption_gates,
                 tuple(_pod_set_shape(one) for one in self.pod_sets),
                 workload.replaces,
-                self.room_shape,
+                self.room_shape,  # the last: see `share_shape`
             )
         return self._shape
 
     def share_shape(self, shape: Shape) -> None:
         """Keeps this equal one instead of its own, so that it is in memory once."""
         self._shape = shape
+        self.room_shape = shape[-1]
 
     @property
     def can_be_partially_admitted(self) -> bool:
@@ -230,14 +237,14 @@ def _pod_set_shape(one: PodSetRequests) -> Shape:
     )
 
 
-def held(pod_sets: Sequence[PodSetRequests], numbers: FlavorResources) -> dict[Fr, int]:
+def held(pod_sets: Sequence[PodSetRequests], numbers: FlavorResources) -> Mapping[Fr, int]:
     """Usage by number; a resource without a flavor holds nothing."""
     usage: dict[Fr, int] = {}
     for one in pod_sets:
         for resource, flavor in one.flavors.items():
             fr = numbers.number(flavor, resource)
             usage[fr] = usage.get(fr, 0) + one.requests.get(resource, 0)
-    return usage
+    return usage or nothing()
 
 
 def _live_counts(workload: Workload, reclaimable: bool) -> dict[str, int]:

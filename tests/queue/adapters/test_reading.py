@@ -8,7 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from queuecontroller.adapters.callers import reading
-from queuecontroller.adapters.callers.reading import MANY, REMEMBERED_S, ReadingTurns
+from queuecontroller.adapters.callers.reading import (
+    CALLS_OF_A_TURN,
+    MANY,
+    REMEMBERED_S,
+    ReadingTurns,
+)
 
 
 @dataclass(eq=False)
@@ -142,6 +147,39 @@ def test_one_is_read_at_a_time_and_the_next_when_its_first_call_begins() -> None
         assert sorted(seen[:2]) == sorted(seen[2:]) == ["eve", "mallory"], seen
 
     play(scene, "eve", "mallory")
+
+
+def test_connections_that_bring_one_call_each_are_read_together_and_one_that_brings_more_alone() -> (
+    None
+):
+    async def scene(line: Line) -> None:
+        names = [f"eve-{i}" for i in range(CALLS_OF_A_TURN + 2)]
+        line.begin("ann")
+        for name in names:
+            line.join("eve", name)
+        line.begin("eve", MANY, names[0])
+        line.turns.waited(1.0, asyncio.get_running_loop().time())
+        for name in names:
+            line.of[name].say()
+
+        async def turn() -> set[str]:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return line.read() - {"ann"}
+
+        for name in names:  # what each of them brings is not known yet
+            assert await turn() == {name}
+            line.begin("eve", CALLS_OF_A_TURN if name == names[0] else 1, name)
+        together = await turn()
+        assert together == {names[0]}, "its last turn was longest ago, and full"
+        line.begin("eve", CALLS_OF_A_TURN, names[0])
+        together = await turn()
+        assert together == set(names[1 : CALLS_OF_A_TURN + 1])
+        line.begin("eve", 1, names[1])
+        assert names[-1] in await turn()
+        assert names[0] not in line.read(), "no room beside others"
+
+    play(scene, "ann")
 
 
 def test_who_had_the_least_of_late_is_read_first() -> None:

@@ -248,6 +248,16 @@ async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
     return made if isinstance(made, bytes) else await made
 
 
+async def settled(after_s: float = 0.0) -> None:
+    """What needs no time is done; `after_s`: and what waits so long, by the loop's clock, which is put forward."""
+    if after_s:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time
+        loop.time = lambda: now_s() + after_s  # type: ignore[method-assign]
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def run(test: Callable[[World], Any], whole: bool = True, **world: Any) -> None:
     """`whole`: at its end all that was given is there to be had."""
 

@@ -15,7 +15,7 @@ from queuecontroller.extender.pods import PLACEMENT
 from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from tests.queue.cluster.placing.desk import World, answered, run
+from tests.queue.cluster.placing.desk import World, answered, run, settled
 from tests.queue.extender.rooms import dumped, pod
 
 
@@ -186,8 +186,7 @@ def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
         assert "is not known" in await world.bind("p", "a")
         assert "is not known" in await world.bind("p", "b"), "not twice"
         assert len(world.desk.ledger) == 1
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await settled()
         assert len(world.desk.ledger) == (1 if carried_out else 0)
         world.api.fate = lambda: None
         assert bool(await world.bind("p", "b")) == carried_out

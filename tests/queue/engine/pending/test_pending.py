@@ -134,3 +134,16 @@ class PendingMachine(RuleBasedStateMachine):
 
 PendingMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestPending = PendingMachine.TestCase
+
+
+def test_those_of_one_shape_keep_it_once() -> None:
+    """What a room says of each of them is most of it."""
+    queue = PendingQueue("q", QueueingStrategy.BEST_EFFORT_FIFO)
+    every = [WorkloadInfo(workload(name, "q", 1), "q", FlavorResources()) for name in "ab"]
+    for number, info in enumerate(every):
+        info.room_shape = ("says", int("1000"))
+        queue.push(info, now_ns=number)
+    first, second = every
+    assert first.shape is second.shape
+    assert first.room_shape is second.room_shape
+    assert first.shape[-1] is first.room_shape
