@@ -15,6 +15,10 @@ GpuUuid = NewType("GpuUuid", str)
 """As NVML prints it: `GPU-` and a lower-case UUID."""
 GrantId = NewType("GrantId", str)
 """Lower-case UUID of one grant instance; never reused."""
+PodUid = NewType("PodUid", str)
+"""The UID of a pod's object, as Kubernetes has it."""
+ANY_POD: Final = "*"
+"""In the place of a PodUid: a claim that several pods may use."""
 RequestId = NewType("RequestId", int)
 """One open question of a client, unique while the daemon runs."""
 Bytes = NewType("Bytes", int)

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple, NewType, Protocol
 
 from nodeagent.ports.clients import GrantAsk
 from nodeagent.ports.containers import ContainerAnswer
-from nodeagent.units import GpuUuid, GrantId
+from nodeagent.units import GpuUuid, GrantId, PodUid
 
 Nonce = NewType("Nonce", str)
 """32 lower-case hexadecimal digits, drawn at random for one answer to Allocate, never reused."""
-PodUid = NewType("PodUid", str)
 
 NONCE: Final = re.compile(r"[0-9a-f]{32}")
 POD_UID: Final = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z._-]{0,61}[0-9A-Za-z])?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from nodeagent.ports.processes import Process
 from nodeagent.units import (
@@ -62,10 +62,6 @@ class DeviceShare:
     @property
     def guaranteed_bytes(self) -> Bytes:
         return self.memory_bytes if self.request_bytes is None else self.request_bytes
-
-
-ANY_POD: Final = "*"
-"""In the place of a pod's UID: a claim that several pods may use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,12 @@ async def _started(place: Place) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.parametrize(
-    "kills", [12, pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(3000)])]
+    "kills",
+    [
+        5,
+        pytest.param(40, marks=pytest.mark.faults),
+        pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(3000)]),
+    ],
 )
 def test_killed_while_it_answers_nothing_acknowledged_is_lost_or_given_twice(kills: int) -> None:
     async def run() -> None:

@@ -305,7 +305,14 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 class TestMachine(Machine.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+class TestMachineMore(Machine.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.full

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nodeagent.adapters.nvml.child import PR_SET_PDEATHSIG
-from nodeagent.adapters.processes.pidfd import read_process
+from nodeagent.adapters.host.children import die_with_parent
+from nodeagent.adapters.processes.identity import read_process
 from nodeagent.ports.driver.checkpoint import CheckpointState, CheckpointStep
 
 LIBRARY: Final = "libcuda.so.1"
@@ -149,7 +149,7 @@ def answer(request: Any, library: str) -> Any:
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # a library that prints must not break the protocol

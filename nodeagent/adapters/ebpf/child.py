@@ -9,24 +9,22 @@ apart. Loading them is left to another process (ebpf_loading.py), so this one st
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from nodeagent.adapters.ebpf.kernel import Kernel, LibbpfMissing
 from nodeagent.adapters.ebpf.link import MOST_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf.loaders.choose import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf.watcher import Options, Watcher
+from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.telemetry import KernelEvent
-
-PR_SET_PDEATHSIG: Final = 1
 
 
 class Child:
@@ -131,7 +129,7 @@ class Child:
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if os.getppid() == 1 and "--orphan" not in sys.argv:  # the daemon died before the call above
         return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon's to decide

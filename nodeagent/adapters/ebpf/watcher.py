@@ -33,7 +33,7 @@ from nodeagent.adapters.ebpf.pins import BPFFS
 from nodeagent.adapters.host import elf
 from nodeagent.adapters.host.library_identity import library_identity
 from nodeagent.adapters.processes.cgroups import pod_in, unified_path, unified_root
-from nodeagent.adapters.processes.pidfd import read_process
+from nodeagent.adapters.processes.identity import read_process
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.telemetry import (
     Actor,

@@ -24,9 +24,9 @@ from nodeagent.ports.kubelet import (
     Owner,
     OwnerRef,
     PodIdentity,
-    PodUid,
 )
 from nodeagent.ports.views import Finding
+from nodeagent.units import PodUid
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Access, Credentials
 from sluicecommon.kubernetes.decoding import BadAnswer, Decoder

@@ -29,8 +29,8 @@ from nodeagent.ports.kubelet import (
     Owner,
     OwnerRef,
     PodIdentity,
-    PodUid,
 )
+from nodeagent.units import PodUid
 
 CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"

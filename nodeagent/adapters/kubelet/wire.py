@@ -15,9 +15,9 @@ from nodeagent.ports.kubelet import (
     Nonce,
     OwnerRef,
     PodIdentity,
-    PodUid,
     SlotDevice,
 )
+from nodeagent.units import PodUid
 
 VERSION: Final = "v1beta1"
 PLUGIN: Final = "v1beta1.DevicePlugin"

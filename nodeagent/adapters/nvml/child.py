@@ -8,19 +8,18 @@ input closes or its parent dies.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Final
 
+from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.sweep import Sweeper
 from nodeagent.adapters.nvml.wire import encode
 from nodeagent.ports.gpus import NodeReading
 
-PR_SET_PDEATHSIG: Final = 1
 NVML_FILE: Final = "libnvidia-ml.so"
 SONAME: Final = "libnvidia-ml.so.1"
 DELETED: Final = " (deleted)"
@@ -68,8 +67,7 @@ def was_replaced(path: Path, identity: tuple[int, int]) -> bool:
 
 
 def main() -> int:
-    # Our parent may be killed while we hang in the driver: then nobody else would ever end us.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
     answers = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break the protocol

@@ -7,15 +7,14 @@ killed with its parent, and what it left is told by the next one.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import sys
 from typing import Any
 
+from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
-from nodeagent.adapters.nvml.child import PR_SET_PDEATHSIG
 from nodeagent.adapters.nvml.cutter import Cutter, reason_of
 from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.mig import MigEdit
@@ -41,7 +40,7 @@ def answer(request: Any, library: str | None) -> Any:
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # a library that prints must not break the protocol

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
-from nodeagent.adapters.nvml.child import PR_SET_PDEATHSIG
 from nodeagent.adapters.processes.cgroups import unified_root
 from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.driver.walls import WallOrder, WallReading
@@ -118,7 +118,7 @@ def answer(request: Any, library: str | None) -> Any:
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # a library that prints must not break the protocol

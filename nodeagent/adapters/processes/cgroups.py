@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.host import mounts
-from nodeagent.ports.kubelet import PodUid
+from nodeagent.units import PodUid
 
 _NAME: Final = re.compile(
     r"(?:^|/|-)pod"

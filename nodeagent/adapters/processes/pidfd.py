@@ -16,14 +16,13 @@ import struct
 from collections.abc import Callable, Mapping
 
 from nodeagent.adapters.host.descriptor_room import is_short
+from nodeagent.adapters.processes.identity import LARGEST_PID, read_process
 from nodeagent.adapters.processes.region_users import users_of
 from nodeagent.ports.processes import Process, ProcessHandle
 from nodeagent.units import GrantId, SlotIndex
 
 SO_PEERPIDFD = 77
 """Linux 6.5; not in the socket module before Python 3.13."""
-LARGEST_PID = 1 << 22
-"""PID_MAX_LIMIT of 64-bit Linux."""
 _UCRED = struct.Struct("3i")
 
 
@@ -203,24 +202,3 @@ def peer_pidfd_supported() -> bool:
         except OSError:
             return False
     return True
-
-
-def read_process(pid: int) -> Process:
-    """Identity from /proc. Raises OSError when there is no such process."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        # The command name may hold blanks and parentheses: fields start after the last one.
-        fields = stat.read().rpartition(b")")[2].split()
-    if len(fields) < 20:
-        raise ProcessLookupError(f"process {pid} is gone")
-    uid = gid = 0
-    ns_pid = pid
-    with open(f"/proc/{pid}/status", "rb") as status:
-        for line in status:
-            name, _, rest = line.partition(b":")
-            if name == b"Uid":
-                uid = int(rest.split()[0])
-            elif name == b"Gid":
-                gid = int(rest.split()[0])
-            elif name == b"NSpid":
-                ns_pid = int(rest.split()[-1])
-    return Process(pid, int(fields[19]), uid, gid, ns_pid)

@@ -14,7 +14,7 @@ from nodeagent.adapters.processes.cgroups import (
     text_of,
     unified_path,
 )
-from nodeagent.adapters.processes.pidfd import LARGEST_PID, read_process
+from nodeagent.adapters.processes.identity import LARGEST_PID, read_process
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.watch import MappedLibrary, ProcessFacts
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.processes.cgroups import pod_of
-from nodeagent.ports.ledger import ANY_POD
 from nodeagent.ports.regions import USAGE_FILE
-from nodeagent.units import GrantId
+from nodeagent.units import ANY_POD, GrantId
 
 _NAME: Final = f"/{USAGE_FILE}".encode()
 _GONE: Final = b" (deleted)"

@@ -25,11 +25,10 @@ from nodeagent.adapters.processes.cgroups import pod_of
 from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
 from nodeagent.adapters.region import layout as c
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.ledger import ANY_POD
 from nodeagent.ports.processes import Process
 from nodeagent.ports.registration import RegisterAnswer, Registrar
 from nodeagent.shell.seldom import Seldom
-from nodeagent.units import MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
+from nodeagent.units import ANY_POD, MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
 
 log = logging.getLogger(__name__)
 

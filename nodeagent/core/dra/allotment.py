@@ -21,8 +21,8 @@ from nodeagent.ports.dra.claims import (
     NoAllotment,
     Share,
 )
-from nodeagent.ports.kubelet import POD_UID, PodIdentity, PodUid
-from nodeagent.units import MAX_DEVICES, WHOLE_PPM, Bytes, GpuUuid, Ppm, SharePolicy
+from nodeagent.ports.kubelet import POD_UID, PodIdentity
+from nodeagent.units import MAX_DEVICES, WHOLE_PPM, Bytes, GpuUuid, PodUid, Ppm, SharePolicy
 
 MOST_RESULTS: Final = 32
 """Kubernetes' own bound (AllocationResultsMaxSize)."""

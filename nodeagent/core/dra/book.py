@@ -22,8 +22,8 @@ from nodeagent.ports.dra.claims import (
     PreparedClaim,
 )
 from nodeagent.ports.kubelet import Nonce
-from nodeagent.ports.ledger import ANY_POD, ContainerRef
-from nodeagent.units import GrantId
+from nodeagent.ports.ledger import ContainerRef
+from nodeagent.units import ANY_POD, GrantId
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from nodeagent.ports.kubelet import (
     Listing,
     Nonce,
     PodIdentity,
-    PodUid,
 )
 from nodeagent.ports.ledger import ContainerRef
-from nodeagent.units import GrantId
+from nodeagent.units import GrantId, PodUid
 
 
 class Signal(StrEnum):

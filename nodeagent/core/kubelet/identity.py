@@ -19,8 +19,8 @@ from nodeagent.ports.kubelet import (
     Never,
     NotYet,
     PodIdentity,
-    PodUid,
 )
+from nodeagent.units import PodUid
 
 
 @dataclass(frozen=True, slots=True)

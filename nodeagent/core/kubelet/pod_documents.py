@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nodeagent.ports.kubelet import ContainerRequests, Owner, OwnerRef, PodIdentity, PodUid
+from nodeagent.ports.kubelet import ContainerRequests, Owner, OwnerRef, PodIdentity
+from nodeagent.units import PodUid
 
 MIRRORED: Final = "kubernetes.io/config.mirror"
 """On the API server's copy of a static pod: the UID the kubelet itself knows it by."""

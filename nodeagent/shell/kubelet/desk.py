@@ -45,7 +45,6 @@ from nodeagent.ports.kubelet import (
     NotYet,
     PodCgroups,
     PodSource,
-    PodUid,
     PreferenceAsk,
     parse_slot,
 )
@@ -57,7 +56,7 @@ from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.kubelet.on_demand import OnDemand
 from nodeagent.shell.kubelet.shelf import Shelf
 from nodeagent.shell.kubelet.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
-from nodeagent.units import NS_PER_S, GpuUuid, GrantId
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 
 log = logging.getLogger(__name__)
 

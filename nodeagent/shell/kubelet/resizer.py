@@ -18,9 +18,9 @@ from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
 from nodeagent.core.kubelet.resizing import in_words, read_wish, to_ask, wishes
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
-from nodeagent.ports.kubelet import Never, PodUid
+from nodeagent.ports.kubelet import Never
 from nodeagent.ports.ledger import GrantState
-from nodeagent.units import GrantId
+from nodeagent.units import GrantId, PodUid
 
 log = logging.getLogger(__name__)
 

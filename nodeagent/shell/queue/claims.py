@@ -8,10 +8,10 @@ from typing import Final
 
 from nodeagent.core.queue import pod_work
 from nodeagent.core.queue.book import QueueBook
-from nodeagent.ports.kubelet import OwnerRef, PodIdentity, PodUid
+from nodeagent.ports.kubelet import OwnerRef, PodIdentity
 from nodeagent.ports.queue import Work, WorkKey, WorkState
 from nodeagent.shell.grants.reading import Grants
-from nodeagent.units import NS_PER_S
+from nodeagent.units import NS_PER_S, PodUid
 
 CLAIM_NS: Final = 60 * NS_PER_S
 """The kubelet tries to start a container again every 10 to 15 s."""

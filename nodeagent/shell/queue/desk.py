@@ -25,7 +25,7 @@ from nodeagent.core.grants import events as ev
 from nodeagent.core.queue import events as qd
 from nodeagent.core.queue.book import QueueBook
 from nodeagent.ports.clients import GrantAsk, Peer, RefusalKind, Refused, Waiting
-from nodeagent.ports.kubelet import OwnerRef, PodIdentity, PodUid
+from nodeagent.ports.kubelet import OwnerRef, PodIdentity
 from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import (
     MOST_NEWS,
@@ -49,7 +49,7 @@ from nodeagent.shell.queue.claims import Claims
 from nodeagent.shell.queue.detections import Detections
 from nodeagent.shell.queue.spilling import Spilling, Spills
 from nodeagent.shell.queue.waiting import LABEL, Waiter, ask_for, cut_off, step_of, submission_of
-from nodeagent.units import NS_PER_S, GpuUuid, GrantId
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from nodeagent.adapters.host.clock import SystemClock
 from nodeagent.adapters.kubelet.allocations import SqliteAllocations
 from nodeagent.adapters.ledger.instance_lock import InstanceLock
 from nodeagent.adapters.ledger.sqlite import SqliteLedger
-from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.processes.identity import read_process
+from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region.store import RegionLibrary, TmpfsRegions
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.placement import GpuCapacity

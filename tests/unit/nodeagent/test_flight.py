@@ -19,15 +19,7 @@ from nodeagent.core.queue import events as qd
 from nodeagent.core.queue.book import QueueBook
 from nodeagent.core.reducer import Book
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, Refused
-from nodeagent.ports.kubelet import (
-    Allocation,
-    Claim,
-    ContainerLimits,
-    Listing,
-    Nonce,
-    PodIdentity,
-    PodUid,
-)
+from nodeagent.ports.kubelet import Allocation, Claim, ContainerLimits, Listing, Nonce, PodIdentity
 from nodeagent.ports.processes import Process
 from nodeagent.ports.queue import Decision, Desired, Fence, GivenShare, Welcome, WorkKey
 from nodeagent.units import (
@@ -37,6 +29,7 @@ from nodeagent.units import (
     GpuUuid,
     GrantId,
     Nanoseconds,
+    PodUid,
     Ppm,
     RequestId,
     SharePolicy,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from nodeagent.adapters.host.descriptor_room import DescriptorRoom, is_short
-from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.processes.identity import read_process
+from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region import layout as c
 from nodeagent.adapters.region import registration
 from nodeagent.shell.node import Node

@@ -21,7 +21,7 @@ from nodeagent.adapters.api.guests import (
     Guest,
     GuestBook,
 )
-from nodeagent.adapters.processes.pidfd import read_process
+from nodeagent.adapters.processes.identity import read_process
 from nodeagent.ports.clients import Refused
 from nodeagent.ports.processes import Process
 

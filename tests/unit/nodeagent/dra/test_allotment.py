@@ -9,8 +9,8 @@ import pytest
 from nodeagent.core.dra.allotment import EXTENDED, grant_ask, parts_of, read_claim
 from nodeagent.core.dra.configuration import apply
 from nodeagent.ports.dra.claims import Allotment, ClaimRef, ClaimUid, NoAllotment, ShareConfig
-from nodeagent.ports.kubelet import PodIdentity, PodUid
-from nodeagent.units import GpuUuid, SharePolicy
+from nodeagent.ports.kubelet import PodIdentity
+from nodeagent.units import GpuUuid, PodUid, SharePolicy
 from tests.unit.nodeagent.dra.documents import GPU_0, GPU_1, POOL, claim, opaque, result
 
 CLAIM = ClaimRef("default", "c", ClaimUid("u-1"))

@@ -16,18 +16,11 @@ from nodeagent.core.kubelet.offers import Offer
 from nodeagent.core.kubelet.pod_documents import MIRRORED, read_pod
 from nodeagent.core.kubelet.pod_limits import ResourceNames
 from nodeagent.core.kubelet.sums import ANNOTATION, patch, sums
-from nodeagent.ports.kubelet import (
-    KubeletAway,
-    NothingToAsk,
-    OwnerRef,
-    PodIdentity,
-    PodSource,
-    PodUid,
-)
+from nodeagent.ports.kubelet import KubeletAway, NothingToAsk, OwnerRef, PodIdentity, PodSource
 from nodeagent.shell.kubelet.farewell import Farewell
 from nodeagent.shell.kubelet.node_sums import NodeSums
 from nodeagent.shell.kubelet.pod_sources import PodSources
-from nodeagent.units import Bytes, GpuUuid
+from nodeagent.units import Bytes, GpuUuid, PodUid
 from sluicecommon.kubernetes.credentials import Access
 from tests.kit.apiserver import ApiServer
 

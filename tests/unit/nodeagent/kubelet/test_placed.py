@@ -17,11 +17,10 @@ from nodeagent.ports.kubelet import (
     Never,
     NotYet,
     PodIdentity,
-    PodUid,
     Unread,
 )
 from nodeagent.shell.kubelet.limits import PlacedLimits
-from nodeagent.units import MIB, Bytes, SharePolicy
+from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 ASKED = (("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "8000"))

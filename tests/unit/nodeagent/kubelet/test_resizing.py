@@ -18,11 +18,11 @@ from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
 from nodeagent.core.kubelet.resizing import Wish, guaranteed, read_wish, wishes
 from nodeagent.ports.clients import MemoryAsk
-from nodeagent.ports.kubelet import Never, PodUid
+from nodeagent.ports.kubelet import Never
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.processes import Process
 from nodeagent.shell.kubelet.resizer import DONE, REFUSED, WAITS, Resizer, ResizeRules
-from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, Ppm, RequestId
+from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, PodUid, Ppm, RequestId
 
 MIB, GIB = 1 << 20, 1 << 30
 NAMES = ResourceNames()

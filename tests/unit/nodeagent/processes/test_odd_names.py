@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.processes.identity import read_process
+from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.processes.proc_facts import ProcInspector
 
 RENAMES = """
