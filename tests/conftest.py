@@ -71,6 +71,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         lanes.give_way(item.nodeid)
 
 
+@pytest.hookimpl(trylast=True)  # after what Ctrl-C has left to be torn down
 def pytest_sessionfinish(session: pytest.Session) -> None:
     factory = getattr(session.config, "_tmp_path_factory", None)
     base = getattr(factory, "_basetemp", None)

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from tests.cluster.machine import cgroups
 from tests.cluster.machine.node import Cluster
 from tests.cluster.programs import product
 from tests.cluster.programs.build import Unbuildable, go
+from tests.cluster.queueing import Replica
 from tests.kit.node import NodeError, until
 
 ORDER = (
@@ -48,6 +49,7 @@ ORDER = (
 )
 """Files, in the order in which they run: the one that uninstalls comes late, the second cluster last."""
 SETTLED_S = 15.0
+LAST_LINES = 60
 
 _figures = Figures()
 
@@ -59,12 +61,24 @@ def pytest_configure() -> None:
 
 def _interrupt(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what follows takes some seconds
-    raise KeyboardInterrupt(f"signal {number}")
+    raise KeyboardInterrupt(f"signal {number}")  # Ctrl-C comes without a word
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: index for index, name in enumerate(ORDER)}
     items.sort(key=lambda item: place.get(item.path.stem, -1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What failed is told with the last words of the queues that run: elsewhere nobody can look at their logs."""
+    report = yield
+    if report.failed:
+        running = [one for one in Replica.every if one.process is not None]
+        for one in sorted(running, key=lambda one: one.log):
+            words = "\n".join(one.life.splitlines()[-LAST_LINES:])
+            report.sections.append((f"end of {one.log}", words))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,8 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from queuecontroller.cluster.joining import rights
 from queuecontroller.kueue_api import GROUP
@@ -90,6 +91,9 @@ def account(plane: ControlPlane, place: Path, beside: bool = False) -> Path:
 class Replica:
     """One process."""
 
+    every: ClassVar[WeakSet[Replica]] = WeakSet()
+    """What those that were not ended have logged is part of a failure's report."""
+
     def __init__(
         self,
         plane: ControlPlane,
@@ -126,6 +130,7 @@ class Replica:
         ]
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0
+        Replica.every.add(self)
 
     def start(self) -> None:
         self.began = self.log.stat().st_size if self.log.exists() else 0
@@ -319,6 +324,17 @@ def workload_of(plane: ControlPlane, name: str) -> dict[str, Any] | None:
         if any(owner["name"] == name for owner in one["metadata"].get("ownerReferences", ())):
             return dict(one)
     return None
+
+
+def wait_done_pods(plane: ControlPlane, name: str, count: int) -> None:
+    """Until the Job's Workload says that so many of its pods are done; others may have been given
+    their places just before."""
+    wanted = [{"name": "main", "count": count}]
+
+    def said() -> object:
+        return ((workload_of(plane, name) or {}).get("status") or {}).get("reclaimablePods")
+
+    until(f"{name} says that {count} of its pods are done", lambda: said() == wanted, 30)
 
 
 def condition(document: dict[str, Any] | None, kind: str) -> dict[str, Any]:

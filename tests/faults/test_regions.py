@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from nodeagent import native
-from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.processes.identity import read_process
+from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region import layout as c
 from nodeagent.adapters.region.store import RegionLibrary
 from tests.faults.programs import build

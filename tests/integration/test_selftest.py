@@ -61,6 +61,7 @@ def documented(column: int) -> dict[str, str]:
     return {row[0]: row[column] for row in rows}
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces need root")
 @pytest.mark.root
 def test_by_mount_everything_is_hooked_that_the_page_says(node: Node) -> None:
@@ -84,6 +85,8 @@ def test_the_drivers_wall_stops_what_passes_the_interposer_but_managed_memory(
 ) -> None:
     got = run(walled, "mount", driver=True)
     assert got == documented(3)
+    stopped = {way for way, verdict in got.items() if verdict in ("HOOKED", "WALLED")}
+    assert stopped >= {row.way for row in MATRIX if row.hooked in (ANY, MOUNT)}
     assert {way for way, verdict in got.items() if verdict == "WALLED"} == {
         "symbol_walk",
         "own_copy",
@@ -92,6 +95,7 @@ def test_the_drivers_wall_stops_what_passes_the_interposer_but_managed_memory(
     assert got["own_copy_managed"] == "NOT COVERED"
 
 
+@pytest.mark.faults
 @needs_walls
 @pytest.mark.root
 def test_by_environment_the_drivers_wall_is_the_one_that_holds(walled: Node) -> None:

@@ -38,6 +38,8 @@ def _wire() -> Wire:
 
 
 SHORTEST_REST_S, LONGEST_REST_S = 0.02, 0.5
+PATIENCE = float(os.environ.get("SLUICE_TEST_PATIENCE", "1"))
+"""How many times longer a condition is waited for, by a run that has to leave the processors to others."""
 
 
 class NodeError(Exception):
@@ -48,6 +50,7 @@ def until(what: str, probe: Callable[[], T | None], deadline_s: float = 60.0) ->
     """The first true answer of `probe`. Polls a condition; never assumes how long one takes: the deadline is for a
     condition that never comes, and costs nothing where it comes. Half of the time it rests: a probe that is a run of a
     command would otherwise have a processor to itself while others are waited for."""
+    deadline_s *= PATIENCE
     end = time.monotonic() + deadline_s
     last: BaseException | None = None
     while (began := time.monotonic()) < end:

@@ -116,7 +116,7 @@ def test_a_lock_waits_for_what_was_submitted_and_lets_go_after_its_timeout(gpu: 
     target, other = gpu.client(), gpu.client()
     other.call(observe)
     target.call(hold, 1)
-    target.call(busy, 300_000_000)
+    target.call(busy, 600_000_000)
     began = time.monotonic()
     assert other.call(lock, target.pid) == SUCCESS
     assert time.monotonic() - began > 0.1

@@ -204,7 +204,7 @@ def order(cuda: Cuda) -> dict[str, Any]:
     wait(cuda, second, flags, 0, 1)
     cuda.launch(kernel, second, 1000)
     cuda.cuStreamWriteValue64(second, flags.address(2), U64(1 << 40), 0)
-    cuda.launch(kernel, first, 60_000_000)
+    cuda.launch(kernel, first, 300_000_000)
     cuda.cuStreamWriteValue32_v2(first, flags.address(0), c.c_uint32(1), 0)
     seen.append((flags[0], cuda.try_("cuStreamQuery", first), cuda.try_("cuStreamQuery", second)))
     event = cuda.event()
@@ -362,6 +362,7 @@ def ends(cuda: Cuda) -> list[int]:
     codes = [cuda.try_("cuEventQuery", again), cuda.try_("cuStreamQuery", other)]
     flags[0] = 1
     cuda.cuStreamSynchronize(other)
+    cuda.cuStreamSynchronize(stream)  # which still records `again` when the other goes on
     codes.append(cuda.try_("cuStreamQuery", stream))
     wait(cuda, stream, flags, 1, 1)
     cuda.launch(cuda.kernel(), stream, 1000)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes as c
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -245,6 +246,10 @@ def fills(cuda: Cuda) -> None:
             assert get(cuda, at, size) == bytes(image), f"D2D{bits}{suffix}"
 
 
+HELD_S = 0.4
+"""The host's own memcpy is over in it, where others leave it a processor."""
+
+
 def test_a_copy_takes_the_time_its_way_allows(gpu: Card) -> None:
     took = gpu.client().call(copy_times)
     size = 8 * MIB
@@ -270,12 +275,17 @@ def copy_times(cuda: Cuda) -> dict[str, float]:
     took = {}
     for name, door in doors.items():
         before, after = cuda.event(), cuda.event()
-        cuda.launch(hold, stream, 400_000_000)  # the host's own memcpy is over when this is
-        cuda.cuEventRecord(before, stream)
-        door()
-        cuda.cuEventRecord(after, stream)
-        cuda.cuStreamSynchronize(stream)
-        took[name] = cuda.elapsed_ms(before, after)
+        for _ in range(10):
+            began_s = time.monotonic()
+            cuda.launch(hold, stream, int(HELD_S * 1e9))
+            cuda.cuEventRecord(before, stream)
+            door()
+            cuda.cuEventRecord(after, stream)
+            in_time = time.monotonic() < began_s + HELD_S  # else the host is measured, too
+            cuda.cuStreamSynchronize(stream)
+            if in_time:
+                took[name] = cuda.elapsed_ms(before, after)
+                break
     return took
 
 

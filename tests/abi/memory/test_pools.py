@@ -98,7 +98,7 @@ def busy_chunk(cuda: Cuda) -> None:
     start, pool, stream, at = used(cuda), c.c_void_p(), cuda.stream(), U64()
     cuda.cuDeviceGetDefaultMemPool(c.byref(pool), 0)
     cuda.cuMemAllocAsync(c.byref(at), Size(MIB), stream)
-    cuda.launch(cuda.kernel(), stream, 200_000_000)
+    cuda.launch(cuda.kernel(), stream, 600_000_000)
     cuda.cuMemFreeAsync(at, stream)
     cuda.cuMemPoolTrimTo(pool, Size(0))
     assert used(cuda) == start + CHUNK

@@ -26,6 +26,7 @@ from tests.cluster.queueing import (
     quota,
     serving,
     suspended,
+    wait_done_pods,
     workload_of,
 )
 from tests.kit.node import until
@@ -97,7 +98,7 @@ def test_kubectl_waits_for_admission(queue: ControlPlane) -> None:
     workload = workload_of(queue, "waited")
     assert workload is not None
     name = workload["metadata"]["name"]
-    queue.kubectl("wait", "--for=condition=Admitted", f"workload/{name}", "--timeout=30s")
+    queue.kubectl("wait", "--for=condition=Admitted", f"workload/{name}", "--timeout=100s")
     events = queue.kubectl("describe", "job", "waited")
     assert "waits" in events
 
@@ -309,7 +310,7 @@ def test_a_workload_of_nobody_is_admitted_and_let_go(queue: ControlPlane) -> Non
     spec = {"queueName": "bare", "podSets": [{"template": template}]}
     apply(queue, quota("bare", 1), door("bare", "bare"))
     apply(queue, of_kueue("Workload", "bare", spec, namespace="default"))
-    queue.kubectl("wait", "--for=condition=Admitted", "workload/bare", "--timeout=30s")
+    queue.kubectl("wait", "--for=condition=Admitted", "workload/bare", "--timeout=100s")
     queue.kubectl("delete", "workload", "bare")
     apply(queue, job("next", "bare"))
     started(queue, "next")
@@ -338,9 +339,7 @@ def test_pods_that_are_done_give_their_quota_back(queue: ControlPlane) -> None:
     half = {"active": 1, "ready": 1, "succeeded": 1, "startTime": "2026-11-22T10:00:00Z"}
     queue.api.patch(f"{JOBS}/pair/status", {"status": half})
     started(queue, "single")
-    workload = workload_of(queue, "pair")
-    assert workload is not None
-    assert workload["status"]["reclaimablePods"] == [{"name": "main", "count": 1}]
+    wait_done_pods(queue, "pair", 1)
 
 
 def test_a_controller_that_starts_anew_touches_nothing(queue: ControlPlane, tmp_path: Path) -> None:

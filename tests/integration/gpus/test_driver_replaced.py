@@ -32,6 +32,7 @@ each_way = pytest.mark.parametrize(
             EBPF,
             id="by eBPF",
             marks=[
+                pytest.mark.faults,
                 pytest.mark.root,
                 pytest.mark.skipif(
                     os.geteuid() != 0 or bool(ebpf_host.missing()),

@@ -18,7 +18,8 @@ import socket
 import sys
 from pathlib import Path
 
-from nodeagent.adapters.processes.pidfd import SystemProcesses, read_process
+from nodeagent.adapters.processes.identity import read_process
+from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region import layout as c
 
 PUNCH_HOLE = 0x03
