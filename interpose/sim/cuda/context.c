@@ -367,11 +367,32 @@ SIM_API CUresult cuCtxSynchronize(void)
 	return sim_synchronise(context, sim_submitted(context));
 }
 
+/* As an H200 does (driver 580): at once, for all threads that its SMs can have. What it takes for the first KiB is in the
+ * context's. */
+static bool stacks_resize(struct CUctx_st *c, size_t value)
+{
+	struct sim_device *d = sim_device_get(c->device);
+	uint64_t threads = (uint64_t)d->model->sm_count * d->model->threads_per_sm, was = c->limit[CU_LIMIT_STACK_SIZE];
+	uint64_t bytes = threads * (value > was ? value - was : was - value);
+
+	if (value > was) {
+		if (value > UINT32_MAX || !sim_charge(d, bytes))
+			return false;
+		__atomic_fetch_add(&c->overhead_bytes, bytes, __ATOMIC_RELAXED);
+	} else {
+		sim_uncharge(d, bytes);
+		__atomic_fetch_sub(&c->overhead_bytes, bytes, __ATOMIC_RELAXED);
+	}
+	return true;
+}
+
 SIM_API CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	SIM_CALL_CONTEXT(context);
 	if ((unsigned)limit >= 16)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+	if (limit == CU_LIMIT_STACK_SIZE && !stacks_resize(context, value))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	context->limit[limit] = value;
 	return CUDA_SUCCESS;
 }

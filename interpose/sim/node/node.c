@@ -125,6 +125,7 @@ static struct sim_state *state_open(void)
 
 		sim_mutex_make(&state->geometry);
 		state->slice_ns = sim_knob_number("slice_us", DEFAULT_SLICE_NS / 1000) * 1000;
+		state->switch_ns = sim_knob_number("switch_us", 0) * 1000;
 		if (gpus_make(state, list && list[0] ? list : DEFAULT_GPUS) == 0) {
 			__atomic_store_n(&state->magic, SIM_STATE_MAGIC, __ATOMIC_RELEASE);
 		} else {

@@ -251,8 +251,11 @@ static void stamp(void *context, uint32_t client, uint32_t cell, uint64_t device
 
 void sim_world(struct sim_state *state, struct sim_gpu *gpu, struct sim_world *ret_world)
 {
-	*ret_world =
-		(struct sim_world){ .ring = gpu->ring, .slice_ns = state->slice_ns, .stamp = stamp, .context = state };
+	*ret_world = (struct sim_world){ .ring = gpu->ring,
+		                         .slice_ns = state->slice_ns,
+		                         .switch_ns = state->switch_ns,
+		                         .stamp = stamp,
+		                         .context = state };
 }
 
 const struct sim_schedule *sim_advance(struct sim_state *state, struct sim_gpu *gpu)

@@ -76,6 +76,7 @@ struct sim_state {
 	uint32_t gpu_count; /* cards and then places of MIG instances: each has memory and a timeline of its own */
 	uint32_t card_count;
 	uint64_t slice_ns;
+	uint64_t switch_ns;
 	pthread_mutex_t geometry; /* held while instances are made or destroyed; before any GPU's own mutex */
 	struct sim_client client[SIM_CLIENTS];
 	struct sim_gpu gpu[SIM_GPUS];

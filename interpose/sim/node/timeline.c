@@ -122,6 +122,17 @@ static bool step(struct sim_schedule *s, const struct sim_world *world, uint64_t
 	}
 	if (s->now_ns >= until_ns)
 		return false;
+	if (s->loaded != (uint32_t)c) {
+		s->loaded = (uint32_t)c;
+		s->switch_left_ns = world->switch_ns;
+	}
+	if (s->switch_left_ns) {
+		uint64_t pass_ns = s->switch_left_ns < until_ns - s->now_ns ? s->switch_left_ns : until_ns - s->now_ns;
+
+		s->switch_left_ns -= pass_ns;
+		move_to(s, s->now_ns + pass_ns);
+		return true;
+	}
 	const struct sim_op *op = front(s, world, (uint32_t)c);
 	uint64_t left_ns = op->duration_ns == SIM_FOREVER ? SIM_FOREVER : op->duration_ns - s->lane[c].done_ns;
 

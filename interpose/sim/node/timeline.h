@@ -51,7 +51,9 @@ struct sim_schedule {
 	uint64_t now_ns;
 	uint64_t busy_ns;
 	uint64_t slice_left_ns;
-	uint32_t current; /* context that has the device */
+	uint64_t switch_left_ns; /* until `loaded` can go on */
+	uint32_t current;        /* context that has the device */
+	uint32_t loaded;         /* context whose state is on it */
 	uint32_t bucket_ns[SIM_BUCKETS];
 	struct sim_lane lane[SIM_CONTEXTS];
 };
@@ -60,6 +62,7 @@ struct sim_schedule {
 struct sim_world {
 	struct sim_ring *ring; /* [SIM_CONTEXTS] */
 	uint64_t slice_ns;
+	uint64_t switch_ns; /* what it takes to change contexts, while nothing runs */
 	/* Tell a client's stamp cell what time it was; may be called again with the same value. */
 	void (*stamp)(void *context, uint32_t client, uint32_t cell, uint64_t device_ns);
 	void *context;

@@ -12,7 +12,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 
 	ENTER();
 	WANT(count);
-	*count = sim_cards(sim_state(), card);
+	*count = nvml_attached() ? sim_cards(sim_state(), card) : 0;
 	return NVML_SUCCESS;
 }
 
@@ -26,7 +26,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t
 	unsigned card[SIM_GPUS];
 
 	ENTER();
-	WANT(device && index < sim_cards(sim_state(), card));
+	WANT(device && nvml_attached() && index < sim_cards(sim_state(), card));
 	*device = &sim_state()->gpu[card[index]];
 	return NVML_SUCCESS;
 }
@@ -44,7 +44,7 @@ static nvmlReturn_t find(const char *wanted, nvmlDevice_t *device, name_of name)
 
 	ENTER();
 	WANT(wanted && device);
-	for (unsigned i = 0; i < state->gpu_count; i++) {
+	for (unsigned i = 0; nvml_attached() && i < state->gpu_count; i++) {
 		char text[96];
 
 		if (state->gpu[i].live && sim_gpu_there(state, &state->gpu[i]) &&

@@ -95,16 +95,27 @@ uint64_t nvml_now_us(void)
 
 /* --- start and end ------------------------------------------------------------------------------------------------ */
 
+#define NO_ATTACH 2
+
+/* Until somebody in the process has asked for them there are no GPUs (driver 580). */
+static bool attached;
+
 NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
-	(void)flags;
 	wait_while_hung();
 	if (sim_knob_number("version_skew", 0))
 		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 	if (!sim_state())
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	__atomic_add_fetch(&references, 1, __ATOMIC_ACQ_REL);
+	if (!(flags & NO_ATTACH))
+		__atomic_store_n(&attached, true, __ATOMIC_RELEASE);
 	return NVML_SUCCESS;
+}
+
+bool nvml_attached(void)
+{
+	return __atomic_load_n(&attached, __ATOMIC_ACQUIRE);
 }
 
 NVML_API nvmlReturn_t nvmlInit_v2(void)

@@ -48,6 +48,36 @@ def timed(cuda: Cuda, launches: list[int]) -> list[float]:
     return [cuda.elapsed_ms(a, b) for a, b in itertools.pairwise(events)]
 
 
+def beside(cuda: Cuda) -> float:
+    """Milliseconds until 100 kernels of one context are over, with as many of another queued."""
+    streams, ends = [], []
+    for _ in range(2):
+        cuda.context()
+        kernel, stream = cuda.kernel(), cuda.stream()
+        begin, end = cuda.event(), cuda.event()
+        cuda.cuEventRecord(begin, stream)
+        for _ in range(100):
+            cuda.launch(kernel, stream, MS)
+        cuda.cuEventRecord(end, stream)
+        streams.append(stream)
+        ends.append((begin, end))
+    cuda.cuStreamSynchronize(streams[1])
+    return cuda.elapsed_ms(*ends[1])
+
+
+@pytest.mark.parametrize(("switch_us", "least", "most"), [(0, 180, 230), (1000, 260, 330)])
+def test_changing_contexts_takes_what_the_knob_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch_us: int, least: int, most: int
+) -> None:
+    """Slices of 2 ms: 100 changes in 200 ms of work."""
+    monkeypatch.setenv("SLUICE_SIM_SWITCH_US", str(switch_us))
+    with card(tmp_path / "sim") as gpu:
+        got = [punctual(gpu).call(beside)]
+        while not least <= got[-1] <= most and len(got) < TRIES:
+            got.append(punctual(gpu).call(beside))
+    assert least <= got[-1] <= most, got
+
+
 def test_a_lone_context_has_the_gpu_to_itself(gpu: Card) -> None:
     client = punctual(gpu)
     # The first waits until the host has submitted it, and holds the others back until they are.

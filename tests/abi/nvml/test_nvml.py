@@ -25,6 +25,33 @@ def gpus(tmp_path: Path) -> Iterator[Card]:
         yield it
 
 
+def test_who_attaches_no_gpus_has_none_until_somebody_does(gpus: Card) -> None:
+    """As driver 580 on an H200 answers: 6 is "not found", 2 an invalid argument."""
+    script = """NO_ATTACH = 2
+n.nvmlInitWithFlags(NO_ATTACH)
+def look():
+    return [n.nvmlDeviceGetCount(), ask(lambda: bool(n.nvmlDeviceGetHandleByIndex(0))),
+            ask(lambda: bool(n.nvmlDeviceGetHandleByUUID(SOUGHT)))]
+before = look()
+n.nvmlInit()
+answer([before, look()])
+"""
+    uuid = first_uuid(gpus)
+    process = start(gpus, f"SOUGHT = {uuid!r}\n" + script)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    before, after = json.loads(out)
+    assert before == [0, {"error": 2}, {"error": 6}]
+    assert after[0] > 0
+    assert after[1:] == [True, True]
+
+
+def first_uuid(gpus: Card) -> str:
+    script = "n.nvmlInit()\nanswer(n.nvmlDeviceGetUUID(n.nvmlDeviceGetHandleByIndex(0)))\n"
+    out, _ = start(gpus, script).communicate(timeout=120)
+    return str(json.loads(out))
+
+
 def test_nvml_lists_the_cards_whose_nodes_are_there(gpus: Card, tmp_path: Path) -> None:
     script = """n.nvmlInit()
 count = n.nvmlDeviceGetCount()

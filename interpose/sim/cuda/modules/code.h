@@ -23,6 +23,7 @@ struct CUfunc_st {
 	struct CUfunc_st *next;
 	const struct sim_image_kernel *facts; /* NULL: nothing is known of it but its name */
 	enum { SIM_KERNEL_BUSY_NS, SIM_KERNEL_FOREVER, SIM_KERNEL_OTHER } kind;
+	bool loaded; /* its code is on the device: launched before */
 	int attribute[SIM_FUNCTION_ATTRIBUTES];
 	struct sim_function_state *state; /* of the calls from before CUDA 4, NULL = never set */
 	char name[];                      /* mangled ones are long */

@@ -1,10 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The doors through which kernels are launched. */
+#include <time.h>
+
 #include "interpose/sim/cuda/base/queue.h"
 #include "interpose/sim/cuda/graphs/capture.h"
 #include "interpose/sim/cuda/modules/function.h"
+#include "interpose/sim/cuda/ranges/charge.h"
 #include "interpose/sim/cuda/streams/hold.h"
 #include "interpose/sim/cuda/streams/stream.h"
+
+#define LOADING_NS 500000
+
+/* Drivers load code when it is first launched, and it takes memory (knob code_mib, 0: none) and a while. */
+static CUresult load(struct CUctx_st *context, CUfunction f)
+{
+	if (__atomic_exchange_n(&f->loaded, true, __ATOMIC_RELAXED))
+		return CUDA_SUCCESS;
+	uint64_t bytes = sim_knob_number("code_mib", 0) << 20;
+
+	if (!bytes)
+		return CUDA_SUCCESS;
+	if (!sim_charge(sim_device_get(context->device), bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	__atomic_fetch_add(&context->overhead_bytes, bytes, __ATOMIC_RELAXED);
+	nanosleep(&(struct timespec){ .tv_nsec = LOADING_NS }, NULL);
+	return CUDA_SUCCESS;
+}
 
 static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned gx, unsigned gy, unsigned gz,
                               unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params)
@@ -40,6 +61,8 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 		if (captured != SIM_RUN)
 			return captured == SIM_CAPTURED ? CUDA_SUCCESS : error;
 	}
+	if (!f->loaded && load(context, f) != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (sim_held(s))
 		return sim_hold_work(s, ns);
 	s->last = sim_submit(context, SIM_OP_WORK, ns, 0);
