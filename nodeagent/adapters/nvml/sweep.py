@@ -8,6 +8,7 @@ next start.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections import Counter
@@ -112,9 +113,7 @@ class Sweeper:
             handle=handle,
             uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle))),
             name=text(pynvml.nvmlDeviceGetName(handle)),
-            sm_count=optional(
-                lambda: int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
-            ),
+            sm_count=optional(lambda: _sm_count(handle)),
             pci_bus_id=optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
             numa_node=optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle))),
             profiler=optional(lambda: Profiler.of(handle)),
@@ -393,6 +392,21 @@ def _named(prefix: str, number: Any) -> str | None:
 
 def text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _sm_count(handle: Any) -> int:
+    """NVML tells the multiprocessors of a part of a card (MIG), and of a whole one its cores."""
+    with contextlib.suppress(pynvml.NVMLError):
+        return int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
+    cores = int(pynvml.nvmlDeviceGetNumGpuCores(handle))
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return cores // cores_per_sm(capability)
+
+
+def cores_per_sm(capability: tuple[int, ...]) -> int:
+    """From the tables of NVIDIA's programming guide, "arithmetic instructions": results of float32
+    additions a clock and multiprocessor."""
+    return 64 if capability < (8, 6) and capability != (6, 1) else 128
 
 
 def optional(read: Callable[[], T]) -> T | None:
