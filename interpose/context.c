@@ -58,7 +58,9 @@ static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, ui
 		charge_return(c->device, entry.bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!is_new) /* a primary context that two threads retained at once: both saw it come, one charges it */
+	if (is_new)
+		overhead_contexts(c->device, 1);
+	else /* a primary context that two threads retained at once: both saw it come, one charges it */
 		charge_return(c->device, entry.bytes);
 	return CUDA_SUCCESS;
 }
@@ -74,6 +76,8 @@ static void context_gone(const struct ptrmap_entry *entry)
 		if (freed[i])
 			charge_return(i, freed[i]);
 	pool_refresh(entry->device);
+	overhead_contexts(entry->device, -1);
+	overhead_follow(entry->device, 0);
 }
 
 static void current_changed(void)
@@ -157,6 +161,32 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
 	return primary_leave(dev, driver.cuDevicePrimaryCtxReset_v2);
+}
+
+/* --- what a context may take besides ---------------------------------------------------------------------------- */
+
+/* Stacks, heaps and buffers of kernels: a driver takes what the limit asks for from all threads that the GPU can run, which
+ * is gigabytes for a few kilobytes of stack each. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	int device = guest_current_device();
+	size_t was = 0;
+
+	if (!driver.cuCtxSetLimit)
+		return CUDA_ERROR_NOT_FOUND;
+	bool known = driver.cuCtxGetLimit && driver.cuCtxGetLimit(&was, limit) == CUDA_SUCCESS;
+	CUresult r = driver.cuCtxSetLimit(limit, value);
+
+	if (r != CUDA_SUCCESS || device < 0 || value <= was || !guest_enter())
+		return r;
+	overhead_follow(device, 0);
+	if (known && charge_is_beyond(device)) {
+		driver.cuCtxSetLimit(limit, was);
+		overhead_follow(device, 0);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	guest_leave();
+	return r;
 }
 
 /* --- created contexts -------------------------------------------------------------------------------------------- */

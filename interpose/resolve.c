@@ -15,6 +15,7 @@
 #include "interpose/compute/throttle.h"
 #include "interpose/context.h"
 #include "interpose/driver/driver.h"
+#include "interpose/memory/overhead.h"
 #include "interpose/memory/pool.h"
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
@@ -37,10 +38,17 @@ static const struct wrapper {
 
 #define WRAPPERS (sizeof(wrappers) / sizeof(wrappers[0]))
 
+static void launched(int device, bool loaded)
+{
+	overhead_follow(device, loaded ? 0 : OVERHEAD_EVERY_NS);
+}
+
 /* Before any other thread is in: what memory.h and throttle.h keep of a parent process is not ours. */
 static bool prepare(void)
 {
 	throttle_forget_parent();
+	throttle_on_launch(launched);
+	overhead_prepare();
 	return ptrmap_prepare() && pool_prepare();
 }
 
@@ -390,6 +398,10 @@ static const struct known_table {
 	{ { 0xd4, 0x08, 0x20, 0x55 }, false }, /* INTEGRITY_CHECK: hashes driver state, which we leave alone */
 	{ { 0x21, 0x31, 0x8c, 0x60 }, false }, /* cuBLAS and the other libraries of mathematics; see docs/security.md */
 	{ { 0x7c, 0xb6, 0x3f, 0x9b }, false }, /* CUPTI: profiling */
+	/* seen on an H200 with driver 580, where NVML never had more of such a program than was charged: */
+	{ { 0x69, 0xa2, 0x8e, 0x9f }, false }, /* whatever compiles PTX */
+	{ { 0xf8, 0xcf, 0xf9, 0x51 }, false }, /* the static runtime of CUDA 13: what it requires */
+	{ { 0xda, 0x91, 0x51, 0xd3 }, false }, /* CuPy */
 };
 
 #define BYPASS_SLOT 1

@@ -2,14 +2,17 @@
 /* The calls that wait for work: a good moment to settle the accounts of both caps. */
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
+#include "interpose/memory/overhead.h"
 #include "interpose/memory/pool.h"
 #include "interpose/tenant/away.h"
+#include "interpose/tenant/guest.h"
 
 /* The application waited for its work: counters, records and pools are brought up to date. */
 static void waited(bool whole_context)
 {
 	throttle_settle(whole_context);
 	pool_synchronised();
+	overhead_follow(guest_current_device(), OVERHEAD_EVERY_NS);
 }
 
 CUresult cuStreamSynchronize(CUstream stream)

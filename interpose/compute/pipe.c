@@ -447,16 +447,17 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	return index;
 }
 
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched)
+uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched)
 {
 	struct throttle_record *record = &pipe->record[index];
 	uint64_t now_ns = clock_ns();
 
 	if (!launched || driver.cuEventRecord(record->after, record->stream) != CUDA_SUCCESS) {
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
-		return;
+		return 0;
 	}
-	record->work.host_ns = now_ns - record->work.host_ns;
+	uint64_t host_ns = record->work.host_ns = now_ns - record->work.host_ns;
+
 	record->work.mixed = __atomic_exchange_n(&pipe->crowd, 0, __ATOMIC_RELAXED) || record->work.mixed;
 	record->work.paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
@@ -469,6 +470,7 @@ void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched)
 
 	record_publish(pipe, record);
 	__atomic_store_n(&pipe->last, last, __ATOMIC_RELEASE);
+	return host_ns;
 }
 
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context)

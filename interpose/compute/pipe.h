@@ -57,8 +57,8 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 
 /* Before a launch: a record for it if it is time for one, else -1. */
 int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch);
-/* After it: the record stands for all that was marked up to here. */
-void pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched);
+/* After it: the record stands for all that was marked up to here. How long the call took the host; 0: there is no record. */
+uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched);
 /* The application has waited for work: for all of the context's, or for some and nothing is outstanding. */
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context);
 

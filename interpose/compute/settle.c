@@ -12,9 +12,8 @@
 #include "interpose/compute/siblings.h"
 #include "interpose/tenant/guest.h"
 
-#define SLICE_NS UINT64_C(2000000)  /* how long a context runs while another one waits */
-#define POLLUTED_NS UINT64_C(50000) /* a launch call this long was loading something */
-#define POLLUTED_TRIES 8            /* then a shape's times are taken as they come */
+#define SLICE_NS UINT64_C(2000000) /* how long a context runs while another one waits */
+#define POLLUTED_TRIES 8           /* then a shape's times are taken as they come */
 
 /* Charge or give back the difference between what ran and what was paid. */
 static void correct(int device, const struct sluice_policy_device *policy, uint64_t true_ns, uint64_t paid_ns)
@@ -93,7 +92,7 @@ static void settle_shared(int device, const struct settle_work *work, const stru
 /* Was this launch's call loading something? Its time is thrown away, but not for ever: some shapes are like that. */
 static bool polluted(const struct settle_work *work, const struct cost_entry *entry, uint64_t elapsed_ns)
 {
-	return !work->chained && work->host_ns > POLLUTED_NS && work->host_ns > elapsed_ns / 4 && entry &&
+	return !work->chained && work->host_ns > SETTLE_LOADING_NS && work->host_ns > elapsed_ns / 4 && entry &&
 	       __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < POLLUTED_TRIES;
 }
 

@@ -8,6 +8,8 @@
 
 #include "interpose/compute/rules/cost.h"
 
+#define SETTLE_LOADING_NS UINT64_C(50000) /* a launch call this long was loading something */
+
 struct settle_work {
 	uint64_t key;            /* of the launch it was timed for */
 	uint64_t paid_ns;        /* everything charged since the record before it */

@@ -8,10 +8,18 @@
 #include "interpose/compute/pass.h"
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
+#include "interpose/compute/settle.h"
 #include "interpose/compute/siblings.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/move.h"
+
+static void (*on_launch)(int device, bool loaded);
+
+void throttle_on_launch(void (*tell_it)(int device, bool loaded))
+{
+	__atomic_store_n(&on_launch, tell_it, __ATOMIC_RELEASE);
+}
 
 void throttle_forget_local(void)
 {
@@ -204,9 +212,13 @@ void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUr
 	if (ticket->record < 0)
 		return;
 	CUstreamCaptureMode mode = capture_relax();
+	uint64_t host_ns = pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 
-	pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 	capture_restore(mode);
+	void (*tell_it)(int, bool) = __atomic_load_n(&on_launch, __ATOMIC_ACQUIRE);
+
+	if (tell_it && throttle_local.lane)
+		tell_it(throttle_local.lane->device, host_ns > SETTLE_LOADING_NS);
 }
 
 void throttle_settle(bool whole_context)

@@ -29,6 +29,9 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
                          CUstream stream);
 void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUresult result);
 
+/* Who wants to hear of launches that were timed: `loaded` when the driver took so long over the call that it was loading code. */
+void throttle_on_launch(void (*tell_it)(int device, bool loaded));
+
 /* The application waited for work to finish: flush counters, settle what is done. */
 void throttle_settle(bool whole_context);
 

@@ -28,6 +28,10 @@ static inline uint64_t footprint_up(uint64_t value, uint64_t step)
 
 #define FOOTPRINT_GRANULE (UINT64_C(2) << 20)
 
+/* Of the granules that blocks share, one for each size class may be filled in part only: as much is on the device at most,
+ * for each context, beyond what footprint_block() says. */
+#define FOOTPRINT_REST (13 * FOOTPRINT_GRANULE)
+
 /* Charging what was asked for would let a program of 1.1 MiB blocks hold nearly twice its grant. */
 static inline uint64_t footprint_block(uint64_t bytes)
 {

@@ -53,6 +53,13 @@ CUresult charge_take(int device, uint64_t bytes)
 	return shrink && shrink(device) && reserve(device, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+bool charge_is_beyond(int device)
+{
+	const struct sluice_guest *guest = guest_self();
+
+	return sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device) > guest_memory_limit(device);
+}
+
 void charge_force(int device, uint64_t bytes)
 {
 	move_if_given_away();

@@ -19,6 +19,8 @@ CUresult charge_take(int device, uint64_t bytes);
 /* The same for managed memory, which may be larger than what is left of the grant where the daemon lets it: what does not
  * fit is not charged, and until this process has freed as much, nothing that it returns lowers the charge. */
 CUresult charge_take_managed(int device, uint64_t bytes);
+/* Is the grant charged more than its limit? */
+bool charge_is_beyond(int device);
 /* What is there already, limit or not. */
 void charge_force(int device, uint64_t bytes);
 void charge_return(int device, uint64_t bytes);

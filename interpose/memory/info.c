@@ -7,6 +7,7 @@
  */
 #include "interpose/driver/driver.h"
 #include "interpose/memory/charge.h"
+#include "interpose/memory/overhead.h"
 #include "interpose/memory/pool.h"
 #include "interpose/tenant/guest.h"
 
@@ -24,6 +25,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 		return r;
 	guest = guest_self();
 	if (charge_device(&device) == CUDA_SUCCESS) {
+		overhead_follow(device, OVERHEAD_EVERY_NS / 10);
 		pool_refresh(device); /* a synchronisation may have shrunk a pool since we looked */
 		limit = guest_memory_limit(device);
 		charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);

@@ -3,8 +3,17 @@
  * What this process uses on a GPU, all included, asked of the real NVML: the difference around the making of a context
  * is what the context itself takes (a few hundred MiB on real GPUs), and no other tenant's doings disturb it.
  *
- * Used only where contexts are made and destroyed, which takes far longer than asking. Where NVML is missing, or does
- * not know us (self-claimed inside a pid namespace), contexts are not charged and the daemon's audit has to find them.
+ * Drivers take more later: a kernel's code when it is first launched, stacks when their limit is raised. PyTorch's own
+ * grows by some 330 MiB (H200, driver 580). What NVML sees of the process beyond what is charged is that, and is charged.
+ *
+ *   before = charged; used = NVML's; after = charged
+ *   drift += used - max(before, after) - rests of granules      never below 0
+ *
+ * A charge is above the truth at any time, so drift errs downwards, except by what was freed in between, and the next look
+ * mends that. Managed memory is charged and NVML does not count it: as much of the drift goes unseen.
+ *
+ * Asking takes 25 to 40 us. Where NVML is missing, or does not know us (self-claimed inside a pid namespace), contexts are
+ * not charged and the daemon's audit has to find them.
  */
 #include "interpose/memory/overhead.h"
 
@@ -14,8 +23,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "interpose/attach/clock.h"
 #include "interpose/attach/reallib.h"
+#include "interpose/driver/footprint.h"
+#include "interpose/memory/charge.h"
+#include "interpose/tenant/away.h"
 #include "interpose/tenant/guest.h"
+#include "interpose/tenant/tally.h"
 
 /* nvmlProcessInfo_v2_t, which _v3 of the call kept */
 struct process_info {
@@ -25,7 +39,8 @@ struct process_info {
 };
 
 #define MAX_PROCESSES 512
-#define NVML_INIT_NO_ATTACH 2 /* do not fail or wake GPUs that are not ours */
+/* With NVML_INIT_FLAG_NO_ATTACH (2) no handle of a GPU is to be had before somebody else has attached it. */
+#define NVML_INIT_ATTACH 0
 
 static struct {
 	int (*init)(unsigned int flags);
@@ -53,7 +68,7 @@ static bool load(void)
 	processes = handle ? dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3") : NULL;
 	if (handle && !processes)
 		processes = dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v2");
-	if (!init || !by_uuid || !processes || ((int (*)(unsigned int))init)(NVML_INIT_NO_ATTACH) != 0) {
+	if (!init || !by_uuid || !processes || ((int (*)(unsigned int))init)(NVML_INIT_ATTACH) != 0) {
 		__atomic_store_n(&state, ABSENT, __ATOMIC_RELEASE);
 		return false;
 	}
@@ -112,4 +127,76 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 	*ret_bytes = by_host ? by_host : by_own;
 	free(infos);
 	return known;
+}
+
+#define AGAIN_TRIES 3
+#define OVERHEAD_BEYOND (UINT64_C(512) << 20)
+
+static struct {
+	int contexts;     /* of ours on the device */
+	bool looking;     /* somebody is at it */
+	bool again;       /* and somebody else wanted to */
+	uint64_t drift;   /* bytes charged here; whoever is looking writes it */
+	uint64_t last_ns; /* when it was looked at */
+} followed[SLUICE_MAX_DEVICES];
+
+/* It is there, limit or not, but who goes around us far beyond the limit is to be seen by the daemon, which compares. */
+static uint64_t room(int device)
+{
+	const struct sluice_guest *guest = guest_self();
+	uint64_t limit = guest_memory_limit(device),
+		 most = limit + OVERHEAD_BEYOND < limit ? limit : limit + OVERHEAD_BEYOND;
+	uint64_t charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);
+
+	return most > charged ? most - charged : 0;
+}
+
+static void look(int device)
+{
+	uint64_t before = tally_charged(device), used, after, base, less;
+
+	if (!overhead_used(device, &used))
+		return;
+	after = tally_charged(device);
+	base = before > after ? before : after;
+	base += (uint64_t)__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED) * FOOTPRINT_REST;
+	if (used > base) {
+		less = used - base < room(device) ? used - base : room(device);
+		charge_force(device, less);
+		followed[device].drift += less;
+	} else if (followed[device].drift) {
+		less = base - used < followed[device].drift ? base - used : followed[device].drift;
+		charge_return(device, less);
+		followed[device].drift -= less;
+	}
+}
+
+void overhead_prepare(void)
+{
+	memset(followed, 0, sizeof(followed));
+}
+
+void overhead_contexts(int device, int more)
+{
+	__atomic_fetch_add(&followed[device].contexts, more, __ATOMIC_RELAXED);
+}
+
+void overhead_follow(int device, uint64_t every_ns)
+{
+	if (device < 0 || (every_ns && !__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED)) || away_now())
+		return;
+	uint64_t now_ns = clock_ns();
+
+	if (now_ns - __atomic_load_n(&followed[device].last_ns, __ATOMIC_RELAXED) < every_ns)
+		return;
+	__atomic_store_n(&followed[device].again, true, __ATOMIC_SEQ_CST);
+	for (int tries = 0; tries < AGAIN_TRIES && __atomic_load_n(&followed[device].again, __ATOMIC_SEQ_CST);
+	     tries++) {
+		if (__atomic_exchange_n(&followed[device].looking, true, __ATOMIC_SEQ_CST))
+			return; /* whoever is at it looks again */
+		__atomic_store_n(&followed[device].again, false, __ATOMIC_SEQ_CST);
+		look(device);
+		__atomic_store_n(&followed[device].last_ns, now_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&followed[device].looking, false, __ATOMIC_SEQ_CST);
+	}
 }

@@ -18,6 +18,13 @@ static bool is_away(const struct sluice_guest *guest)
 	return (flags & SLUICE_FLAG_SPILLED) && !(flags & SLUICE_FLAG_REVOKED);
 }
 
+bool away_now(void)
+{
+	const struct sluice_guest *guest = guest_self();
+
+	return guest && is_away(guest);
+}
+
 void away_wait(void)
 {
 	const struct sluice_guest *guest = guest_self();

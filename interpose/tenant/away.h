@@ -9,7 +9,11 @@
 #ifndef SLUICE_AWAY_H
 #define SLUICE_AWAY_H
 
+#include <stdbool.h>
+
 /* Until the memory is back on its GPUs; at once without a grant, and when the grant is over. */
 void away_wait(void);
+/* Is it on the host, or on its way? */
+bool away_now(void);
 
 #endif

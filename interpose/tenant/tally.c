@@ -109,6 +109,11 @@ void tally_return(int device, uint64_t bytes)
 	leave_less(device, bytes);
 }
 
+uint64_t tally_charged(int device)
+{
+	return __atomic_load_n(word_of(device), __ATOMIC_SEQ_CST) & TALLY_BYTES;
+}
+
 static void move_device(int device, uint32_t slot)
 {
 	uint64_t *word = word_of(device), was = __atomic_load_n(word, __ATOMIC_SEQ_CST), now;

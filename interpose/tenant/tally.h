@@ -13,6 +13,8 @@ void tally_force(int device, uint64_t bytes);
 /* Not charged, and nothing returned lowers the charge before as much has been returned. */
 void tally_beyond(int device, uint64_t bytes);
 void tally_return(int device, uint64_t bytes);
+/* What this process is charged now. */
+uint64_t tally_charged(int device);
 /* From now on everything is charged in this slot, which is ours and in which nobody charges yet. */
 void tally_move(uint32_t slot);
 

@@ -212,9 +212,10 @@ class DetectionSettings:
     grace_s: float = _number(0.4, 0.0, 600.0)
     """How long, in s, a process may be on a GPU before it must have registered. 0.4: programs
     register before they have a context; what remains is the time between two readings."""
-    memory_slack_mib: int = _number(64, 0, 1_000_000)
+    memory_slack_mib: int = _number(256, 0, 1_000_000)
     """GPU memory, in MiB, that NVML may see beyond what a grant accounts for; or
-    memory_slack_percent of it, whichever is more."""
+    memory_slack_percent of it, whichever is more. 256: drivers take memory when they load code,
+    and a process accounts for that when it next launches or waits."""
     memory_slack_percent: float = _number(5.0, 0.0, 100.0)
     """Percent of the memory NVML sees."""
     time_slack_percent: float = _number(10.0, 0.0, 100.0)

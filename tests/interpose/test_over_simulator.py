@@ -18,6 +18,8 @@ from tests.interpose import regions
 from tests.interpose.regions import GIB, MIB, Region
 
 GPUS = "a100-40gb,a100-40gb"
+REST = 26 * MIB
+"""Of shared granules, which a context's blocks may not fill: so much is not taken for the driver's own."""
 CHUNK_NS = 200_000
 """What a thread draws at once; see regions.Region."""
 
@@ -130,6 +132,57 @@ answer(overhead=total - free_bytes, again=total - again)
     )
     assert 0 < got["overhead"] < GIB
     assert got["again"] == got["overhead"], "the reset freed the allocation too"
+
+
+def test_what_a_driver_takes_for_code_when_it_is_first_run_is_charged(
+    node: Node, region: Region
+) -> None:
+    got = node.ask(
+        region,
+        """
+os.environ["SLUICE_SIM_CODE_MIB"] = "96"
+init()
+f, (free_bytes, total) = kernel(), info()
+p = alloc(free_bytes - (70 << 20))[1]
+launch(f, 1000)
+loaded, _ = info()
+refused = alloc(2 << 20)[0]
+g = kernel()
+launch(g, 1000)
+over, _ = info()
+free(p)
+left, _ = info()
+assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+init()
+answer(before=free_bytes, loaded=loaded, refused=refused, over=over, left=left, after=info()[0])
+""",
+    )
+    assert got["loaded"] == 0
+    assert got["refused"] == 2
+    assert got["over"] == 0, "it is there, and beyond the limit"
+    assert got["left"] == got["before"] - 2 * 96 * MIB + REST
+    assert got["after"] == got["before"]
+
+
+def test_stacks_that_do_not_fit_the_grant_are_refused(node: Node, region: Region) -> None:
+    """An A100's 108 SMs have 2,048 threads each."""
+    got = node.ask(
+        region,
+        """
+init()
+limit = ctypes.c_size_t()
+def stacks(kib):
+    code = cuda.cuCtxSetLimit(0, ctypes.c_size_t(kib << 10))
+    assert cuda.cuCtxGetLimit(byref(limit), 0) == 0
+    return code, limit.value >> 10, info()[0]
+before = info()[0]
+answer(before=before, eight=stacks(8), thirty=stacks(30), one=stacks(1))
+""",
+    )
+    taken = 7 * 1024 * 108 * 2048
+    assert got["eight"] == [0, 8, got["before"] - taken + REST]
+    assert got["thirty"] == [2, 8, got["before"] - taken + REST]
+    assert got["one"][:2] == [0, 1]
 
 
 def test_launches_are_charged_what_they_take(node: Node, region: Region) -> None:

@@ -74,7 +74,7 @@ class Limits:
     """The thresholds that can be set; see [detection] in docs/configuration.md."""
 
     grace_s: float = 0.4
-    memory_slack_bytes: int = 64 * MIB
+    memory_slack_bytes: int = 256 * MIB
     memory_slack_ratio: float = 0.05
     time_slack_ratio: float = 0.10
     time_window_s: float = 30.0

@@ -101,13 +101,13 @@ def test_an_open_without_an_allocation_is_told_at_once_and_over_after_a_while() 
 @pytest.mark.parametrize(
     ("seen_gib", "charged", "told"),
     [
-        (1.0, GIB - 64 * MIB, False),
-        (1.0, GIB - 65 * MIB, True),
+        (1.0, GIB - 256 * MIB, False),
+        (1.0, GIB - 257 * MIB, True),
         (10.0, int(9.51 * GIB), False),
         (10.0, int(9.49 * GIB), True),
         (1.0, 5 * GIB, False),
     ],
-    ids=["64 MiB", "65 MiB", "just under 5 %", "just over 5 %", "charged more than seen"],
+    ids=["256 MiB", "257 MiB", "just under 5 %", "just over 5 %", "charged more than seen"],
 )
 def test_memory_beyond_the_slack_is_told_after_three_looks(
     seen_gib: float, charged: int, told: bool
