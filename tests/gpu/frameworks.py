@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.pythons import python_with
 from tests.kit.node import Node, NodeError, Tenant
 from tests.kit.report import Report, heading
 
-GIB = 2**30
 JOB = Path(__file__).with_name("torch_job.py")
-CAP_BYTES = 8 * GIB
-
-
-def python_with_torch() -> str | None:
-    """A Python that has PyTorch and sees a GPU: ours, or the machine's."""
-    probe = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    for candidate in (sys.executable, shutil.which("python3"), "/opt/conda/bin/python"):
-        if candidate and Path(candidate).exists():
-            done = subprocess.run([candidate, "-c", probe], capture_output=True)
-            if done.returncode == 0:
-                return candidate
-    return None
 
 
 class Torch:
@@ -53,21 +40,11 @@ def cap(cores: int, policy: str = "hard") -> tuple[str, ...]:
     return ("--gpumem", "8Gi", "--cores", str(cores), "--policy", policy)
 
 
-def memory(torch: Torch, report: Report) -> None:
-    got = torch.run("fill", flags=cap(100))
-    held = got["held_bytes"]
-    report.row(
-        "PyTorch fills a grant of 8 GiB",
-        "out of memory, 7 to 8 GiB held",
-        f"{'out of memory' if got['refused'] else 'no refusal'}, {held / GIB:.2f} GiB",
-        bool(got["refused"]) and 7 * GIB <= held <= CAP_BYTES and got["total_bytes"] == CAP_BYTES,
-    )
-
-
 def steps(torch: Torch, report: Report, what: str, text: str) -> None:
-    alone = torch.run(what, flags=None)["steps_per_s"]
-    whole = torch.run(what, flags=cap(100))["steps_per_s"]
-    half = torch.run(what, flags=cap(50))["steps_per_s"]
+    times = ("--seconds", "4", "--warm", "2")
+    alone = torch.run(what, *times, flags=None)["steps_per_s"]
+    whole = torch.run(what, *times, flags=cap(100))["steps_per_s"]
+    half = torch.run(what, *times, flags=cap(50))["steps_per_s"]
     report.row(
         f"{text}: with us over without, whole GPU",
         ">= 95 %",
@@ -115,16 +92,15 @@ def nvidia_smi(node: Node, report: Report) -> None:
     report.row("nvidia-smi inside a grant, MiB", "8192", out.strip(), out.strip() == "8192")
 
 
-def run(node: Node, report: Report) -> None:
+def run(node: Node, report: Report, quick: bool) -> None:
     heading("Frameworks")
     nvidia_smi(node, report)
-    python = python_with_torch()
+    python = python_with("torch")
     if python is None:
-        print("  no PyTorch that sees a GPU on this machine: not measured")
+        print("  no PyTorch on this machine: not measured")
         return
     torch = Torch(node, python)
     scenes: dict[str, Callable[[], None]] = {
-        "memory": lambda: memory(torch, report),
         "training, eager": lambda: steps(torch, report, "train", "training, eager"),
         "training, CUDA graph": lambda: steps(torch, report, "graph", "training, CUDA graph"),
         "inference, torch.compile": lambda: steps(
@@ -133,6 +109,8 @@ def run(node: Node, report: Report) -> None:
         "NCCL": lambda: collective(torch, report),
         "latency": lambda: latency(torch, report),
     }
+    if quick:
+        scenes = {name: scenes[name] for name in ("NCCL", "training, eager")}
     for name, scene in scenes.items():
         try:
             scene()

@@ -1,14 +1,15 @@
 """A PyTorch program like any other, for the measurements on a real card. Prints one JSON object.
 
 torch_job.py train|graph|compile|infer --seconds S [--warm S]   steps a second, latencies
-torch_job.py fill                                             memory until PyTorch says no
 torch_job.py nccl                                             an all-reduce of one process
+torch_job.py keep --gib N                                     memory with content, steps until a line comes, then a look at it
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import select
 import statistics
 import sys
 import time
@@ -16,8 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
-
-BLOCK = 256 << 20
 
 
 def model() -> Any:
@@ -29,7 +28,7 @@ def model() -> Any:
 def training() -> Callable[[], None]:
     net = model()
     optimiser = torch.optim.SGD(net.parameters(), lr=1e-4)
-    batch = torch.randn(16, 128, 512, device="cuda")
+    batch = torch.randn(96, 128, 512, device="cuda")  # the GPU is to be busy, not the processor
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=False)
@@ -101,23 +100,6 @@ def loop(step: Callable[[], None], warm_s: float, seconds: float) -> dict[str, f
     }
 
 
-def fill() -> dict[str, float]:
-    free, total = torch.cuda.mem_get_info()
-    held: list[Any] = []
-    try:
-        while len(held) < 4096:
-            held.append(torch.empty(BLOCK, dtype=torch.uint8, device="cuda"))
-        refused = False
-    except torch.cuda.OutOfMemoryError:
-        refused = True
-    return {
-        "held_bytes": len(held) * BLOCK,
-        "free_bytes": free,
-        "total_bytes": total,
-        "refused": refused,
-    }
-
-
 def nccl() -> dict[str, float]:
     import os
 
@@ -132,16 +114,45 @@ def nccl() -> dict[str, float]:
     return {"sum": total, "expected": float(1 << 20)}
 
 
+def content(gib: int) -> int:
+    """The sum of the words of that much memory, which is kept."""
+    _kept.extend(
+        torch.randint(-(2**62), 2**62, (2**27,), device="cuda", dtype=torch.int64)
+        for _ in range(gib - len(_kept))
+    )
+    return sum(int(block.sum()) for block in _kept)
+
+
+_kept: list[Any] = []
+
+
+def keep(gib: int) -> dict[str, float]:
+    step = training()
+    before = content(gib)
+    step()
+    torch.cuda.synchronize()
+    print(json.dumps({"ready": True}), flush=True)
+    steps, longest, after = 0, 0.0, 0
+    while not (told := select.select([sys.stdin], [], [], 0)[0]) or after == 0:
+        at = time.monotonic()
+        step()
+        torch.cuda.synchronize()
+        steps, longest = steps + 1, max(longest, time.monotonic() - at)
+        after += bool(told)
+    return {"same": content(gib) == before, "steps": steps, "after": after, "longest_s": longest}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["train", "graph", "compile", "infer", "fill", "nccl"])
+    parser.add_argument("what", choices=["train", "graph", "compile", "infer", "nccl", "keep"])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warm", type=float, default=2.0)
+    parser.add_argument("--gib", type=int, default=4)
     options = parser.parse_args()
-    if options.what == "fill":
-        answer = fill()
-    elif options.what == "nccl":
+    if options.what == "nccl":
         answer = nccl()
+    elif options.what == "keep":
+        answer = keep(options.gib)
     else:
         steps = {"train": training, "graph": captured, "compile": compiled, "infer": inference}
         answer = loop(steps[options.what](), options.warm, options.seconds)

@@ -139,6 +139,8 @@ class Node:
                 "SLUICE_SIM_GPUS": self.gpus,
                 "SLUICE_DRIVER": str(SIM / "libcuda.so.1"),
             }
+        elif "LD_LIBRARY_PATH" in os.environ:
+            keep["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]  # where the driver may be
         return keep | more
 
     def on_the_driver(self) -> dict[str, str]:
