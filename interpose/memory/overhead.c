@@ -153,7 +153,7 @@ static uint64_t room(int device)
 
 static void look(int device)
 {
-	uint64_t before = tally_charged(device), used, after, base, less;
+	uint64_t before = tally_charged(device), used, after, base, part;
 
 	if (!overhead_used(device, &used))
 		return;
@@ -161,13 +161,14 @@ static void look(int device)
 	base = before > after ? before : after;
 	base += (uint64_t)__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED) * FOOTPRINT_REST;
 	if (used > base) {
-		less = used - base < room(device) ? used - base : room(device);
-		charge_force(device, less);
-		followed[device].drift += less;
+		part = room(device);
+		part = used - base < part ? used - base : part;
+		charge_force(device, part);
+		followed[device].drift += part;
 	} else if (followed[device].drift) {
-		less = base - used < followed[device].drift ? base - used : followed[device].drift;
-		charge_return(device, less);
-		followed[device].drift -= less;
+		part = base - used < followed[device].drift ? base - used : followed[device].drift;
+		charge_return(device, part);
+		followed[device].drift -= part;
 	}
 }
 
