@@ -88,9 +88,18 @@ class Wire:
         self._loop.call_soon_threadsafe(lambda: [one.abort() for one in list(self._transports)])
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        """With all of its tasks: what is left pending ends in somebody else's test, wherever memory is swept there."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
