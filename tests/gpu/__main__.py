@@ -20,6 +20,7 @@ from functools import cached_property
 from nodeagent.adapters.checks import DRIVER, find_library
 from tests.bench.hooks import HOOKBENCH
 from tests.gpu import frameworks, kept, libraries
+from tests.gpu.scenes import play, rate
 from tests.kit.node import Node, NodeError, running, soon_ns
 from tests.kit.places import BUILD, SHIM
 from tests.kit.report import Report, heading
@@ -33,11 +34,6 @@ SEEN = BUILD / "gpu"
 def card() -> str:
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def rate(answer: dict[str, float]) -> float:
-    """Kernels' iterations a second, in billions."""
-    return answer["gpu_ns"] / answer["wall_ns"]
 
 
 class Bare:
@@ -232,17 +228,7 @@ def main() -> int:
             parser.error(f"--only: no scene {', '.join(unknown)}; there are {', '.join(scenes)}")
         for name in only:
             began = time.monotonic()
-            try:
-                scenes[name]()
-            except (
-                NodeError,
-                LookupError,
-                TypeError,
-                ValueError,
-                OSError,
-                subprocess.SubprocessError,
-            ) as error:
-                report.row(name, "runs", f"did not: {str(error)[-600:]}", False)
+            play(report, {name: scenes[name]})
             print(f"  ({name}: {time.monotonic() - began:.0f} s)", flush=True)
         if not report.held:
             print("\nThe daemon's log, its end:\n" + (directory / "daemon.log").read_text()[-4000:])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.pythons import python_with
-from tests.kit.node import Node, NodeError, Tenant
+from tests.gpu.scenes import play
+from tests.kit.node import Node, Tenant
 from tests.kit.report import Report, heading
 
 JOB = Path(__file__).with_name("torch_job.py")
@@ -111,8 +112,4 @@ def run(node: Node, report: Report, quick: bool) -> None:
     }
     if quick:
         scenes = {name: scenes[name] for name in ("NCCL", "training, eager")}
-    for name, scene in scenes.items():
-        try:
-            scene()
-        except (NodeError, KeyError, subprocess.TimeoutExpired) as error:
-            report.row(f"{name}", "runs", f"did not: {str(error)[-300:]}", False)
+    play(report, scenes)

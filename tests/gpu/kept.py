@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.gpu.libraries import line, on_the_card
 from tests.gpu.pythons import python_with
-from tests.kit.node import Node, NodeError
+from tests.gpu.scenes import play, rate
+from tests.kit.node import Node
 from tests.kit.places import SLUICE
 from tests.kit.report import Report, heading
 
@@ -26,8 +27,7 @@ def daemon_killed(node: Node, report: Report, iterations: int, alone: float) -> 
     node.kill_daemon()
     time.sleep(1)
     node.start()
-    told = job.result()
-    report.share("40 % cap, through it all", 0.4, told["gpu_ns"] / told["wall_ns"] / alone)
+    report.share("40 % cap, through it all", 0.4, rate(job.result()) / alone)
 
 
 def spilled(node: Node, report: Report) -> None:
@@ -108,8 +108,4 @@ def run(node: Node, report: Report, iterations: int, alone: float) -> None:
         "daemon killed": lambda: daemon_killed(node, report, iterations, alone),
         "spilled": lambda: spilled(node, report),
     }
-    for name, scene in scenes.items():
-        try:
-            scene()
-        except (NodeError, KeyError, OSError, subprocess.SubprocessError) as error:
-            report.row(name, "runs", f"did not: {str(error)[-300:]}", False)
+    play(report, scenes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 from tests.gpu.fill_job import BLOCK
 from tests.gpu.pythons import python_with
+from tests.gpu.scenes import play
 from tests.kit.node import Node, NodeError
 from tests.kit.places import SLUICE
 from tests.kit.report import Report, heading
@@ -108,8 +110,7 @@ def fill(node: Node, report: Report, way: str) -> None:
 
 def run(node: Node, report: Report) -> None:
     heading("Memory, by libraries of others")
-    for way, (name, _) in WAYS.items():
-        try:
-            fill(node, report, way)
-        except (NodeError, KeyError, OSError, subprocess.TimeoutExpired) as error:
-            report.row(f"{name} fills a grant", "runs", f"did not: {str(error)[-300:]}", False)
+    play(
+        report,
+        {name: functools.partial(fill, node, report, way) for way, (name, _) in WAYS.items()},
+    )
