@@ -53,6 +53,15 @@ CUresult charge_take(int device, uint64_t bytes)
 	return shrink && shrink(device) && reserve(device, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+uint64_t charge_room(int device, uint64_t beyond)
+{
+	const struct sluice_guest *guest = guest_self();
+	uint64_t limit = guest_memory_limit(device), most = limit + beyond < limit ? limit : limit + beyond;
+	uint64_t charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);
+
+	return most > charged ? most - charged : 0;
+}
+
 bool charge_is_beyond(int device)
 {
 	const struct sluice_guest *guest = guest_self();
@@ -68,7 +77,6 @@ void charge_force(int device, uint64_t bytes)
 
 CUresult charge_take_managed(int device, uint64_t bytes)
 {
-	const struct sluice_guest *guest = guest_self();
 	CUresult r = charge_take(device, bytes);
 	uint64_t part = 0;
 	bool taken = false;
@@ -77,9 +85,7 @@ CUresult charge_take_managed(int device, uint64_t bytes)
 		return r;
 	/* What is left is charged. Others may take of it at the same time: then less is, or nothing. */
 	for (int tries = 0; tries < BEYOND_TRIES && !taken; tries++) {
-		uint64_t limit = guest_memory_limit(device);
-		uint64_t charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);
-		uint64_t left = limit > charged ? limit - charged : 0;
+		uint64_t left = charge_room(device, 0);
 
 		part = (left < bytes ? left : bytes) / FOOTPRINT_GRANULE * FOOTPRINT_GRANULE;
 		taken = part == 0 || reserve(device, part);

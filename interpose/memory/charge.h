@@ -21,6 +21,8 @@ CUresult charge_take(int device, uint64_t bytes);
 CUresult charge_take_managed(int device, uint64_t bytes);
 /* Is the grant charged more than its limit? */
 bool charge_is_beyond(int device);
+/* What may be charged until the grant is so far beyond its limit. */
+uint64_t charge_room(int device, uint64_t beyond);
 /* What is there already, limit or not. */
 void charge_force(int device, uint64_t bytes);
 void charge_return(int device, uint64_t bytes);

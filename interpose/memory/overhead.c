@@ -140,17 +140,6 @@ static struct {
 	uint64_t last_ns; /* when it was looked at */
 } followed[SLUICE_MAX_DEVICES];
 
-/* It is there, limit or not, but who goes around us far beyond the limit is to be seen by the daemon, which compares. */
-static uint64_t room(int device)
-{
-	const struct sluice_guest *guest = guest_self();
-	uint64_t limit = guest_memory_limit(device),
-		 most = limit + OVERHEAD_BEYOND < limit ? limit : limit + OVERHEAD_BEYOND;
-	uint64_t charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);
-
-	return most > charged ? most - charged : 0;
-}
-
 static void look(int device)
 {
 	uint64_t before = tally_charged(device), used, after, base, part;
@@ -161,7 +150,8 @@ static void look(int device)
 	base = before > after ? before : after;
 	base += (uint64_t)__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED) * FOOTPRINT_REST;
 	if (used > base) {
-		part = room(device);
+		/* it is there; but who has far more came by it otherwise, and is to be seen by the daemon, which compares */
+		part = charge_room(device, OVERHEAD_BEYOND);
 		part = used - base < part ? used - base : part;
 		charge_force(device, part);
 		followed[device].drift += part;
