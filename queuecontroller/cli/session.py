@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from queuecontroller.adapters.api.client import Client, Door, DoorUnusable, Refused, Unreachable
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
-from queuecontroller.config import SYSTEM_SOCKET, user_socket
+from queuecontroller.server.api.client import Client, Door, DoorUnusable, Refused, Unreachable
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.server.config import SYSTEM_SOCKET, user_socket
 
 if TYPE_CHECKING:
-    from queuecontroller.manifests.sources import Source
+    from queuecontroller.kueueapi.manifests.sources import Source
 
 _KINDS: Final = {
     "Workload": ("workloads", "wl", "job", "jobs"),
@@ -156,8 +156,8 @@ def read_manifests(paths: Iterable[str]) -> list[Source]:
     """Every object of files, folders or stdin. Raises Failed with everything that cannot be
     read."""
     # Here: who only asks does not pay for the reading of manifests, a third of such a command.
-    from queuecontroller.manifests.documents import misread_of
-    from queuecontroller.manifests.sources import sources_of
+    from queuecontroller.kueueapi.manifests.documents import misread_of
+    from queuecontroller.kueueapi.manifests.sources import sources_of
 
     try:
         texts = read_texts(paths)

@@ -15,21 +15,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster import beside
-from queuecontroller.cluster.beside import Beside
-from queuecontroller.cluster.checking.provisioner import CONFIGS
-from queuecontroller.cluster.checking.requests import REQUESTS
-from queuecontroller.cluster.holding import LEASE, Holder
-from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
-from queuecontroller.cluster.known.around_nodes import (
-    ON_NODES,
-    NodesAround,
-    is_on_a_node,
-    slim_node,
-    slim_pod,
-)
-from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.known.kinds import (
+from queuecontroller.cluster import beside_kueue
+from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS
+from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.beside_kueue import Beside
+from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
+from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
     CRDS,
     ELASTIC_PODS,
@@ -41,8 +33,14 @@ from queuecontroller.cluster.known.kinds import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.known.views import View, Views
-from queuecontroller.cluster.known.world import (
+from queuecontroller.cluster.cache.node_context import (
+    ON_NODES,
+    NodesAround,
+    is_on_a_node,
+    slim_node,
+    slim_pod,
+)
+from queuecontroller.cluster.cache.objects import (
     Document,
     World,
     key_of,
@@ -50,17 +48,19 @@ from queuecontroller.cluster.known.world import (
     pruned,
     version_of,
 )
-from queuecontroller.cluster.lease import Elector
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
-from queuecontroller.cluster.placing.queued_pods import sharing_of
+from queuecontroller.cluster.cache.views import View, Views
+from queuecontroller.cluster.leader.holder import LEASE, Holder
+from queuecontroller.cluster.leader.lease import Elector
 from queuecontroller.cluster.plan import Plan
-from queuecontroller.cluster.saying.telling import Told
+from queuecontroller.cluster.podplacement.extender_service import ExtenderDesk
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
+from queuecontroller.cluster.podplacement.queued_pods import sharing_of
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
 from queuecontroller.cluster.session import Session
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.jobs.table import OfRuntime
-from queuecontroller.kueue_api import GROUP
-from queuecontroller.service.shell import Shell
+from queuecontroller.cluster.status.events import Told
+from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.kueueapi import GROUP
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -185,9 +185,9 @@ class Controller:
 
     def _follow_all(self, group: asyncio.TaskGroup) -> None:
         if self._plan.beside:
-            for kind in beside.KINDS:
+            for kind in beside_kueue.KINDS:
                 self._follow(kind)
-            self._follow(PODS, beside.PLACED_PODS)
+            self._follow(PODS, beside_kueue.PLACED_PODS)
             self._found = True
             return
         for kind in (*OBJECTS, CONFIGS, WORKLOADS):

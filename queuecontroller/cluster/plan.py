@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queuecontroller.cluster.known.policy import Policy
-from queuecontroller.cluster.known.world import Document
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.extender.answers import Defaults
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.shell import Clock
+from queuecontroller.cluster.cache.objects import Document
+from queuecontroller.cluster.cache.policy import Policy
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.state.book import BookSettings
+from queuecontroller.state.shell import Clock
 
 
 @dataclass(frozen=True, slots=True)

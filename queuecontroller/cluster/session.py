@@ -12,32 +12,32 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from queuecontroller.cluster.checking.provisioner import CONFIGS, Provisioner
-from queuecontroller.cluster.checking.requests import REQUESTS
-from queuecontroller.cluster.known.around_nodes import NodesAround
-from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import Document, World, key_of
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.saying.telling import of_preemptor, of_workload
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.cluster.sharing.node_facts import NodeFacts
-from queuecontroller.cluster.tending.failing import Failing
-from queuecontroller.cluster.tending.keeping import Keeping
-from queuecontroller.cluster.tending.tending import Tending
-from queuecontroller.cluster.writing.queue_writer import QueueWriter
-from queuecontroller.cluster.writing.teller import Teller
-from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.model.workload_info import PREEMPTED
-from queuecontroller.placement.topology.ground import Ground
-from queuecontroller.records import Change, Event, ObjectId, Snapshot
-from queuecontroller.service.book import Book, BookSettings, Sharing
-from queuecontroller.service.failed_nodes import node_failed
-from queuecontroller.service.nodes.nodes_room import Cordon
-from queuecontroller.service.nodes.sessions import SECOND_NS
-from queuecontroller.service.shell import EXIT_OK, Clock, Shell
+from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
+from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.node_context import NodesAround
+from queuecontroller.cluster.cache.objects import Document, World, key_of
+from queuecontroller.cluster.podplacement.extender_service import ExtenderDesk
+from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.cluster.reconcilers.failing_nodes import Failing
+from queuecontroller.cluster.reconcilers.owners import Tending
+from queuecontroller.cluster.reconcilers.retention import Keeping
+from queuecontroller.cluster.status.events import of_preemptor, of_workload
+from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.cluster.writers.queue_writer import QueueWriter
+from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.workload_info import PREEMPTED
+from queuecontroller.scheduler.placement.topology.ground import Ground
+from queuecontroller.state.book import Book, BookSettings, Sharing
+from queuecontroller.state.failed_nodes import node_failed
+from queuecontroller.state.nodes.nodes_room import Cordon
+from queuecontroller.state.nodes.sessions import SECOND_NS
+from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
+from queuecontroller.state.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, Resource
 

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import yaml
 
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.control_plane import HOST, ControlPlane, free_ports
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import Replica, running

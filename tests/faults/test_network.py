@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller
+from queuecontroller.state.access import Caller
 from tests.kit.node import Node, until
 from tests.kit.pond import SLUICE_QUEUE, Pond
 from tests.kit.workplace import workplace

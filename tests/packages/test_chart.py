@@ -9,7 +9,7 @@ import tomllib
 import yaml
 
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
+from queuecontroller.server import config as queue_config
 from tests.kit.places import REPO
 from tests.packages.chart import CHART, of, rights, static
 

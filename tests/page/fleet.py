@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from queuecontroller.adapters.api.wire import NODES, Wire, find_descriptors
+from queuecontroller.server.api.wire import NODES, Wire, find_descriptors
 from tests.queue.adapters.certificates import Authority
 
 WIRE = Wire(find_descriptors())

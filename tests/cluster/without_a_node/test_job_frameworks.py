@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     PodSetInfo,
     ResetStartTime,
     Restore,
@@ -23,7 +23,7 @@ from queuecontroller.jobs import (
     stop_patch,
     workload_of,
 )
-from queuecontroller.jobs.patches import merged
+from queuecontroller.frameworks.patches import merged
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane

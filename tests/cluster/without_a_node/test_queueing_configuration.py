@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.jobs import framework_named
+from queuecontroller.frameworks import framework_named
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import (
     JOBS,

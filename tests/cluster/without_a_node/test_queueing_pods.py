@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs.serving import SET
+from queuecontroller.frameworks.serving import SET
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.queueing import (

@@ -25,7 +25,7 @@ from nodeagent.adapters.api.wire import Wire
 from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.ports.queue import Capacity, Fence, QueueRefused, Welcome
 from nodeagent.settings.daemon import QueueSettings
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.saying.visibility import GROUP
+from queuecontroller.cluster.status.visibility import GROUP
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
 from tests.cluster.fixtures import control_plane

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from queuecontroller.access import Caller, RoleLists
-from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.state.access import Caller, RoleLists
 from tests.kit.pond import Pond
 from tests.queue.adapters.certificates import Authority, Pair
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
 
 WIRE = Wire(find_descriptors())
 SILENT_EACH = 40

@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
-from queuecontroller.adapters.api.client import Client, Door, Refused, Unreachable
-from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
-from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
+from queuecontroller.server.api.client import Client, Door, Refused, Unreachable
+from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
 from tests.kit.node import until
 from tests.kit.pond import SLUICE_QUEUE, Pond
 from tests.queue.adapters.certificates import Authority

@@ -19,21 +19,21 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from queuecontroller import serving
-from queuecontroller.access import Caller
-from queuecontroller.adapters.api.calls import Calls, _read, status_of
-from queuecontroller.adapters.api.nodes import NodesApi
-from queuecontroller.adapters.api.users import UsersApi
-from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
-from queuecontroller.adapters.callers.turns import Turns
-from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
-from queuecontroller.config import Settings
-from queuecontroller.reader import ManifestError
-from queuecontroller.records import StoreLost
-from queuecontroller.service.applying import at_once
-from queuecontroller.service.objects.catalogue import Identity
-from queuecontroller.service.objects.submission import Refused
-from queuecontroller.service.shell import Shell
+from queuecontroller.server import standalone
+from queuecontroller.server.api.calls import Calls, _read, status_of
+from queuecontroller.server.api.nodes import NodesApi
+from queuecontroller.server.api.users import UsersApi
+from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.server.callers.fair_calls import Turns
+from queuecontroller.server.config import Settings
+from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
+from queuecontroller.state.access import Caller
+from queuecontroller.state.applying import at_once
+from queuecontroller.state.objects.catalogue import Identity
+from queuecontroller.state.objects.submission import Refused
+from queuecontroller.state.records import StoreLost
+from queuecontroller.state.shell import Shell
+from sluicecommon.reader import ManifestError
 from sluicecommon.sd_notify import SdNotify
 from tests.queue.service.world import TEAMS, documents
 
@@ -138,7 +138,7 @@ class Service:
         self.store = SqliteStore(path)
         # Thousands of commits; that they are durable is shown elsewhere.
         self.store._db.execute("PRAGMA synchronous = OFF")
-        self.shell: Shell = serving.take_over(Settings(), self.store, SdNotify(None))
+        self.shell: Shell = standalone.take_over(Settings(), self.store, SdNotify(None))
         self.shell._reason = ""
         calls = Calls(self.shell, None, None, Turns())  # type: ignore[arg-type]  # no doors here
         self.apis = {
@@ -293,7 +293,7 @@ def _opened(path: Path) -> bool:
         return _told(error)
     store._db.execute("PRAGMA synchronous = OFF")
     try:
-        shell = serving.take_over(Settings(), store, SdNotify(None))
+        shell = standalone.take_over(Settings(), store, SdNotify(None))
         shell.store.events("Workload/team-a/honest", 5)
     except (StoreUnusable, StoreLost, ManifestError) as error:
         return _told(error)

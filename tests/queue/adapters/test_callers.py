@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Act, Caller, Denied, Names, RoleLists, check
-from queuecontroller.access.lists import parse_checks
-from queuecontroller.adapters.callers import tokens
-from queuecontroller.adapters.callers.doorkeeper import (
+from queuecontroller.server.callers import token_review
+from queuecontroller.server.callers.authenticator import (
     Doorkeeper,
     NotVouched,
     Reviewed,
     ReviewUnavailable,
     Unauthenticated,
 )
-from queuecontroller.adapters.callers.doors import Connection, Crowded
-from queuecontroller.adapters.callers.turns import MOST_WAITING, Turns
-from queuecontroller.adapters.log_limit import BURST, LogLimit
+from queuecontroller.server.callers.fair_calls import MOST_WAITING, Turns
+from queuecontroller.server.callers.listeners import Connection, Crowded
+from queuecontroller.server.log_limit import BURST, LogLimit
+from queuecontroller.state.access import Act, Caller, Denied, Names, RoleLists, check
+from queuecontroller.state.access.lists import parse_checks
 from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.kubernetes.reviews import NODE_NAME, Review
 
@@ -126,7 +126,7 @@ def test_wrong_tokens_end_the_connection() -> None:
     assert ended == [True]
 
 
-async def refused(reviewer: tokens.KubernetesReviewer, token: str) -> str:
+async def refused(reviewer: token_review.KubernetesReviewer, token: str) -> str:
     with pytest.raises(NotVouched) as raised:
         await reviewer.review(token)
     return str(raised.value)
@@ -149,11 +149,11 @@ def test_reviews_are_kept_for_a_moment_and_asked_once(monkeypatch: pytest.Monkey
         why = f"invalid bearer token {token}"
         return Review(good, AGENT if good else "", extra={NODE_NAME: ("gpu-1",)}, error=why)
 
-    monkeypatch.setattr(tokens, "review", review)
+    monkeypatch.setattr(token_review, "review", review)
     now = [0.0]
 
     async def play() -> None:
-        reviewer = tokens.KubernetesReviewer(None, "sluice-queue", lambda: now[0])  # type: ignore[arg-type]
+        reviewer = token_review.KubernetesReviewer(None, "sluice-queue", lambda: now[0])  # type: ignore[arg-type]
         found = await asyncio.gather(*(reviewer.review("good") for _ in range(50)))
         assert set(found) == {Reviewed(AGENT, (), "gpu-1")}
         assert asked == [("good", ["sluice-queue"])]

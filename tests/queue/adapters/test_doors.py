@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.access import Caller
-from queuecontroller.adapters.callers import doors
-from queuecontroller.adapters.callers.doors import Connection, Doors
+from queuecontroller.server.callers import listeners
+from queuecontroller.server.callers.listeners import Connection, Doors
+from queuecontroller.state.access import Caller
 
 
 def _admin(uid: int) -> Caller:
@@ -25,7 +25,7 @@ def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
         if why != "connecting":
             stop(self, why)
 
-    async def slowly(self: Doors, connection: Connection, outer: doors._Outer) -> None:
+    async def slowly(self: Doors, connection: Connection, outer: listeners._Outer) -> None:
         await asyncio.sleep(0.1)
         await relay(self, connection, outer)
 
@@ -76,5 +76,5 @@ def test_what_comes_before_there_is_a_way_inside_is_kept(tmp_path: Path, old_pyt
 def test_who_sends_a_heap_before_it_is_let_in_is_cut_off(
     tmp_path: Path, old_python: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "MOST_EARLY_BYTES", 4096)
+    monkeypatch.setattr(listeners, "MOST_EARLY_BYTES", 4096)
     assert asyncio.run(_through(tmp_path, b"x" * 10_000)) == b""

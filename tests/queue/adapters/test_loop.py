@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from queuecontroller.adapters.api import loop as module
-from queuecontroller.adapters.api.loop import GrpcLoop
+from queuecontroller.server.api import loop as module
+from queuecontroller.server.api.loop import GrpcLoop
 
 
 class Handler:

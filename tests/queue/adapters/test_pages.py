@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuecontroller import metrics
-from queuecontroller.adapters.web.metrics import render
-from queuecontroller.config import ConfigError, Settings, parse
-from queuecontroller.service.shell import Shell
+from queuecontroller.server.config import ConfigError, Settings, parse
+from queuecontroller.server.metrics import catalogue
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.state.shell import Shell
 from tests.golden import check
 from tests.kit.places import REPO
 from tests.queue.service.world import World
@@ -26,8 +26,8 @@ def documented_metrics() -> str:
         "| Metric | Type | Labels | Meaning |",
         "|---|---|---|---|",
     ]
-    for one in metrics.CATALOGUE:
-        name = one.name + ("_total" if one.kind is metrics.Kind.COUNTER else "")
+    for one in catalogue.CATALOGUE:
+        name = one.name + ("_total" if one.kind is catalogue.Kind.COUNTER else "")
         labels = ", ".join(f"`{label}`" for label in one.labels)
         lines.append(f"| `{name}` | {one.kind} | {labels} | {one.help} |")
     return "\n".join([*lines, ""])
@@ -38,7 +38,7 @@ def fragments(world: World) -> dict[tuple[str, str], float]:
     (family,) = (
         one
         for one in text_string_to_metric_families(text)
-        if one.name == metrics.FRAGMENTATION.name
+        if one.name == catalogue.FRAGMENTATION.name
     )
     return {(s.labels["request"], s.labels["resource"]): s.value for s in family.samples}
 
@@ -69,8 +69,8 @@ def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:
     every = list(text_string_to_metric_families(text))
     families = {one.name: one for one in every}
     found = {(one.name, one.type): one for one in every}
-    assert found.keys() == {(one.name, str(one.kind)) for one in metrics.CATALOGUE}
-    for declared in metrics.CATALOGUE:
+    assert found.keys() == {(one.name, str(one.kind)) for one in catalogue.CATALOGUE}
+    for declared in catalogue.CATALOGUE:
         for sample in found[declared.name, str(declared.kind)].samples:
             labels = set(sample.labels) - {"le"}
             assert labels == set(declared.labels), sample

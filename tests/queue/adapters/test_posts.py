@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.adapters.web import posts
-from queuecontroller.adapters.web.posts import Answered, Asked, PostServer, Route
+from queuecontroller.server.web import posts
+from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route
 from tests.queue.adapters.asking import answer, question
 
 Test = Callable[[PostServer], Awaitable[None]]

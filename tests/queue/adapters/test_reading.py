@@ -7,8 +7,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from queuecontroller.adapters.callers import reading
-from queuecontroller.adapters.callers.reading import (
+from queuecontroller.server.callers import fair_reading
+from queuecontroller.server.callers.fair_reading import (
     CALLS_OF_A_TURN,
     MANY,
     REMEMBERED_S,
@@ -105,7 +105,7 @@ def test_a_short_line_keeps_nobody_waiting() -> None:
     async def scene(line: Line) -> None:
         line.begin("ann")
         line.begin("eve", 100)
-        line.turns.waited(reading.LONG_LINE_S / 2, asyncio.get_running_loop().time())
+        line.turns.waited(fair_reading.LONG_LINE_S / 2, asyncio.get_running_loop().time())
         assert line.read() == {"ann", "eve"}
 
     play(scene, "ann", "eve")

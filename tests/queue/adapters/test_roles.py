@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import METHODS, TABLE, Act, Caller, Role, Target, may
+from queuecontroller.state.access import METHODS, TABLE, Act, Caller, Role, Target, may
 from tests.kit.places import REPO
 from tests.queue.adapters.callers import SERVICES, WIRE, Callers, callers, message
 from tests.queue.service.world import TEAMS

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.claims.cel import Device, check, matches, quantity, version
-from queuecontroller.claims.cel_parse import CelError
+from queuecontroller.gpushares.claims.cel import Device, check, matches, quantity, version
+from queuecontroller.gpushares.claims.cel_parse import CelError
 
 DEVICE = Device(
     driver="sluice.dev",

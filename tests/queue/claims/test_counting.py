@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.claims.counting import Known
-from queuecontroller.claims.published import published
-from queuecontroller.manifests.configuration import read_configuration
-from queuecontroller.manifests.workloads import read_workload
-from queuecontroller.reader import ManifestError
+from queuecontroller.gpushares.claims.counting import Known
+from queuecontroller.gpushares.claims.published import published
+from queuecontroller.kueueapi.manifests.configuration import read_configuration
+from queuecontroller.kueueapi.manifests.workloads import read_workload
+from sluicecommon.reader import ManifestError
 
 GIB = 2**30
 OURS = {"cel": {"expression": 'device.driver == "sluice.dev"'}}

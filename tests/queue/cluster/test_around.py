@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.known.around import set_of_group, set_of_pod, setting
-from queuecontroller.cluster.known.world import World
+from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
+from queuecontroller.cluster.cache.objects import World
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuecontroller.cluster.known.around_nodes import NodesAround, facts_of, slim_node, slim_pod
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.tending.failing import Failing
-from queuecontroller.placement.topology.ground import Ground
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.node_context import NodesAround, facts_of, slim_node, slim_pod
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.reconcilers.failing_nodes import Failing
+from queuecontroller.scheduler.placement.topology.ground import Ground
 
 HOST = "kubernetes.io/hostname"
 

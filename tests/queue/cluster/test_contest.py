@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuecontroller.cluster.tending.contest import FREE, LONGEST_S, QUIET_S, Contest
+from queuecontroller.cluster.reconcilers.contention import FREE, LONGEST_S, QUIET_S, Contest
 
 
 def stops_in(seconds: float, contest: Contest, every_s: float = 0.1) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queuecontroller.cluster.writing.errands import Errands
-from queuecontroller.service.figures import DEFECTS
+from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.state.figures import DEFECTS
 from sluicecommon.kubernetes.errors import ApiAway
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.records import Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
 from sluicecommon.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES as TEMPLATES
 
 KEY = WorkloadKey("team/one")

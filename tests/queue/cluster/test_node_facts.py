@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
 from queuecontroller.cluster.session import Nothing
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.cluster.sharing.node_facts import NodeFacts
-from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Rules
-from queuecontroller.shares.facts import HANDSHAKE, REGISTER, SCORE
-from queuecontroller.vendors.devices import read_register
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.admission.hami_annotations import HANDSHAKE, REGISTER, SCORE
+from queuecontroller.gpushares.vendors.devices import read_register
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed

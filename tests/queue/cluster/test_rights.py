@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.cluster.joining.rights import beside_rules, cluster_rules, lease_rules
+from queuecontroller.cluster.setup.rbac import beside_rules, cluster_rules, lease_rules
 
 ROOT = Path(__file__).parents[3]
 PACKAGING = ROOT / "packaging"

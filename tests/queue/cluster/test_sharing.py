@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.adapters.web.metrics import render
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Question, Rules
-from queuecontroller.vendors import ROWS, Card
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.gpushares.admission import Question, Rules
+from queuecontroller.gpushares.vendors import ROWS, Card
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
 from tests.queue.service.world import World

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.joining.delegating import FrontProxy, User, front_proxy, review
-from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.saying.visibility import (
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.setup.front_proxy import FrontProxy, User, front_proxy, review
+from queuecontroller.cluster.status.visibility import (
     ROOT,
     Question,
     Wrong,

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.joining.asking import operations
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.world import World, key_of, pruned, version_of
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.objects import World, key_of, pruned, version_of
+from queuecontroller.cluster.setup.job_webhooks import operations
 
 
 def document(version: int, uid: str = "u") -> dict[str, Any]:

@@ -6,28 +6,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unittest import mock
 
-from queuecontroller.engine import cycle as cycle_module
-from queuecontroller.engine import scheduler as scheduler_module
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler import cycle as cycle_module
+from queuecontroller.scheduler import scheduler as scheduler_module
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.objects import (
     PreemptionPolicy,
     PreemptionReason,
     QueueingStrategy,
     WorkloadKey,
 )
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
-from queuecontroller.engine.pending.fifo import Why, order_of
-from queuecontroller.engine.pending.trees import LookAgain
-from queuecontroller.engine.preemption.search import (
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
+from queuecontroller.scheduler.pending.fifo import Why, order_of
+from queuecontroller.scheduler.pending.trees import LookAgain
+from queuecontroller.scheduler.preemption.search import (
     PreemptionContext,
     may_preempt_within_queue,
     may_reclaim,
     uses_any,
 )
-from queuecontroller.engine.quota.holders import rank_of
-from queuecontroller.engine.quota.tree import QuotaNode
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.quota.holders import rank_of
+from queuecontroller.scheduler.quota.tree import QuotaNode
+from queuecontroller.scheduler.scheduler import Scheduler
 
 
 class PlainQueue:

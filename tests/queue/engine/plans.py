@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     AdmissionMode,
     Cohort,
     LocalQueue,
     QueueingStrategy,
 )
-from queuecontroller.engine.model.settings import AdmissionFairSharing, EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.settings import AdmissionFairSharing, EngineSettings
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     AdmissionMode,
     ClusterQueue,
     Cohort,
@@ -18,9 +18,9 @@ from queuecontroller.engine.model.objects import (
     QueueingStrategy,
     Workload,
 )
-from queuecontroller.engine.model.settings import AdmissionFairSharing
-from queuecontroller.engine.quota.usage_history import FIGURE_UNIT
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.settings import AdmissionFairSharing
+from queuecontroller.scheduler.quota.usage_history import FIGURE_UNIT
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.assignment import PendingReason
+from queuecontroller.scheduler.model.objects import (
     ClusterQueue,
     Cohort,
     LocalQueue,
@@ -16,8 +16,8 @@ from queuecontroller.engine.model.objects import (
     ResourceFlavor,
     WorkloadKey,
 )
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.limit_range import Bounds, LimitRange
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.limit_range import Bounds, LimitRange
+from queuecontroller.scheduler.model.objects import (
     Cohort,
     LocalQueue,
     QueueingStrategy,
@@ -20,11 +20,11 @@ from queuecontroller.engine.model.objects import (
     StopPolicy,
     WorkloadKey,
 )
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.model.workload_info import WorkloadInfo
-from queuecontroller.engine.preemption.classic import classic_targets
-from queuecontroller.engine.preemption.search import PreemptionContext
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.preemption.classic import classic_targets
+from queuecontroller.scheduler.preemption.search import PreemptionContext
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.flavors import FlavorAssigner, Price, is_preferred
-from queuecontroller.engine.model.assignment import Mode, PendingReason, PreemptionMode
-from queuecontroller.engine.model.flavor_resources import Fr
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.flavors import FlavorAssigner, Price, is_preferred
+from queuecontroller.scheduler.model.assignment import Mode, PendingReason, PreemptionMode
+from queuecontroller.scheduler.model.flavor_resources import Fr
+from queuecontroller.scheduler.model.objects import (
     FlavorFungibility,
     FungibilityPolicy,
     FungibilityPreference,
@@ -15,11 +15,11 @@ from queuecontroller.engine.model.objects import (
     ResourceFlavor,
     ResourceGroup,
 )
-from queuecontroller.engine.model.partial_admission import search_counts
-from queuecontroller.engine.model.selectors import Taint, Toleration
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.model.workload_info import BEGIN, LastAssignment, WorkloadInfo
-from queuecontroller.engine.quota.cluster_queue import ClusterQueueState
+from queuecontroller.scheduler.model.partial_admission import search_counts
+from queuecontroller.scheduler.model.selectors import Taint, Toleration
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.model.workload_info import BEGIN, LastAssignment, WorkloadInfo
+from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
 from tests.queue.builders import cluster_queue, group, preempting, quota, scheduler, workload
 
 
@@ -82,7 +82,7 @@ def assigner(
 
 
 def info(amount: int, queue: ClusterQueueState, **fields: object) -> WorkloadInfo:
-    from queuecontroller.engine.model.flavor_resources import FlavorResources
+    from queuecontroller.scheduler.model.flavor_resources import FlavorResources
 
     return WorkloadInfo(workload("w", "own", amount, **fields), queue.name, FlavorResources())
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.limit_range import Bounds, LimitRange
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.assignment import PendingReason
+from queuecontroller.scheduler.model.limit_range import Bounds, LimitRange
+from queuecontroller.scheduler.model.objects import (
     AdmissionCheckRule,
     AdmissionCheckStatus,
     CheckState,
@@ -17,7 +17,7 @@ from queuecontroller.engine.model.objects import (
     StopPolicy,
     WorkloadKey,
 )
-from queuecontroller.engine.model.selectors import LabelSelector, Requirement
+from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from tests.queue.builders import (
     SECOND,
     group,

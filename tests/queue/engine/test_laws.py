@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.flavors import FlavorAssigner
-from queuecontroller.engine.model.assignment import Mode
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.flavors import FlavorAssigner
+from queuecontroller.scheduler.model.assignment import Mode
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.objects import (
     QueueingStrategy,
     WorkloadKey,
 )
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.model.workload_info import BEGIN
-from queuecontroller.engine.pending.fifo import order_of
-from queuecontroller.engine.preemption.classic import classic_targets
-from queuecontroller.engine.preemption.fair import fair_targets
-from queuecontroller.engine.preemption.search import Preemptor
-from queuecontroller.engine.quota.holders import rank_of
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.model.workload_info import BEGIN
+from queuecontroller.scheduler.pending.fifo import order_of
+from queuecontroller.scheduler.preemption.classic import classic_targets
+from queuecontroller.scheduler.preemption.fair import fair_targets
+from queuecontroller.scheduler.preemption.search import Preemptor
+from queuecontroller.scheduler.quota.holders import rank_of
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.lifecycle import (
+from queuecontroller.scheduler.lifecycle import (
     Eviction,
     PodsReadySettings,
     backoff_ns,
@@ -14,7 +14,7 @@ from queuecontroller.engine.lifecycle import (
     due_eviction,
     reason_and_cause,
 )
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     AdmissionCheckStatus,
     CheckState,
     ClusterQueue,

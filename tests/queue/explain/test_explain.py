@@ -10,8 +10,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.explain import Explanation, Shortage, explain
+from queuecontroller.scheduler.model.assignment import PendingReason
+from queuecontroller.scheduler.model.objects import (
     ClusterQueue,
     Cohort,
     Condition,
@@ -26,10 +27,9 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.engine.model.selectors import LabelSelector, Requirement, Taint
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.explain import Explanation, Shortage, explain
+from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement, Taint
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

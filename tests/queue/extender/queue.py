@@ -7,9 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queuecontroller.engine.model.assignment import Assignment, FlavorAssignment, Mode, PodSetResult
-from queuecontroller.engine.model.flavor_resources import FlavorResources
-from queuecontroller.engine.model.objects import (
+from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import PLACEMENT, PodAsk, PodPlace, read_pod
+from queuecontroller.gpushares.extender.queued_room import SharesOfQueued
+from queuecontroller.scheduler.model.assignment import (
+    Assignment,
+    FlavorAssignment,
+    Mode,
+    PodSetResult,
+)
+from queuecontroller.scheduler.model.flavor_resources import FlavorResources
+from queuecontroller.scheduler.model.objects import (
     Admission,
     PodSet,
     PodSetAssignment,
@@ -17,17 +26,13 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.engine.model.selectors import Taint
-from queuecontroller.engine.model.workload_info import WorkloadInfo
-from queuecontroller.engine.preemption.room import Verdict
-from queuecontroller.extender.answers import Defaults, Extender
-from queuecontroller.extender.ledger import PodLedger
-from queuecontroller.extender.pods import PLACEMENT, PodAsk, PodPlace, read_pod
-from queuecontroller.extender.queued_room import SharesOfQueued
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.placement.stock import Stock
-from queuecontroller.placement.topology.ground import Ground, NodeFacts
-from queuecontroller.placement.topology.room import TopologyRoom
+from queuecontroller.scheduler.model.selectors import Taint
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.scheduler.placement.stock import Stock
+from queuecontroller.scheduler.placement.topology.ground import Ground, NodeFacts
+from queuecontroller.scheduler.placement.topology.room import TopologyRoom
+from queuecontroller.scheduler.preemption.room import Verdict
 from tests.queue.extender.rooms import pod
 
 NUMBERS = FlavorResources()

@@ -6,11 +6,11 @@ import json
 import random
 from typing import Any
 
-from queuecontroller.extender.answers import Defaults, Extender
-from queuecontroller.extender.ledger import PodLedger
-from queuecontroller.extender.pods import PLACEMENT, PodPlace
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.placement.stock import Share, Stock
+from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.stock import Share, Stock
 
 GIB = 1 << 30
 MIB = 1 << 20

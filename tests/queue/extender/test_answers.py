@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.extender.pods import HAMI, PodPlace, read_pod
-from queuecontroller.extender.verdicts import FITS, Verdicts, place_on, why_not
+from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_pod
+from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, place_on, why_not
 from tests.queue.extender.rooms import (
     MIB,
     bind,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.access.lists import Names
-from queuecontroller.adapters.web.scheduling import LoopbackServer, SchedulerDoor
-from queuecontroller.config import ConfigError, parse
+from queuecontroller.server.config import ConfigError, parse
+from queuecontroller.server.web.extender import LoopbackServer, SchedulerDoor
+from queuecontroller.state.access.lists import Names
 from tests.queue.adapters.asking import answer, question
 
 CALLERS = {"callers": "kube-scheduler"}

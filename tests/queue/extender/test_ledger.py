@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.extender.ledger import PlainPod, PodLedger, Running
-from queuecontroller.extender.pods import PLACEMENT, PodPlace
-from queuecontroller.placement.stock import Stock
+from queuecontroller.gpushares.extender.ledger import PlainPod, PodLedger, Running
+from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.stock import Stock
 from tests.queue.extender.rooms import GIB, free, node, pod, share
 
 NODES = {f"n{n}": node(f"n{n}") for n in range(3)}

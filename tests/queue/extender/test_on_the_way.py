@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from queuecontroller.extender.on_the_way import OnTheWay
+from queuecontroller.gpushares.extender.nominated import OnTheWay
 from tests.queue.extender.rooms import bind, extender, node, pod, random_pod
 
 

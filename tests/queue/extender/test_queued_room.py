@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.objects import PlacedPods, WorkloadKey
-from queuecontroller.extender.answers import Defaults
-from queuecontroller.extender.queued_room import MOST_PODS
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.gpushares.extender.queued_room import MOST_PODS
+from queuecontroller.scheduler.model.assignment import PendingReason
+from queuecontroller.scheduler.model.objects import PlacedPods, WorkloadKey
 from tests.queue.extender.queue import RACK, Queue, uuids
 from tests.queue.extender.rooms import GIB, contradictions, free, node, pod
 

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.engine.model.objects import Workload, WorkloadKey
-from queuecontroller.extender.ledger import Running
-from queuecontroller.extender.pods import PLACEMENT, PodPlace, place_of, read_place, read_pod
+from queuecontroller.gpushares.extender.ledger import Running
+from queuecontroller.gpushares.extender.pods import (
+    PLACEMENT,
+    PodPlace,
+    place_of,
+    read_place,
+    read_pod,
+)
+from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from tests.queue.extender.queue import Queue
 from tests.queue.extender.rooms import contradictions, free, node, pod, random_pod
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from queuecontroller.engine.model.selectors import LabelSelector, Requirement
-from queuecontroller.extender.answers import Extender
-from queuecontroller.extender.pods import PodPlace, read_pod
-from queuecontroller.extender.verdicts import move, place_on, scratch
-from queuecontroller.extender.victims import Budget, Holder, Victims, choose
+from queuecontroller.gpushares.extender.answers import Extender
+from queuecontroller.gpushares.extender.pods import PodPlace, read_pod
+from queuecontroller.gpushares.extender.verdicts import move, place_on, scratch
+from queuecontroller.gpushares.extender.victims import Budget, Holder, Victims, choose
+from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from tests.queue.extender.rooms import bind, extender, node, pod, random_pod
 
 

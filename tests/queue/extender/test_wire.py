@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.extender.pods import PodPlace, read_place, read_pod
-from queuecontroller.extender.wire import (
+from queuecontroller.gpushares.extender.pods import PodPlace, read_place, read_pod
+from queuecontroller.gpushares.extender.wire import (
     BadQuestion,
     BindQuestion,
     Passed,

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queuecontroller.jobs import Framework, Holding, frameworks
-from queuecontroller.jobs.table import Components, RayGroups, ReplicaSpecs, ReplicatedJobs, Roles
+from queuecontroller.frameworks import Framework, Holding, frameworks
+from queuecontroller.frameworks.table import (
+    Components,
+    RayGroups,
+    ReplicaSpecs,
+    ReplicatedJobs,
+    Roles,
+)
 
 BUILT_IN = ("", "apps", "batch")
 Schema = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     External,
     Holding,
     PodSetInfo,
@@ -22,8 +22,8 @@ from queuecontroller.jobs import (
     workload_name,
     workload_of,
 )
-from queuecontroller.jobs.patches import at, merged
-from queuecontroller.reader import ManifestError
+from queuecontroller.frameworks.patches import at, merged
+from sluicecommon.reader import ManifestError
 from tests.queue.jobs.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
 
 DEPLOYMENT = job("apps/v1", "Deployment", {"replicas": 3, "template": pod()})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     PodSetInfo,
     Setting,
     effective_queue,
@@ -38,8 +38,8 @@ from queuecontroller.jobs import (
     workload_name,
     workload_of,
 )
-from queuecontroller.jobs.patches import difference, merged
-from queuecontroller.reader import ManifestError
+from queuecontroller.frameworks.patches import difference, merged
+from sluicecommon.reader import ManifestError
 from tests.queue.jobs.samples import RUNTIME, SAMPLES, job, pod, sample
 from tests.queue.jobs.spoiling import WRONG, paths, spoilt
 from tests.queue.jobs.world import admitted

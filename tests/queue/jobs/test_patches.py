@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.jobs.patches import ABSENT, Change, at, copied, difference, merged, same
-from queuecontroller.reader import ManifestError
+from queuecontroller.frameworks.patches import ABSENT, Change, at, copied, difference, merged, same
+from sluicecommon.reader import ManifestError
 
 NAMES = st.sampled_from("abc")
 LEAVES = st.none() | st.booleans() | st.integers(0, 2) | NAMES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     CreateWorkload,
     DeletePod,
     DeleteWorkload,
@@ -32,8 +32,8 @@ from queuecontroller.jobs import (
     role_of,
     start_pod_patch,
 )
-from queuecontroller.jobs.comparing import holds
-from queuecontroller.jobs.patches import merged
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import merged
 from tests.queue.jobs.samples import QUEUE, pod
 from tests.queue.jobs.world import admitted, evicted, with_condition
 

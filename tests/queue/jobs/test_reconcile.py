@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     CreateWorkload,
     DeleteWorkload,
     Finished,
@@ -28,8 +28,8 @@ from queuecontroller.jobs import (
     framework_of,
     reconcile,
 )
-from queuecontroller.jobs.comparing import holds
-from queuecontroller.jobs.patches import at
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import at
 from tests.queue.jobs.samples import QUEUE, SAMPLES, sample
 from tests.queue.jobs.world import World, admitted, evicted, with_condition
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     CreateWorkload,
     DeleteWorkload,
     Refuse,
@@ -20,8 +20,8 @@ from queuecontroller.jobs import (
     reconcile_pods,
     reconcile_set,
 )
-from queuecontroller.jobs.patches import merged
-from queuecontroller.jobs.reconcile import ALONE
+from queuecontroller.frameworks.patches import merged
+from queuecontroller.frameworks.reconcile import ALONE
 from tests.queue.jobs.samples import QUEUE, job, pod
 from tests.queue.jobs.spoiling import WRONG, paths, spoilt
 from tests.queue.jobs.world import admitted

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     Action,
     CreateWorkload,
     DeleteWorkload,
@@ -25,8 +25,8 @@ from queuecontroller.jobs import (
     reconcile_slices,
     stop_patch,
 )
-from queuecontroller.jobs.comparing import holds
-from queuecontroller.jobs.patches import at, merged
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import at, merged
 from tests.queue.jobs.samples import pod, sample
 from tests.queue.jobs.world import World, admitted, evicted, with_condition
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     Holding,
     PodSetInfo,
     framework_of,
@@ -21,8 +21,8 @@ from queuecontroller.jobs import (
     stop_patch,
     workload_of,
 )
-from queuecontroller.jobs.patches import merged
-from queuecontroller.reader import ManifestError
+from queuecontroller.frameworks.patches import merged
+from sluicecommon.reader import ManifestError
 from tests.queue.jobs.samples import RUNTIME, SAMPLES, pod, sample
 
 TOLERATION = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import pod_set_infos
-from queuecontroller.jobs.topology import (
+from queuecontroller.frameworks import pod_set_infos
+from queuecontroller.frameworks.topology import (
     domains,
     is_waiting,
     let_go_patch,
     places,
     request_of,
 )
-from queuecontroller.kueue_api.slices import slices_of
+from queuecontroller.scheduler.placement.topology.slices import slices_of
 
 HOST = "kubernetes.io/hostname"
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     Action,
     CreateWorkload,
     DeleteWorkload,
@@ -28,8 +28,8 @@ from queuecontroller.jobs import (
     reconcile,
     start_patch,
 )
-from queuecontroller.jobs.comparing import holds
-from queuecontroller.jobs.patches import at, merged
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import at, merged
 from tests.queue.jobs.samples import RUNTIME
 
 AROUND = Setting(runtime=RUNTIME)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cli.kubectl.looking import Refused, top, top_lines, web
+from queuecontroller.cli.kubectl.plan import LEASE, Usage, looking
 from queuecontroller.cluster import controller
-from queuecontroller.kubectl.looking import Refused, top, top_lines, web
-from queuecontroller.kubectl.plan import LEASE, Usage, looking
 
 
 class Scripted:

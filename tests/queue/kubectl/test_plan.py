@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.kubectl.main import main
-from queuecontroller.kubectl.plan import KINDS, Usage, make_parser, plan
-from queuecontroller.kubectl.tables import pending_lines, workload_lines
-from queuecontroller.manifests.documents import load
+from queuecontroller.cli.kubectl.main import main
+from queuecontroller.cli.kubectl.plan import KINDS, Usage, make_parser, plan
+from queuecontroller.cli.kubectl.tables import pending_lines, workload_lines
+from queuecontroller.kueueapi.manifests.documents import load
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from typing import Any, assert_never
 
 from hypothesis import strategies as st
 
-from queuecontroller.kueue_api import GROUP, KINDS
-from queuecontroller.kueue_api.fields import (
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.fields import (
     STORED,
     Amount,
     Field,

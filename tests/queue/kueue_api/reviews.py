@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from queuecontroller.kueue_api import GROUP
+from queuecontroller.kueueapi import GROUP
 
 
 def made(kind: str, spec: object, version: str = "v1beta2", **more: object) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from queuecontroller.adapters.web.webhooks import WebhookServer
+from queuecontroller.server.web.webhooks import WebhookServer
 from tests.cluster.programs.pki import Authority
 
 NAMES = ["IP:127.0.0.1", "DNS:localhost", "DNS:sluice-queue-visibility.sluice.svc"]

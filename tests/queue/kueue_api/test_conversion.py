@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.kueue_api import GROUP, KINDS
-from queuecontroller.kueue_api.conversion import LARGEST_KEPT, ConversionError, convert
-from queuecontroller.kueue_api.fields import Version
-from queuecontroller.kueue_api.slices import domains_of, slices_of
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.conversion import LARGEST_KEPT, ConversionError, convert
+from queuecontroller.kueueapi.fields import Version
+from queuecontroller.scheduler.placement.topology.slices import domains_of, slices_of
 from tests.queue.kueue_api.documents import documents
 
 OLD, NEW = f"{GROUP}/v1beta1", f"{GROUP}/v1beta2"

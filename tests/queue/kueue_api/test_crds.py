@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.kueue_api import KINDS
-from queuecontroller.kueue_api.crds import AMOUNT, AMOUNT_OR_AUTO, Webhook, definitions
-from queuecontroller.kueue_api.fields import Field, Fields, Kind, ListOf, MapOf, Type
+from queuecontroller.kueueapi import KINDS
+from queuecontroller.kueueapi.crds import AMOUNT, AMOUNT_OR_AUTO, Webhook, definitions
+from queuecontroller.kueueapi.fields import Field, Fields, Kind, ListOf, MapOf, Type
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITTEN = ROOT / "packaging" / "kubernetes" / "kueue-crds.yaml"

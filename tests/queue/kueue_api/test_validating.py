@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.adapters.web.reviews import (
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.fields import Version
+from queuecontroller.kueueapi.manifests.validating import problems_of
+from queuecontroller.server.web.reviews import (
     LONGEST_MESSAGE,
     BadReview,
     converted,
     judged,
 )
-from queuecontroller.kueue_api import GROUP, KINDS
-from queuecontroller.kueue_api.fields import Version
-from queuecontroller.manifests.validating import problems_of
 from tests.queue.kueue_api.documents import documents
 from tests.queue.kueue_api.reviews import admission, conversion, made
 

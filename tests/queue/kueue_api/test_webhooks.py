@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.adapters.web import posts
-from queuecontroller.adapters.web import webhooks as kubernetes_webhooks
-from queuecontroller.adapters.web.webhooks import LARGEST_BYTES, WebhookServer
+from queuecontroller.server.web import posts
+from queuecontroller.server.web import webhooks as kubernetes_webhooks
+from queuecontroller.server.web.webhooks import LARGEST_BYTES, WebhookServer
 from tests.queue.kueue_api.reviews import admission, conversion, made
 from tests.queue.kueue_api.serving import certify, webhooks
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.migrate.hami import Grant, look, registered
+from queuecontroller.cli.migrate.hami import Grant, look, registered
 
 
 def node(name: str = "n1", **more: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.migrate.objects import Name, carried, in_order, name_of, why_not
-from queuecontroller.migrate.plan import (
+from queuecontroller.cli.migrate.objects import Name, carried, in_order, name_of, why_not
+from queuecontroller.cli.migrate.plan import (
     ACTS,
     Action,
     Step,

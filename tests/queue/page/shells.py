@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queuecontroller.service.shell import Shell
+from queuecontroller.state.shell import Shell
 from tests.queue.service.world import World
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller
-from queuecontroller.adapters.web.page.backend import QueuePage
-from queuecontroller.adapters.web.page.viewers import ByTicket
+from queuecontroller.server.page.backend import QueuePage
+from queuecontroller.server.page.viewers import ByTicket
+from queuecontroller.state.access import Caller
 from sluicecommon.page.tickets import Tickets
 from sluicecommon.web.page import Refusal, Viewer
 from tests.queue.page.shells import shell_of

@@ -6,17 +6,17 @@ import json
 import random
 from typing import Any
 
-from queuecontroller.adapters.web.page.playing import documents_list
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.manifests.documents import load
-from queuecontroller.page.picture import MOST_EVENTS, Picture
-from queuecontroller.page.questions import compared, explained, manifests_of, replaced
-from queuecontroller.placement.capacity import MigProfile
-from queuecontroller.placement.mig import Span
-from queuecontroller.records import Change, Event, GpuAsk
-from queuecontroller.service.nodes.sessions import MOST_DETECTIONS, Detection
-from queuecontroller.service.shell import Shell
-from queuecontroller.simulate.run import Player
+from queuecontroller.cli.simulate.run import Player
+from queuecontroller.kueueapi.manifests.documents import load
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.capacity import MigProfile
+from queuecontroller.scheduler.placement.mig import Span
+from queuecontroller.server.page.picture import MOST_EVENTS, Picture
+from queuecontroller.server.page.questions import compared, explained, manifests_of, replaced
+from queuecontroller.server.page.what_if import documents_list
+from queuecontroller.state.nodes.sessions import MOST_DETECTIONS, Detection
+from queuecontroller.state.records import Change, Event, GpuAsk
+from queuecontroller.state.shell import Shell
 from sluicecommon.page.board import Sight
 from tests.queue.page.shells import shell_of
 from tests.queue.service.world import GIB, SECOND, TEAMS, World, gpu

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.objects import (
+from queuecontroller.cli.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.objects import (
     ClusterQueue,
     ClusterQueuePreemption,
     FlavorQuotas,
@@ -18,11 +19,10 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.engine.model.selectors import LabelSelector
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.selectors import LabelSelector
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.scheduler import Scheduler
 
 GIB = 1 << 30
 LOWER = PreemptionPolicy.LOWER_PRIORITY

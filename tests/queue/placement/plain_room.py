@@ -8,19 +8,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from unittest import mock
 
-from queuecontroller.engine.model.objects import PreemptionPolicy, PreemptionReason, WorkloadKey
-from queuecontroller.engine.model.workload_info import Target, WorkloadInfo
-from queuecontroller.engine.preemption import for_room
-from queuecontroller.engine.preemption.room import Verdict
-from queuecontroller.engine.preemption.search import (
+from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason, WorkloadKey
+from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
+from queuecontroller.scheduler.placement.choose import NoPlace, place
+from queuecontroller.scheduler.placement.stock_room import StockRoom, _given
+from queuecontroller.scheduler.preemption import for_room
+from queuecontroller.scheduler.preemption.room import Verdict
+from queuecontroller.scheduler.preemption.search import (
     PreemptionContext,
     may_preempt_within_queue,
     may_reclaim,
     ordered,
     uses_any,
 )
-from queuecontroller.placement.choose import NoPlace, place
-from queuecontroller.placement.stock_room import StockRoom, _given
 
 
 class PlainQuestion(for_room._Question):

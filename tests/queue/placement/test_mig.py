@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
-from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, place
-from queuecontroller.placement.fragmentation import Gauge, in_words, of_stock
-from queuecontroller.placement.mig import (
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, place
+from queuecontroller.scheduler.placement.fragmentation import Gauge, in_words, of_stock
+from queuecontroller.scheduler.placement.mig import (
     Card,
     Span,
     arrange,
@@ -19,8 +19,8 @@ from queuecontroller.placement.mig import (
     profile_of,
     resource_of,
 )
-from queuecontroller.placement.request import GpuRequest, Policy
-from queuecontroller.placement.stock import Stock
+from queuecontroller.scheduler.placement.request import GpuRequest, Policy
+from queuecontroller.scheduler.placement.stock import Stock
 
 GIB = 1 << 30
 H100 = ("1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")

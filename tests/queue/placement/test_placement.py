@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.selectors import Taint
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
-from queuecontroller.placement.fragmentation import (
+from queuecontroller.scheduler.model.selectors import Taint
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.scheduler.placement.fragmentation import (
     REFERENCES,
     Gauge,
     in_words,
     of_stock,
 )
-from queuecontroller.placement.request import (
+from queuecontroller.scheduler.placement.request import (
     GPU_POLICY,
     NOUSE_TYPE,
     NUMA_BIND,
@@ -28,7 +28,7 @@ from queuecontroller.placement.request import (
     Policy,
     annotated,
 )
-from queuecontroller.placement.stock import Share, Stock
+from queuecontroller.scheduler.placement.stock import Share, Stock
 
 GIB = 1 << 30
 HALF = 500_000

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     PreemptionPolicy,
     Workload,
     WorkloadKey,
 )
-from queuecontroller.placement.choose import NoPlace, place
-from queuecontroller.placement.stock import Share
-from queuecontroller.placement.stock_room import GivenPods
+from queuecontroller.scheduler.placement.choose import NoPlace, place
+from queuecontroller.scheduler.placement.stock import Share
+from queuecontroller.scheduler.placement.stock_room import GivenPods
 from tests.queue.placement.clusters import GIB, GPU, LOWER, NEVER, Cluster
 
 ANY = PreemptionPolicy.ANY

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.model.assignment import PendingReason
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from tests.queue.placement.clusters import GIB, LOWER, NEVER, Cluster
 
 QUEUES = 12

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.cli.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.objects import (
     AdmissionMode,
     ClusterQueue,
     ClusterQueuePreemption,
@@ -23,12 +24,11 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.engine.model.selectors import LabelSelector
-from queuecontroller.engine.model.settings import AdmissionFairSharing, EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
-from queuecontroller.placement.request import GPU_POLICY, NODE_POLICY, NUMA_BIND
-from queuecontroller.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.selectors import LabelSelector
+from queuecontroller.scheduler.model.settings import AdmissionFairSharing, EngineSettings
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
+from queuecontroller.scheduler.placement.request import GPU_POLICY, NODE_POLICY, NUMA_BIND
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.placement.plain_room import plain_room_preemption
 
 GIB = 1 << 30

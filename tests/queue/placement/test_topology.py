@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     Admission,
     PodSet,
     PodSetAssignment,
@@ -17,9 +17,15 @@ from queuecontroller.engine.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.placement.topology.choose import Ask, Given, Layer, Unfit, choose
-from queuecontroller.placement.topology.ground import HOSTNAME, Ground, NodeFacts, Part, Values
-from queuecontroller.placement.topology.room import TopologyRoom
+from queuecontroller.scheduler.placement.topology.choose import Ask, Given, Layer, Unfit, choose
+from queuecontroller.scheduler.placement.topology.ground import (
+    HOSTNAME,
+    Ground,
+    NodeFacts,
+    Part,
+    Values,
+)
+from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 
 LEVELS = ("block", "rack", HOSTNAME)
 Leaves = dict[Values, dict[str, int]]

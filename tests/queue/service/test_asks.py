@@ -14,14 +14,14 @@ from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.queue import Submission
 from nodeagent.units import Bytes, Ppm
 from nodeagent.units import SharePolicy as NodePolicy
-from queuecontroller.adapters.api.messages import read_ask, read_shares, write_ask, write_decision
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
-from queuecontroller.engine.model.objects import PodSet, WorkloadKey
-from queuecontroller.placement.capacity import MigProfile
-from queuecontroller.placement.request import AskError
-from queuecontroller.reader import ManifestError
-from queuecontroller.records import Desired, GpuAsk, GpuShare, SharePolicy
-from queuecontroller.service.objects.asks import ask_of, describe, requests_of
+from queuecontroller.scheduler.model.objects import PodSet, WorkloadKey
+from queuecontroller.scheduler.placement.capacity import MigProfile
+from queuecontroller.scheduler.placement.request import AskError
+from queuecontroller.server.api.messages import read_ask, read_shares, write_ask, write_decision
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.state.objects.asks import ask_of, describe, requests_of
+from queuecontroller.state.records import Desired, GpuAsk, GpuShare, SharePolicy
+from sluicecommon.reader import ManifestError
 from tests.queue.service.world import GIB, TEAMS, World, gpu
 
 POD = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.manifests.documents import load
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.placement.totals import reported
+from queuecontroller.kueueapi.manifests.documents import load
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.scheduler.placement.totals import reported
 from tests.queue.service.world import GIB, TEAMS, World, gpu
 
 AUTO = TEAMS.replace(

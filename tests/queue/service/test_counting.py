@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     Admission,
     AdmissionCheckStatus,
     CheckState,
     Workload,
 )
-from queuecontroller.service.figures import Counts, Figures, Histogram, Waits
-from queuecontroller.service.workloads import conditions
-from queuecontroller.service.workloads.counting import Counting
+from queuecontroller.state.figures import Counts, Figures, Histogram, Waits
+from queuecontroller.state.workloads import conditions
+from queuecontroller.state.workloads.counting import Counting
 from tests.queue.builders import SECOND, workload
 
 QUEUED_S, RESERVED_S, ADMITTED_S, READY_S, EVICTED_S, STOPPED_S = 10, 13, 14, 24, 54, 56
@@ -100,7 +100,7 @@ def test_pods_that_recover_are_not_ready_for_the_first_time() -> None:
 
 
 def test_queues_that_come_and_go_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queuecontroller.service.figures.MOST_SERIES", 3)
+    monkeypatch.setattr("queuecontroller.state.figures.MOST_SERIES", 3)
     counts, waits = Counts(), Waits()
     for number in range(10):
         counts.add(f"q{number}")

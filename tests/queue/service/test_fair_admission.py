@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.adapters.store import sqlite as store_sqlite
-from queuecontroller.adapters.store.sqlite import SqliteStore
-from queuecontroller.adapters.web.metrics import render
-from queuecontroller.cli.explain import turn_lines
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.quota.decay import ONE
-from queuecontroller.engine.quota.usage_history import UsageRecord
-from queuecontroller.explain import explain
-from queuecontroller.records import Change, ObjectRecord
-from queuecontroller.service.book import Book
-from queuecontroller.service.shell import Shell
-from queuecontroller.service.status import Views
+from queuecontroller.cli.commands.explain import turn_lines
+from queuecontroller.scheduler.explain import explain
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.quota.decay import ONE
+from queuecontroller.scheduler.quota.usage_history import UsageRecord
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.server.store import sqlite as store_sqlite
+from queuecontroller.server.store.sqlite import SqliteStore
+from queuecontroller.state.book import Book
+from queuecontroller.state.records import Change, ObjectRecord
+from queuecontroller.state.shell import Shell
+from queuecontroller.state.status import Views
 from tests.queue.service.world import SECOND, World
 
 SHARED = """

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.engine.model.decisions import Preempted
-from queuecontroller.engine.model.objects import PreemptionReason
-from queuecontroller.engine.model.settings import EngineSettings, PreemptionProtection
-from queuecontroller.records import Desired, GpuAsk, OnPreemption
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.objects.submission import Refused, Submission
+from queuecontroller.scheduler.model.decisions import Preempted
+from queuecontroller.scheduler.model.objects import PreemptionReason
+from queuecontroller.scheduler.model.settings import EngineSettings, PreemptionProtection
+from queuecontroller.state.book import BookSettings
+from queuecontroller.state.objects.submission import Refused, Submission
+from queuecontroller.state.records import Desired, GpuAsk, OnPreemption
 from tests.queue.service.world import GIB, SECOND, TEAMS, World, gpu
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.records import Desired, PodState
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes.seals import Fence
-from queuecontroller.service.nodes.sessions import Held, StaleEpoch, Superseded
-from queuecontroller.service.status import Status, Views
-from queuecontroller.service.waiting_room import PLACES, WaitingRoom
+from queuecontroller.state.book import BookSettings
+from queuecontroller.state.node_desk import Said
+from queuecontroller.state.nodes.seals import Fence
+from queuecontroller.state.nodes.sessions import Held, StaleEpoch, Superseded
+from queuecontroller.state.records import Desired, PodState
+from queuecontroller.state.status import Status, Views
+from queuecontroller.state.waiting_room import PLACES, WaitingRoom
 from tests.queue.service.world import SECOND, TEAMS, World, gpu
 
 
@@ -88,7 +88,7 @@ def test_reports_out_of_order_are_ignored() -> None:
     world = World()
     world.connect(gpus=())
     epoch = world.epochs["n1"]
-    from queuecontroller.placement.capacity import NodeCapacity
+    from queuecontroller.scheduler.placement.capacity import NodeCapacity
 
     new, old = NodeCapacity((gpu(0), gpu(1))), NodeCapacity(())
     for number, capacity in ((5, new), (3, old), (5, old)):

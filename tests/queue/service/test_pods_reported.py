@@ -14,12 +14,12 @@ from nodeagent.ports.processes import Process
 from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu
 from nodeagent.shell.queue.capacity import pods_of
 from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
-from queuecontroller.adapters.api.messages import read_capacity
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.objects.submission import Refused
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.server.api.messages import read_capacity
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.objects.submission import Refused
 
 GIB = 1 << 30
 

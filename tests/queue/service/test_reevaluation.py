@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.records import GpuAsk
-from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.objects.submission import Submission
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.objects.submission import Submission
+from queuecontroller.state.records import GpuAsk
 from tests.queue.service.world import GIB, SECOND
 
 PENDING = 10_000

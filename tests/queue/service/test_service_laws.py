@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.records import Desired, OnPreemption, PodState
-from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes.sessions import StaleEpoch
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.node_desk import Said
+from queuecontroller.state.nodes.sessions import StaleEpoch
+from queuecontroller.state.records import Desired, OnPreemption, PodState
 from tests.queue.service.world import GIB, SECOND, World, gpu
 
 BY_USAGE = """

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller, Denied
-from queuecontroller.adapters.api.client import OBJECTS_A_CALL
-from queuecontroller.adapters.callers.doors import Connection, Doors
-from queuecontroller.adapters.callers.turns import SLICE_S, TURNS_S, Turns
-from queuecontroller.manifests import jobs
-from queuecontroller.reader import ManifestError
-from queuecontroller.service.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
-from queuecontroller.service.objects import submission
-from queuecontroller.service.objects.submission import Refused
+from queuecontroller.kueueapi.manifests import jobs
+from queuecontroller.server.api.client import OBJECTS_A_CALL
+from queuecontroller.server.callers.fair_calls import SLICE_S, TURNS_S, Turns
+from queuecontroller.server.callers.listeners import Connection, Doors
+from queuecontroller.state.access import Caller, Denied
+from queuecontroller.state.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
+from queuecontroller.state.objects import submission
+from queuecontroller.state.objects.submission import Refused
+from sluicecommon.reader import ManifestError
 from tests.queue.service.texts import WORKLOAD
 from tests.queue.service.world import World, documents
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller, Denied, RoleLists
-from queuecontroller.access.lists import of_kernel
-from queuecontroller.adapters.api.messages import (
+from queuecontroller.server.api.messages import (
     read_capacity,
     read_hello,
     read_said,
     read_usage,
 )
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
-from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
-from queuecontroller.reader import ManifestError
-from queuecontroller.records import Change, GpuAsk, GpuShare, PodState, SharePolicy, StoreLost
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.nodes.seals import Fence, Seals
-from queuecontroller.service.nodes.sessions import Held, Unproven
-from queuecontroller.service.objects.submission import Refused, Submission
-from queuecontroller.service.status import Views
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
+from queuecontroller.state.access import Caller, Denied, RoleLists
+from queuecontroller.state.access.lists import of_kernel
+from queuecontroller.state.book import BookSettings
+from queuecontroller.state.nodes.seals import Fence, Seals
+from queuecontroller.state.nodes.sessions import Held, Unproven
+from queuecontroller.state.objects.submission import Refused, Submission
+from queuecontroller.state.records import Change, GpuAsk, GpuShare, PodState, SharePolicy, StoreLost
+from queuecontroller.state.status import Views
+from sluicecommon.reader import ManifestError
 from tests.queue.service.texts import WORKLOAD
 from tests.queue.service.world import TEAMS, World, documents, gpu
 

@@ -14,9 +14,13 @@ from typing import Any, TypeVar
 
 import yaml
 
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.records import (
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.state.book import Applied, Book, BookSettings
+from queuecontroller.state.node_desk import Said
+from queuecontroller.state.nodes.sessions import Held, Hello
+from queuecontroller.state.objects.submission import Submission
+from queuecontroller.state.records import (
     Assignment,
     Change,
     Desired,
@@ -26,11 +30,7 @@ from queuecontroller.records import (
     Snapshot,
     WorkloadRecord,
 )
-from queuecontroller.service.book import Applied, Book, BookSettings
-from queuecontroller.service.node_desk import Said
-from queuecontroller.service.nodes.sessions import Held, Hello
-from queuecontroller.service.objects.submission import Submission
-from queuecontroller.service.status import Status, Views
+from queuecontroller.state.status import Status, Views
 
 T = TypeVar("T")
 SECOND = 1_000_000_000

@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.shares import Rules, admit, amounts, share_of, template_of, templates_of
-from queuecontroller.shares.claiming import Share
-from queuecontroller.vendors.config import DeviceConfig, Nvidia
+from queuecontroller.gpushares.admission import (
+    Rules,
+    admit,
+    amounts,
+    share_of,
+    template_of,
+    templates_of,
+)
+from queuecontroller.gpushares.admission.as_claims import Share
+from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 
 RULES = Rules(scheduler="sluice-scheduler", claims=True)
 GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from queuecontroller.placement.capacity import GpuCapacity, MigProfile
-from queuecontroller.placement.stock import Share
-from queuecontroller.shares.facts import (
+from queuecontroller.gpushares.admission.hami_annotations import (
     HANDSHAKE,
     REGISTER,
     SCORE,
@@ -16,8 +14,10 @@ from queuecontroller.shares.facts import (
     register,
     scores,
 )
-from queuecontroller.vendors.devices import decode, read_register
-from queuecontroller.vendors.handshake import stamp
+from queuecontroller.gpushares.vendors.devices import decode, read_register
+from queuecontroller.gpushares.vendors.handshake import stamp
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile
+from queuecontroller.scheduler.placement.stock import Share
 
 GIB = 1 << 30
 GPUS = (

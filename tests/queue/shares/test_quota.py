@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.shares import Quotas, counted, use_of
-from queuecontroller.shares.quota import HEARD_WITHIN_NS, PodUse
-from queuecontroller.vendors.config import DeviceConfig
+from queuecontroller.gpushares.admission import Quotas, counted, use_of
+from queuecontroller.gpushares.admission.quota import HEARD_WITHIN_NS, PodUse
+from queuecontroller.gpushares.vendors.config import DeviceConfig
 from tests.queue.shares.pods import pod
 
 GPU, MEM, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.shares import Question, Rules
-from queuecontroller.shares.answering import answer
-from queuecontroller.shares.quota import Quotas
-from queuecontroller.shares.using import counted, use_of
+from queuecontroller.gpushares.admission import Question, Rules
+from queuecontroller.gpushares.admission.pod_review import answer
+from queuecontroller.gpushares.admission.quota import Quotas
+from queuecontroller.gpushares.admission.usage import counted, use_of
 from tests.queue.shares.pods import pod
 
 RULES = Rules()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from queuecontroller.cli.main import main
-from queuecontroller.engine.model.objects import LocalQueue
-from queuecontroller.simulate.trace import NS_PER_S, TraceError, by_chance, read_trace
+from queuecontroller.cli.simulate.trace import NS_PER_S, TraceError, by_chance, read_trace
+from queuecontroller.scheduler.model.objects import LocalQueue
 from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
 
 QUEUES = """

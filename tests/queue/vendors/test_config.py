@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.vendors import ROWS
-from queuecontroller.vendors.config import read_device_config
+from queuecontroller.gpushares.vendors import ROWS
+from queuecontroller.gpushares.vendors.config import read_device_config
 from sluicecommon.hami import PartKind, split
 from sluicecommon.settings import ConfigError
 from tests.queue.manifests.collected import FOLDER, needs_manifests

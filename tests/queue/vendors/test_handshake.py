@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.vendors import ROWS, cards_of
-from queuecontroller.vendors.book import ForeignBook
-from queuecontroller.vendors.handshake import stamp, word
+from queuecontroller.gpushares.vendors import ROWS, cards_of
+from queuecontroller.gpushares.vendors.book import ForeignBook
+from queuecontroller.gpushares.vendors.handshake import stamp, word
 from tests.queue.vendors.plugins import NODE, PLUGINS
 
 DCU = next(one for one in ROWS if one.word == "DCU")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.vendors import ROWS, AskError, allocation, asks_of, cards_of, fit
-from queuecontroller.vendors.asks import containers_of
-from queuecontroller.vendors.kunlunxin import CARDS, COUNTS, WING, together
+from queuecontroller.gpushares.vendors import ROWS, AskError, allocation, asks_of, cards_of, fit
+from queuecontroller.gpushares.vendors.asks import containers_of
+from queuecontroller.gpushares.vendors.kunlunxin import CARDS, COUNTS, WING, together
 from tests.queue.vendors.plugins import NODE, in_json
 
 

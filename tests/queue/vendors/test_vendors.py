@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.vendors import ROWS, allocation, asks_of, cards_of, fit, quota_of
+from queuecontroller.gpushares.vendors import ROWS, allocation, asks_of, cards_of, fit, quota_of
 from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
 
 ids = [one.word for one in PLUGINS]

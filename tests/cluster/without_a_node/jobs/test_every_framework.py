@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import Framework, framework_of, is_suspended
-from queuecontroller.jobs.table import Holds, Is
+from queuecontroller.frameworks import Framework, framework_of, is_suspended
+from queuecontroller.frameworks.table import Holds, Is
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.fixtures import control_plane

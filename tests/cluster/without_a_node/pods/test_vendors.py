@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.vendors import ROWS
+from queuecontroller.gpushares.vendors import ROWS
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, define

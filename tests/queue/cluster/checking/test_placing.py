@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.checking.placing import NEVER, NO_NODES, NOT_ALL, Placer
-from queuecontroller.cluster.checking.states import Answer, State, with_answers
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.cluster.admissionchecks.placement import NEVER, NO_NODES, NOT_ALL, Placer
+from queuecontroller.cluster.admissionchecks.states import Answer, State, with_answers
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 
 GIB = 1 << 30
 NOW = "2026-11-23T10:00:00Z"

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.checking.provisioning import Decision, config_of, decide
-from queuecontroller.cluster.checking.requests import (
+from queuecontroller.cluster.admissionchecks.provisioning import Decision, config_of, decide
+from queuecontroller.cluster.admissionchecks.requests import (
     Config,
     attempt_of,
     read_config,
     stem_of,
     template_name,
 )
-from queuecontroller.cluster.checking.states import Answer, State, checks_of, with_answers
-from queuecontroller.cluster.saying.workload_status import UNANSWERED
-from queuecontroller.jobs import PodSetInfo
+from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of, with_answers
+from queuecontroller.cluster.status.workload_status import UNANSWERED
+from queuecontroller.frameworks import PodSetInfo
 
 NOW = "2026-11-23T10:00:00Z"
 BEFORE = "2026-11-23T09:00:00Z"

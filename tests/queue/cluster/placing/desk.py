@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods
+from queuecontroller.cluster.podplacement.extender_service import ExtenderDesk
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
+from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
 from queuecontroller.cluster.session import Nothing
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.extender.answers import Defaults
-from queuecontroller.placement.capacity import NodeCapacity
-from queuecontroller.service.book import Book, BookSettings
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Rules
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import displacing
-from queuecontroller.cluster.placing.displacing import Displacing
-from queuecontroller.engine.model.selectors import LabelSelector, Requirement
-from queuecontroller.extender.ledger import Running
-from queuecontroller.extender.victims import Budget
+from queuecontroller.cluster.podplacement import preemption
+from queuecontroller.cluster.podplacement.preemption import Displacing
+from queuecontroller.gpushares.extender.ledger import Running
+from queuecontroller.gpushares.extender.victims import Budget
+from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from sluicecommon.kubernetes.reflector import Changed
 from tests.queue.cluster.placing.desk import LEAVES, World, run
 
@@ -22,8 +22,8 @@ WHOLE = {"gpumem": 80_000}
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTLES_S", "PAUSE_S", "NUDGED_S"):
-        monkeypatch.setattr(displacing, name, 0.0)
-    monkeypatch.setattr(displacing, "TICK_S", 0.005)
+        monkeypatch.setattr(preemption, name, 0.0)
+    monkeypatch.setattr(preemption, "TICK_S", 0.005)
 
 
 def making_room(world: World) -> int:
@@ -244,7 +244,7 @@ def test_who_leads_next_goes_on_where_only_some_were_told() -> None:
 
 
 def test_room_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(displacing, "KEEPS_S", 0.02)
+    monkeypatch.setattr(preemption, "KEEPS_S", 0.02)
 
     async def test(world: World) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
@@ -325,7 +325,7 @@ def test_who_leaves_soon_anyway_is_waited_for_and_who_does_not_is_not() -> None:
 
 
 def test_the_class_is_bounded_in_what_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(displacing, "MOST_WAITING", 3)
+    monkeypatch.setattr(preemption, "MOST_WAITING", 3)
 
     async def test(world: World) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)

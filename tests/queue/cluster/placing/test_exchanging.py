@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.known.kinds import (
+from queuecontroller.cluster.cache.kinds import (
     CLUSTER_QUEUES,
     FLAVORS,
     LOCAL_QUEUES,
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.placing import exchanging
-from queuecontroller.cluster.placing.exchanging import Exchanging
-from queuecontroller.cluster.placing.queued_pods import QueuedAsks, QueuedPods
-from queuecontroller.cluster.saying.workload_status import patch_of
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.podplacement import exchange
+from queuecontroller.cluster.podplacement.exchange import Exchanging
+from queuecontroller.cluster.podplacement.queued_pods import QueuedAsks, QueuedPods
 from queuecontroller.cluster.session import Nothing
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.extender.answers import Defaults, Extender
-from queuecontroller.extender.pods import PodPlace
-from queuecontroller.placement.topology.ground import Ground, NodeFacts
-from queuecontroller.service.book import Book, BookSettings, Sharing
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Rules
+from queuecontroller.cluster.status.workload_status import patch_of
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.pods import PodPlace
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.topology.ground import Ground, NodeFacts
+from queuecontroller.state.book import Book, BookSettings, Sharing
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.shell import Shell
 from tests.queue.cluster.placing.desk import Clock
 from tests.queue.extender.rooms import MIB, contradictions, node, pod, share
 
@@ -176,7 +176,7 @@ def test_nothing_moves_where_there_is_no_room() -> None:
 
 
 def test_a_pod_is_bound_there_once_its_workload_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchanging, "STORED_S", 0.05)
+    monkeypatch.setattr(exchange, "STORED_S", 0.05)
 
     async def test() -> None:
         lab = Lab()

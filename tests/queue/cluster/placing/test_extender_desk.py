@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import binding, extender_desk
-from queuecontroller.cluster.placing.gpu_pods import GpuPods, read_budget, seen
-from queuecontroller.extender.pods import PLACEMENT
-from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
+from queuecontroller.cluster.podplacement import binding, extender_service
+from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
+from queuecontroller.gpushares.extender.pods import PLACEMENT
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
 from tests.queue.cluster.placing.desk import World, answered, run, settled
@@ -86,7 +86,7 @@ def test_who_is_not_bound_after_all_keeps_room_for_a_moment_and_never_the_only_n
         assert (await world.ask("filter", Pod=first, NodeNames=["a"]))["NodeNames"] == ["a"]
         assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == ["b"]
         assert (await world.ask("filter", Pod=second, NodeNames=["a"]))["NodeNames"] == ["a"]
-        monkeypatch.setattr(extender_desk, "monotonic", lambda: now_s + 2)
+        monkeypatch.setattr(extender_service, "monotonic", lambda: now_s + 2)
         assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == both
 
     now_s = monotonic()

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.placing.queued_pods import SPARE, QueuedAsks, QueuedPods
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.extender.answers import Defaults
-from queuecontroller.extender.ledger import PodLedger
-from queuecontroller.extender.pods import PodPlace
-from queuecontroller.placement.stock import Stock
-from queuecontroller.shares import Rules
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.podplacement.queued_pods import SPARE, QueuedAsks, QueuedPods
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import PodPlace
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.stock import Stock
 from sluicecommon.kubernetes.resources import Resource
 from tests.queue.extender.rooms import MIB, container, node, pod, share
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.placing import extender_desk, trying_again
-from queuecontroller.extender.pods import PLACEMENT
-from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
+from queuecontroller.cluster.podplacement import extender_service, requeueing
+from queuecontroller.gpushares.extender.pods import PLACEMENT
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
 from tests.queue.cluster.placing.desk import World, run, settled
@@ -34,11 +34,11 @@ def test_who_was_refused_just_before_room_was_heard_of_is_tried_again(
         for _ in range(2):
             assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == []
         world.may_write = may_write
-        monkeypatch.setattr(trying_again, "monotonic", lambda: monotonic() + before_s)
+        monkeypatch.setattr(requeueing, "monotonic", lambda: monotonic() + before_s)
         for name in ("whole", "another"):
             world.pods.changed(Removed(f"t/{name}"))
             await settled()
-        patch = {"uid": "u-late", "annotations": {trying_again.TRIED_FOR: "u-whole"}}
+        patch = {"uid": "u-late", "annotations": {requeueing.TRIED_FOR: "u-whole"}}
         assert world.api.patches == [("t", "late", {"metadata": patch})] * tried
         assert (await world.ask("filter", Pod=late, NodeNames=["a"]))["NodeNames"] == ["a"]
 
@@ -92,8 +92,8 @@ def test_whatever_makes_room_is_heard_of_for_those_who_were_refused(
     monkeypatch: pytest.MonkeyPatch, less: Callable[[World], Any], more: Callable[[World], None]
 ) -> None:
     """However long ago: of some of it kube-scheduler itself never hears."""
-    monkeypatch.setattr(extender_desk, "LAG_S", 0.0)
-    monkeypatch.setattr(trying_again, "REST_S", 0.0)
+    monkeypatch.setattr(extender_service, "LAG_S", 0.0)
+    monkeypatch.setattr(requeueing, "REST_S", 0.0)
 
     async def test(world: World) -> None:
         less(world)
@@ -104,7 +104,7 @@ def test_whatever_makes_room_is_heard_of_for_those_who_were_refused(
         world.shell.book.nodes_room.follow(1)
         await settled()
         assert world.api.patches == [], "nothing has changed since"
-        monkeypatch.setattr(trying_again, "monotonic", lambda: monotonic() + 60)
+        monkeypatch.setattr(requeueing, "monotonic", lambda: monotonic() + 60)
         for _ in range(2):
             more(world)
             world.shell.book.nodes_room.follow(1)  # as each cycle does
@@ -139,28 +139,28 @@ def test_less_than_a_pod_was_given_is_room() -> None:
 
 def test_many_who_wait_are_changed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And who was asked about meanwhile, bound or deleted, is not."""
-    monkeypatch.setattr(trying_again, "REST_S", 60.0)
+    monkeypatch.setattr(requeueing, "REST_S", 60.0)
 
     async def test(world: World) -> None:
         room = world.shell.book.nodes_room
         cordon(world)
-        for n in range(3 * trying_again.AT_ONCE):
+        for n in range(3 * requeueing.AT_ONCE):
             asked = world.create(f"p{n}", gpumem=1)
             assert not (await world.ask("filter", Pod=asked, NodeNames=["a"]))["NodeNames"]
         cordon_is_taken_away(world)
         room.follow(1)
         await settled()
-        assert len(world.api.patches) == trying_again.AT_ONCE
-        names = [f"p{n}" for n in range(trying_again.AT_ONCE, 3 * trying_again.AT_ONCE)]
+        assert len(world.api.patches) == requeueing.AT_ONCE
+        names = [f"p{n}" for n in range(requeueing.AT_ONCE, 3 * requeueing.AT_ONCE)]
         assert await world.bind(names[0], "a") == ""
         world.watch(names[0])
         world.pods.changed(Removed(f"t/{names[1]}"))
         for turn in range(2, 4):
             await settled(after_s=61.0)
             assert len(world.api.patches) == min(
-                turn * trying_again.AT_ONCE, 3 * trying_again.AT_ONCE - 2
+                turn * requeueing.AT_ONCE, 3 * requeueing.AT_ONCE - 2
             )
-        changed = [one[1] for one in world.api.patches[trying_again.AT_ONCE :]]
+        changed = [one[1] for one in world.api.patches[requeueing.AT_ONCE :]]
         assert changed == names[2:]
 
     run(test)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuecontroller.cluster.known.kinds import LOCAL_QUEUES
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.saying.queue_status import QueueStatus
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.records import Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.status.queue_status import QueueStatus
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
 
 API = "kueue.x-k8s.io/v1beta2"
 KEY = WorkloadKey("team/one")

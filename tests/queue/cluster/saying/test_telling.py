@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.saying.telling import Told, of_preemptor, of_workload
-from queuecontroller.cluster.writing.teller import Teller
+from queuecontroller.cluster.status.events import Told, of_preemptor, of_workload
+from queuecontroller.cluster.writers.event_recorder import Teller
 from sluicecommon.kubernetes.resources import PODS
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.policy import Policy
-from queuecontroller.cluster.known.world import Document, World
-from queuecontroller.cluster.saying.telling import Told
-from queuecontroller.cluster.tending.hands import Hands
-from queuecontroller.cluster.writing.teller import Teller
-from queuecontroller.jobs import CreateWorkload, UpdateWorkload
-from queuecontroller.service.shell import Shell
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import Document, World
+from queuecontroller.cluster.cache.policy import Policy
+from queuecontroller.cluster.reconcilers.workload_actions import Hands
+from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.frameworks import CreateWorkload, UpdateWorkload
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.policy import Policy, Retention
-from queuecontroller.cluster.known.world import Document, World, key_of
-from queuecontroller.cluster.saying.telling import Told
-from queuecontroller.cluster.tending.hands import Hands
-from queuecontroller.cluster.tending.keeping import Due, Keeping, due_of
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.objects import Document, World, key_of
+from queuecontroller.cluster.cache.policy import Policy, Retention
+from queuecontroller.cluster.reconcilers.retention import Due, Keeping, due_of
+from queuecontroller.cluster.reconcilers.workload_actions import Hands
+from queuecontroller.cluster.status.events import Told
 from sluicecommon.kubernetes.resources import PODS, Resource
 
 AT = "2026-11-22T10:00:00Z"

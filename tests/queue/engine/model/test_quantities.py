@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.quantities import (
+from sluicecommon.kubernetes.quantity import (
     MAX_AMOUNT,
     QuantityError,
     format_amount,

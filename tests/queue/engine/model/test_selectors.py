@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.model.selectors import (
+from queuecontroller.scheduler.model.selectors import (
     LabelSelector,
     NodeSelectorTerm,
     Requirement,

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from queuecontroller.engine.model.flavor_resources import FlavorResources
-from queuecontroller.engine.model.objects import QueueingStrategy
-from queuecontroller.engine.model.workload_info import WorkloadInfo
-from queuecontroller.engine.pending.fifo import PendingQueue, order_of
+from queuecontroller.scheduler.model.flavor_resources import FlavorResources
+from queuecontroller.scheduler.model.objects import QueueingStrategy
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.pending.fifo import PendingQueue, order_of
 from tests.queue.builders import workload
 
 NAMES = st.sampled_from([f"w{i}" for i in range(6)])

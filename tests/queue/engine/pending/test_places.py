@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.pending import places
-from queuecontroller.engine.pending.places import Places
+from queuecontroller.scheduler.pending import places
+from queuecontroller.scheduler.pending.places import Places
 
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=300)
 

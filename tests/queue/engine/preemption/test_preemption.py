@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.model.flavor_resources import FlavorResources
-from queuecontroller.engine.model.objects import Cohort, Condition, PodSet
-from queuecontroller.engine.model.settings import EngineSettings, FairPreemptionStrategy
-from queuecontroller.engine.model.workload_info import WorkloadInfo
-from queuecontroller.engine.quota.holders import Holders, rank_of
-from queuecontroller.engine.quota.tree import QuotaNode
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.flavor_resources import FlavorResources
+from queuecontroller.scheduler.model.objects import Cohort, Condition, PodSet
+from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.quota.holders import Holders, rank_of
+from queuecontroller.scheduler.quota.tree import QuotaNode
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

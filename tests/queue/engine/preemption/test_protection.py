@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.engine.model.settings import EngineSettings, PreemptionProtection
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.settings import EngineSettings, PreemptionProtection
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (
     SECOND,
     cluster_queue,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.preemption.yielding import TOO_OFTEN, Yielding
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.preemption.yielding import TOO_OFTEN, Yielding
 
 VICTIM, PREEMPTOR, OTHER = (WorkloadKey(f"ns/{name}") for name in ("victim", "preemptor", "other"))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.quota.decay import ONE, approach, remaining
+from queuecontroller.scheduler.quota.decay import ONE, approach, remaining
 
 HOUR = 3_600_000_000_000
 TIMES = st.integers(0, 10**19)

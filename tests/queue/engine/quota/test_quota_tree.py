@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.flavor_resources import Fr
-from queuecontroller.engine.quota.tree import QuotaNode, attach, settle, would_cycle
+from queuecontroller.scheduler.model.flavor_resources import Fr
+from queuecontroller.scheduler.quota.tree import QuotaNode, attach, settle, would_cycle
 
 GPU = Fr(0)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.flavor_resources import FlavorResources
-from queuecontroller.engine.quota.shares import Share, dominant_share
-from queuecontroller.engine.quota.tree import QuotaNode, attach, settle
+from queuecontroller.scheduler.model.flavor_resources import FlavorResources
+from queuecontroller.scheduler.quota.shares import Share, dominant_share
+from queuecontroller.scheduler.quota.tree import QuotaNode, attach, settle
 
 NUMBERS = FlavorResources()
 GPU, MEM = NUMBERS.number("default", "gpu"), NUMBERS.number("default", "mem")

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.model.settings import WEIGHT_UNIT, AdmissionFairSharing
-from queuecontroller.engine.quota.decay import ONE
-from queuecontroller.engine.quota.usage_history import FIGURE_UNIT, LAST, UsageHistory, UsageRecord
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.settings import WEIGHT_UNIT, AdmissionFairSharing
+from queuecontroller.scheduler.quota.decay import ONE
+from queuecontroller.scheduler.quota.usage_history import (
+    FIGURE_UNIT,
+    LAST,
+    UsageHistory,
+    UsageRecord,
+)
 
 MINUTE = 60_000_000_000
 HALF_LIFE = 10 * MINUTE
