@@ -22,7 +22,7 @@ from queuecontroller.kueueapi.crds import Webhook, definitions
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify
+from tests.queue.kueueapi.serving import certify
 
 KUEUE = f"/apis/{GROUP}/v1beta2"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

@@ -38,7 +38,7 @@ from tests.kit.node import Node, until
 from tests.kit.places import AT_REST, SLUICE, TENANT
 from tests.kit.pond import Pond
 from tests.kit.workplace import workplace
-from tests.queue.service.world import TEAMS
+from tests.queue.state.world import TEAMS
 from tests.queue.serving.puppet import Puppet
 from tests.queue.serving.puppet import until as eventually
 

@@ -12,7 +12,7 @@ from queuecontroller.server.store.sqlite import SqliteStore
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import GpuAsk
 from sluicecommon.sd_notify import SdNotify
-from tests.queue.service.world import TEAMS, documents
+from tests.queue.state.world import TEAMS, documents
 
 GIB = 1 << 30
 TOGETHER = 1000

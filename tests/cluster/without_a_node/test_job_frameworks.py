@@ -30,8 +30,8 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import apply, define
 from tests.kit.node import until
-from tests.queue.jobs.crds import crds_for_tests
-from tests.queue.jobs.samples import RUNTIME, SAMPLES, job, pod, sample
+from tests.queue.frameworks.crds import crds_for_tests
+from tests.queue.frameworks.samples import RUNTIME, SAMPLES, job, pod, sample
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

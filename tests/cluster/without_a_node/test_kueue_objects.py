@@ -20,7 +20,7 @@ from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify, webhooks
+from tests.queue.kueueapi.serving import certify, webhooks
 from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
 
 __all__ = ["control_plane"]

@@ -27,7 +27,7 @@ from tests.cluster.queueing import (
     quota,
 )
 from tests.kit.node import until
-from tests.queue.jobs.crds import crd_for_tests
+from tests.queue.frameworks.crds import crd_for_tests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PODS = "/api/v1/namespaces/default/pods"

@@ -32,8 +32,8 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.programs.pki import openssl
 from tests.kit.node import until
 from tests.kit.pond import Pond
-from tests.queue.adapters.callers import WIRE, message
-from tests.queue.adapters.certificates import Authority
+from tests.queue.server.callers import WIRE, message
+from tests.queue.server.certificates import Authority
 
 __all__ = ["control_plane"]
 pytestmark = [

@@ -27,7 +27,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify
+from tests.queue.kueueapi.serving import certify
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -25,8 +25,8 @@ from queuecontroller.server.page import questions
 from sluicecommon.page.board import Board
 from sluicecommon.settings import ConfigError
 from tests.fuzz.mutation import Target
-from tests.queue.extender.rooms import node as gpu_node
-from tests.queue.vendors.plugins import NODE, PLUGINS
+from tests.queue.gpushares.extender.rooms import node as gpu_node
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS
 
 NOW_NS = 1_795_000_000 * 10**9
 

@@ -14,9 +14,9 @@ from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from tests.queue.service.world import World
-from tests.queue.shares.pods import pod
-from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
+from tests.queue.state.world import World
+from tests.queue.gpushares.admission.pods import pod
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS, Simulated
 
 MEM = "nvidia.com/gpumem"
 QUOTA = {

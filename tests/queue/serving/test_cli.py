@@ -15,7 +15,7 @@ from queuecontroller.server import standalone
 from queuecontroller.server.config import parse
 from queuecontroller.server.store.sqlite import SqliteStore
 from tests.kit.pond import SLUICE_QUEUE, Pond
-from tests.queue.service.world import TEAMS
+from tests.queue.state.world import TEAMS
 
 QUEUE = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueue\n"
 

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.ports.clients import Waiting
 from nodeagent.ports.queue import NotOffered
 from tests.kit.pond import Pond
-from tests.queue.service.world import TEAMS
+from tests.queue.state.world import TEAMS
 from tests.queue.serving.puppet import Puppet, until
 
 CLOSED = TEAMS.replace("nominalQuota: 2", "nominalQuota: 0")

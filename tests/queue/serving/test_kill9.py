@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from tests.kit.pond import Pond
-from tests.queue.adapters.callers import WIRE
-from tests.queue.service.world import TEAMS
+from tests.queue.server.callers import WIRE
+from tests.queue.state.world import TEAMS
 from tests.queue.serving.puppet import Puppet, until
 
 FAILING = (sys.executable, "-m", "tests.queue.serving.failing_serve")

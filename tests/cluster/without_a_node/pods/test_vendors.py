@@ -16,7 +16,7 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, define
 from tests.cluster.scheduling import PODS, replicas, scheduler
 from tests.kit.node import NodeError, until
-from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS, Simulated
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
