@@ -18,7 +18,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-Turn = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 
 _TEXTS_OF_MANY = frozenset(
     {"cluster_queue", "command", "kind", "namespace", "node", "priority_class", "queue_name"}
@@ -71,12 +71,12 @@ _hints = cache(typing.get_type_hints)
 
 
 @cache
-def _writer_of_fields(kind: type) -> Turn:
+def _writer_of_fields(kind: type) -> Converter:
     hints = _hints(kind)
     parts = [(name, default, _writer(hints[name])) for name, default in _defaults(kind)]
     names = [name for name, _, _ in parts]
-    every: Turn = attrgetter(*names)
-    read_all: Turn = every if len(names) > 1 else lambda value: (every(value),)
+    every: Converter = attrgetter(*names)
+    read_all: Converter = every if len(names) > 1 else lambda value: (every(value),)
 
     def write(value: Any) -> dict[str, Any]:
         out = {}
@@ -88,7 +88,7 @@ def _writer_of_fields(kind: type) -> Turn:
     return write
 
 
-def _writer(kind: Any) -> Turn | None:
+def _writer(kind: Any) -> Converter | None:
     """None: it is plain as it is."""
     if hasattr(kind, "__supertype__"):
         return _writer(kind.__supertype__)
@@ -121,7 +121,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 @cache
-def _reader(kind: Any) -> Turn:
+def _reader(kind: Any) -> Converter:
     if kind is Any or kind is object:
         return _as_it_is
     if hasattr(kind, "__supertype__"):
@@ -156,7 +156,7 @@ def _reader(kind: Any) -> Turn:
     return _reader_of_one(kind)
 
 
-def _reader_of_named(kind: Any) -> Turn:
+def _reader_of_named(kind: Any) -> Converter:
     """A NamedTuple, which is written as the tuple that it is."""
 
     def read(value: Any) -> Any:
@@ -168,7 +168,7 @@ def _reader_of_named(kind: Any) -> Turn:
     return read
 
 
-def _reader_of_one(kind: Any) -> Turn:
+def _reader_of_one(kind: Any) -> Converter:
     def read(value: Any) -> Any:
         if isinstance(value, kind):
             return value
@@ -185,7 +185,7 @@ def _text(value: Any) -> Any:
     return sys.intern(value)
 
 
-def _sharing(read: Turn) -> Turn:
+def _sharing(read: Converter) -> Converter:
     known: dict[bytes, Any] = {}
 
     def read_once(value: Any) -> Any:
@@ -200,8 +200,8 @@ def _sharing(read: Turn) -> Turn:
     return read_once
 
 
-def _reader_of_fields(kind: Any) -> Turn:
-    turns: dict[str, Turn] = {}  # filled at the first use: a type may name itself
+def _reader_of_fields(kind: Any) -> Converter:
+    turns: dict[str, Converter] = {}  # filled at the first use: a type may name itself
 
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):

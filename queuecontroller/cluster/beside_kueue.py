@@ -20,12 +20,12 @@ from queuecontroller.cluster.admissionchecks.placement import (
     Placer,
 )
 from queuecontroller.cluster.admissionchecks.states import State, checks_of
-from queuecontroller.cluster.admissionchecks.status_writer import Scribe
+from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, World, is_leaving, key_of
-from queuecontroller.cluster.session import Defect, Nothing
-from queuecontroller.cluster.writers.event_recorder import Teller
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
+from queuecontroller.cluster.session import Defect, NullStore
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import ObjectId
 from queuecontroller.state.shell import EXIT_OK, Clock, Shell
@@ -42,13 +42,13 @@ been on its way, and one may be lost."""
 LOOK_S: Final = 1.0
 """How often it is looked at what the nodes have reported."""
 log = logging.getLogger(__name__)
-Errand = tuple[Resource, str]
+WorkItem = tuple[Resource, str]
 
 
 class Beside:
     def __init__(
         self,
-        world: World,
+        cache: ObjectCache,
         client: ApiClient,
         settings: BookSettings,
         term: int,
@@ -59,18 +59,20 @@ class Beside:
         report_s: float,
     ) -> None:
         """As `Session`; `report_s`: how often nodes report."""
-        self._world = world
+        self._cache = cache
         self._may_write = may_write
         self._settled_s = report_s * REPORTS
         self._first_s = settings.lease_s
         """So long after its begin every node that is there has found this leader."""
         self._began_s = 0.0
         book = Book(settings, False, new_uid)
-        self.shell = Shell(book, Nothing(term, cluster_id), clock)
-        self.teller = Teller(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        self.shell = Shell(book, NullStore(term, cluster_id), clock)
+        self.recorder = EventRecorder(client, may_write, lambda: new_uid().replace("-", "")[:16])
         self.placer = Placer()
-        self._scribe = Scribe(client, world, self.teller, self.shell.now_ns, self._stored)
-        self.errands: Errands[Errand] = Errands("check of", self._tend, WIDTH)
+        self._status_writer = CheckStatusWriter(
+            client, cache, self.recorder, self.shell.now_ns, self._stored
+        )
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
         self._runs: dict[str, tuple[str, float]] = {}
         """Pods that run: their UID, and since when we have seen it."""
         self._workload_of: dict[str, str] = {}
@@ -88,7 +90,7 @@ class Beside:
 
     @property
     def writes_total(self) -> int:
-        return self._scribe.writes_total
+        return self._status_writer.writes_total
 
     async def run(self) -> None:
         """Until cancelled. Raises Defect."""
@@ -96,14 +98,14 @@ class Beside:
         self.shell.start()
         self._began, self._began_s = True, monotonic()
         for kind in (PODS, *KINDS):
-            for document in self._world.all_of(kind):
+            for document in self._cache.all_of(kind):
                 self.changed(kind, key_of(document), document)
         log.info("deciding, term %d: beside Kueue", self.term)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._serve_nodes())
             group.create_task(self._follow_nodes())
-            group.create_task(self.errands.run())
-            group.create_task(self.teller.run())
+            group.create_task(self.work_queue.run())
+            group.create_task(self.recorder.run())
 
     async def _serve_nodes(self) -> None:
         status = await self.shell.run()
@@ -121,10 +123,10 @@ class Beside:
         ready = self.shell.book.nodes.each_ready(self.shell.now_ns())
         if not self.placer.follow({one.name: one.capacity for one in ready}):
             return
-        for workload in self._world.all_of(WORKLOADS):
+        for workload in self._cache.all_of(WORKLOADS):
             name = self._named(workload)
             if name and self.placer.waits(workload, name):
-                self.errands.ask((WORKLOADS, key_of(workload)), urgent=False)
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     def _unsettled_s(self) -> float:
         """For how much longer nodes may be on their way to this leader; 0: none is. A node that is
@@ -151,10 +153,10 @@ class Beside:
         elif kind == PODS:
             self._note_pod(key, document)
         elif kind == CHECKS:
-            self.errands.ask((CHECKS, key))
-            for workload in self._world.all_of(WORKLOADS):
+            self.work_queue.add((CHECKS, key))
+            for workload in self._cache.all_of(WORKLOADS):
                 if key in checks_of(workload):
-                    self.errands.ask((WORKLOADS, key_of(workload)), urgent=False)
+                    self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     def _note_workload(self, key: str, document: Document | None) -> None:
         uid = str(document["metadata"]["uid"]) if document is not None else ""
@@ -187,45 +189,45 @@ class Beside:
         for uid in {before, now} - {""}:
             workload = self._workload_of.get(uid)
             if workload is not None:
-                self.errands.ask((WORKLOADS, workload))
+                self.work_queue.add((WORKLOADS, workload))
 
     def _ask(self, key: str, workload: Document) -> None:
         known = str(workload["metadata"]["uid"])
         if self._named(workload) or self.placer.knows(known):
-            self.errands.ask((WORKLOADS, key))
+            self.work_queue.add((WORKLOADS, key))
 
     def _named(self, workload: Document) -> str:
         """The check of ours that it waits for; empty: none."""
         for name in checks_of(workload):
-            check = self._world.get(CHECKS, name)
+            check = self._cache.get(CHECKS, name)
             if check is not None and (check.get("spec") or {}).get("controllerName") == CONTROLLER:
                 return name
         return ""
 
     # -- one Workload, or one check ---------------------------------------------------------------
 
-    async def _tend(self, errand: Errand) -> None:
+    async def _tend(self, errand: WorkItem) -> None:
         kind, key = errand
-        document = self._world.get(kind, key)
+        document = self._cache.get(kind, key)
         if document is None or not self._may_write():
             return
         if kind == CHECKS:
             spec = document.get("spec") or {}
             if spec.get("controllerName") == CONTROLLER:
-                await self._scribe.tell_active(document, _why_not(document))
+                await self._status_writer.write_active(document, _why_not(document))
             return
         name = self._named(document)
         self._follow()
-        flavors = {key_of(one): one for one in self._world.all_of(FLAVORS)}
+        flavors = {key_of(one): one for one in self._cache.all_of(FLAVORS)}
         seen, again_s = self._seen(str(document["metadata"]["uid"]))
         unsettled_s = self._unsettled_s()
         answer = self.placer.look(document, name, flavors, seen, unsettled_s <= 0)
         if answer is not None and answer.state is State.PENDING and unsettled_s > 0:
             again_s = unsettled_s
         if again_s is not None:
-            self.errands.ask_later(errand, again_s)
+            self.work_queue.add_after(errand, again_s)
         if answer is not None:
-            await self._scribe.say(document, {name: answer})
+            await self._status_writer.write_answers(document, {name: answer})
 
     def _seen(self, uid: str) -> tuple[Counter[tuple[str, str]], float | None]:
         """Pods that the nodes report, and in how many seconds there may be more of them."""
@@ -233,7 +235,7 @@ class Beside:
         again_s: float | None = None
         for key in self._pods_of.get(uid, ()):
             since = self._runs.get(key)
-            pod = self._world.get(PODS, key)
+            pod = self._cache.get(PODS, key)
             if since is None or pod is None:
                 continue
             left_s = since[1] + self._settled_s - monotonic()

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES
 from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES as QUEUES
 from queuecontroller.cluster.controller import Controller
-from queuecontroller.cluster.leader.shell import Acting
+from queuecontroller.cluster.leader.shell import LeaderShell
 from queuecontroller.cluster.plan import Plan
 from queuecontroller.cluster.podplacement.extender_service import VERBS, refusal
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.setup.configuration import Given, given_by
 from queuecontroller.cluster.setup.front_proxy import Access as MayDo
 from queuecontroller.cluster.setup.front_proxy import read_front_proxy
@@ -54,8 +54,8 @@ from queuecontroller.server.api.loop import GrpcLoop
 from queuecontroller.server.api.nodes import NodesApi
 from queuecontroller.server.api.server import GrpcServer, TlsUnusable
 from queuecontroller.server.api.wire import Wire, find_descriptors
-from queuecontroller.server.callers.fair_calls import Turns
-from queuecontroller.server.callers.listeners import Doors
+from queuecontroller.server.callers.fair_calls import FairCalls
+from queuecontroller.server.callers.listeners import Listeners
 from queuecontroller.server.callers.token_review import DEADLINE_S, KubernetesReviewer
 from queuecontroller.server.collector import Collector
 from queuecontroller.server.config import (
@@ -73,15 +73,15 @@ from queuecontroller.server.standalone import (
     SWITCH_S,
     SystemClock,
     Uids,
+    authenticator,
     book_settings,
-    doorkeeper,
     kernel_callers,
     open_doors,
     page_door,
     page_head,
     start_logging,
 )
-from queuecontroller.server.web.extender import LoopbackServer, SchedulerDoor
+from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.server.web.http import HttpServer
 from queuecontroller.server.web.reviews import patched, reviewed
 from queuecontroller.server.web.visibility import VisibilityServer
@@ -157,21 +157,21 @@ def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Acce
     return access
 
 
-class NodeDoors:
+class NodeListeners:
     """What nodes come through, where they are to come at all; the leader has sessions with them."""
 
     def __init__(self, settings: Settings, access: Access, controller: Controller) -> None:
         """Raises OSError."""
         self._settings = settings
         self._private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
-        self._doors = Doors(settings.server.max_connections, self._private, kernel_callers())
+        self._doors = Listeners(settings.server.max_connections, self._private, kernel_callers())
         self._reviewer = None
         if audience := settings.kubernetes.audience:
             client = ApiClient(Credentials(access), "sluice-queue", deadline_s=DEADLINE_S)
             self._reviewer = KubernetesReviewer(client, audience)
-        acting = Acting(lambda: controller.shell, lambda: controller.leader)
-        keeper = doorkeeper(settings, self._doors, self._reviewer)
-        calls = Calls(acting, keeper, self._doors, Turns(busy=self._doors.busy))
+        acting = LeaderShell(lambda: controller.shell, lambda: controller.leader)
+        keeper = authenticator(settings, self._doors, self._reviewer)
+        calls = Calls(acting, keeper, self._doors, FairCalls(busy=self._doors.busy))
         try:
             wire = Wire(find_descriptors())
         except ValueError as error:
@@ -211,7 +211,7 @@ async def _serve(
     sharing = None
     rules = rules_of(settings.shares, settings.extender)
     if given.webhooks_listen:
-        sharing = SharesDesk(rules, SystemClock().now_ns)
+        sharing = SharePods(rules, SystemClock().now_ns)
     plan = Plan(
         book=configured.book,
         identity=f"{socket.gethostname()}_{uids()}",
@@ -228,7 +228,7 @@ async def _serve(
         register_nodes=settings.shares.register_nodes,
         own_url=_own_url(settings.extender.own_address),
         beside=given.mode == "beside",
-        tells_all_events=given.events == "all",
+        records_all_events=given.events == "all",
         report_s=settings.nodes.report_s,
     )
     controller = Controller(watching, writing, plan)
@@ -250,7 +250,7 @@ async def _serve(
         )
         if one
     ]
-    nodes = NodeDoors(settings, access, controller) if NodeDoors.wanted(settings) else None
+    nodes = NodeListeners(settings, access, controller) if NodeListeners.wanted(settings) else None
     page = page_door(settings, lambda: _page_backend(controller, access, settings))
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -305,7 +305,7 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
     from queuecontroller.server.page.viewers import ByToken
 
     def namespaces() -> list[str]:
-        return [str(one["metadata"].get("namespace")) for one in controller.world.all_of(QUEUES)]
+        return [str(one["metadata"].get("namespace")) for one in controller.cache.all_of(QUEUES)]
 
     def why_not() -> str:
         return controller.why_not_ready or "another replica leads: this one only follows"
@@ -337,12 +337,12 @@ def _own_url(address: str) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _scheduler_door(settings: Settings, controller: Controller) -> SchedulerDoor | None:
+def _scheduler_door(settings: Settings, controller: Controller) -> ExtenderEndpoint | None:
     given = settings.kubernetes
     if not settings.extender.callers:
         return None
     files = (given.webhooks_certificate, given.webhooks_key, given.webhooks_ca)
-    return SchedulerDoor(
+    return ExtenderEndpoint(
         controller.answer_scheduler,
         refusal,
         VERBS,
@@ -352,7 +352,7 @@ def _scheduler_door(settings: Settings, controller: Controller) -> SchedulerDoor
     )
 
 
-def _loopback(settings: Settings, door: SchedulerDoor | None) -> LoopbackServer | None:
+def _loopback(settings: Settings, door: ExtenderEndpoint | None) -> LoopbackServer | None:
     if door is None or not settings.extender.listen:
         return None
     return LoopbackServer(split_address(settings.extender.listen), door)
@@ -361,15 +361,15 @@ def _loopback(settings: Settings, door: SchedulerDoor | None) -> LoopbackServer 
 def _webhooks(
     settings: Settings,
     controller: Controller,
-    sharing: SharesDesk | None,
-    door: SchedulerDoor | None,
+    sharing: SharePods | None,
+    door: ExtenderEndpoint | None,
 ) -> WebhookServer | None:
     given = settings.kubernetes
     if not given.webhooks_listen or sharing is None:
         return None
 
     def patch(document: dict[str, Any], namespace: str) -> bytes:
-        return json_patch(document, patch_of(controller.world, document, namespace))
+        return json_patch(document, patch_of(controller.cache, document, namespace))
 
     return WebhookServer(
         split_address(given.webhooks_listen),
@@ -377,7 +377,7 @@ def _webhooks(
         Path(given.webhooks_key),
         {
             MUTATE_PATH: partial(
-                patched, patch_of=patch, problems_of_change=partial(problems_of, controller.world)
+                patched, patch_of=patch, problems_of_change=partial(problems_of, controller.cache)
             ),
             SHARES_PATH: partial(reviewed, judge=sharing.answer),
         },
@@ -395,7 +395,7 @@ def _visibility(
     def answered(asked: Question) -> dict[str, Any]:
         shell = controller.shell
         book, views = (shell.book, shell.views) if shell is not None else (None, None)
-        return answer(asked, controller.world, book, views, clock.now_ns())
+        return answer(asked, controller.cache, book, views, clock.now_ns())
 
     return VisibilityServer(
         split_address(given.visibility_listen),
@@ -447,7 +447,7 @@ def _metrics(controller: Controller) -> bytes:
         return b""
 
     def is_leaving(name: str) -> bool:
-        found = controller.world.get(CLUSTER_QUEUES, name)
+        found = controller.cache.get(CLUSTER_QUEUES, name)
         return found is not None and bool(found["metadata"].get("deletionTimestamp"))
 
     return render(shell, version(), sharing, Around("leader", is_leaving))

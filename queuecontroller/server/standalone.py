@@ -32,9 +32,9 @@ from queuecontroller.server.api.nodes import NodesApi
 from queuecontroller.server.api.server import GrpcServer, TlsUnusable
 from queuecontroller.server.api.users import OpenPage, UsersApi, no_page
 from queuecontroller.server.api.wire import Wire, find_descriptors
-from queuecontroller.server.callers.authenticator import Doorkeeper, TokenReviewer
-from queuecontroller.server.callers.fair_calls import Turns
-from queuecontroller.server.callers.listeners import Doors
+from queuecontroller.server.callers.authenticator import Authenticator, TokenReviewer
+from queuecontroller.server.callers.fair_calls import FairCalls
+from queuecontroller.server.callers.listeners import Listeners
 from queuecontroller.server.collector import Collector
 from queuecontroller.server.config import (
     SYSTEM_SOCKET,
@@ -61,7 +61,7 @@ from sluicecommon.logs import LineFormat
 from sluicecommon.page.tickets import TICKET_S, Tickets
 from sluicecommon.reader import ManifestError
 from sluicecommon.sd_notify import SdNotify
-from sluicecommon.web.page_door import PageDoor
+from sluicecommon.web.page_listener import PageListener
 
 if TYPE_CHECKING:
     from sluicecommon.web.page import Backend
@@ -256,9 +256,11 @@ async def _serve(
     collector.start()
     private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
     server_settings = settings.server
-    doors = Doors(server_settings.max_connections, private, kernel_callers())
+    doors = Listeners(server_settings.max_connections, private, kernel_callers())
     reviewer = _open_reviewer(settings.kubernetes, environment)
-    calls = Calls(shell, doorkeeper(settings, doors, reviewer), doors, Turns(busy=doors.busy))
+    calls = Calls(
+        shell, authenticator(settings, doors, reviewer), doors, FairCalls(busy=doors.busy)
+    )
     shell.doors = lambda: {
         "open": len(doors),
         "connections": doors.refused_total,
@@ -311,12 +313,12 @@ async def _serve(
         shutil.rmtree(private, ignore_errors=True)
 
 
-def page_door(settings: Settings, make: Callable[[], Backend]) -> PageDoor | None:
+def page_door(settings: Settings, make: Callable[[], Backend]) -> PageListener | None:
     """None: there is to be no page."""
     page = settings.page
     if not page.listen:
         return None
-    return PageDoor(split_address(page.listen), make, page.certificate, page.key, page.url)
+    return PageListener(split_address(page.listen), make, page.certificate, page.key, page.url)
 
 
 def _page_backend(shell: Shell, tickets: Tickets[Caller], settings: Settings) -> Backend:
@@ -342,7 +344,7 @@ def page_head(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _page_opener(page: PageDoor | None, tickets: Tickets[Caller]) -> OpenPage:
+def _page_opener(page: PageListener | None, tickets: Tickets[Caller]) -> OpenPage:
     if page is None:
         return no_page
 
@@ -353,7 +355,7 @@ def _page_opener(page: PageDoor | None, tickets: Tickets[Caller]) -> OpenPage:
     return opened
 
 
-async def open_doors(settings: Settings, doors: Doors, environment: Mapping[str, str]) -> int:
+async def open_doors(settings: Settings, doors: Listeners, environment: Mapping[str, str]) -> int:
     """The port of TCP, 0 without. Raises OSError."""
     server, port = settings.server, 0
     if server.socket != "none":
@@ -409,7 +411,9 @@ def _open_reviewer(tokens: KubernetesSettings, environment: Mapping[str, str]) -
     return open_reviewer(tokens.audience, environment, tokens.api_server)
 
 
-def doorkeeper(settings: Settings, doors: Doors, reviewer: TokenReviewer | None) -> Doorkeeper:
+def authenticator(
+    settings: Settings, doors: Listeners, reviewer: TokenReviewer | None
+) -> Authenticator:
     certificates = role_lists(settings.tls) if settings.tls.client_ca else None
     tokens = role_lists(settings.kubernetes) if settings.kubernetes.audience else None
     for section, lists, by in (
@@ -418,7 +422,7 @@ def doorkeeper(settings: Settings, doors: Doors, reviewer: TokenReviewer | None)
     ):
         for role in lists.empty() if lists is not None else ():
             log.warning("%s.%s is empty: %s", section, role, by)
-    return Doorkeeper(doors, certificates, tokens, reviewer)
+    return Authenticator(doors, certificates, tokens, reviewer)
 
 
 def role_lists(lists: TlsSettings | KubernetesSettings) -> RoleLists:

@@ -25,7 +25,7 @@ from queuecontroller.state.access import Caller
 from queuecontroller.state.access.identity import OPERATOR
 from queuecontroller.state.applying import Applying, Reading, Said, at_once
 from queuecontroller.state.journal import Journal
-from queuecontroller.state.node_desk import NodeDesk
+from queuecontroller.state.node_service import NodeService
 from queuecontroller.state.nodes.nodes_room import NodesRoom
 from queuecontroller.state.nodes.sessions import SECOND_NS, Nodes
 from queuecontroller.state.objects.authority import checks_said, only_checks
@@ -142,7 +142,7 @@ class Book:
             settings.preempted_rests_ns,
             self.nodes_room.follow if places or sharing is not None else None,
         )
-        self.desk = NodeDesk(self.nodes, self.workloads, self.journal, settings.requeue_lost)
+        self.desk = NodeService(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}

@@ -22,10 +22,10 @@ from tests.kit.pond import SLUICE_QUEUE, Pond
 from tests.kit.workplace import workplace
 from tests.queue.server.callers import Party, callers, message
 from tests.queue.server.certificates import Authority, Pair
-from tests.queue.state.world import TEAMS
 from tests.queue.serving.cable import CONTROLLER, NODE, Cable, NodeInSpace, _ip, both, cable
 from tests.queue.serving.puppet import Puppet
 from tests.queue.serving.puppet import until as eventually
+from tests.queue.state.world import TEAMS
 
 __all__ = ["both", "cable"]
 pytestmark = [pytest.mark.root, pytest.mark.faults]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from queuecontroller.cluster.admissionchecks.provisioning import CONTROLLER, config_of, decide
 from queuecontroller.cluster.admissionchecks.requests import POD_TEMPLATES, REQUESTS, Config, Making
 from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of
-from queuecontroller.cluster.admissionchecks.status_writer import Scribe
+from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS, of_kueue
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
@@ -22,9 +22,9 @@ from queuecontroller.cluster.cache.objects import (
     key_of,
     pruned,
 )
-from queuecontroller.cluster.status.events import Told
-from queuecontroller.cluster.writers.event_recorder import Teller
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import pod_set_infos
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -41,7 +41,7 @@ _NOT_SERVED: Final = (
     f"the API server does not serve {REQUESTS.plural} of {REQUESTS.api_version}: install the"
     " cluster autoscaler's definitions"
 )
-Errand = tuple[Resource, str]
+WorkItem = tuple[Resource, str]
 """A Workload to be answered, or an AdmissionCheck whose condition is to be told."""
 
 
@@ -52,7 +52,7 @@ class Provisioner:
         mirror: Mirror,
         client: ApiClient,
         may_write: Callable[[], bool],
-        teller: Teller,
+        recorder: EventRecorder,
         is_followed: Callable[[Resource], bool],
         stored: Callable[[Document, Document], None],
     ) -> None:
@@ -60,13 +60,15 @@ class Provisioner:
         written: before, and as it is now."""
         self._shell = shell
         self._mirror = mirror
-        self._world = mirror.world
+        self._cache = mirror.cache
         self._client = client
         self._may_write = may_write
         self._is_followed = is_followed
         self._told_of = stored
-        self._scribe = Scribe(client, mirror.world, teller, shell.now_ns, self._stored)
-        self.errands: Errands[Errand] = Errands("check of", self._tend, WIDTH)
+        self._status_writer = CheckStatusWriter(
+            client, mirror.cache, recorder, shell.now_ns, self._stored
+        )
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
         self._owned: dict[str, dict[str, None]] = {}
         """By Workload: keys of its requests."""
         self._owner: dict[str, str] = {}
@@ -76,21 +78,21 @@ class Provisioner:
 
     # -- what is heard ----------------------------------------------------------------------------
 
-    def ask_all(self) -> None:
-        for request in self._world.all_of(REQUESTS):
+    def add_all(self) -> None:
+        for request in self._cache.all_of(REQUESTS):
             self._note(key_of(request), request)
-        for check in self._world.all_of(CHECKS):
+        for check in self._cache.all_of(CHECKS):
             self.changed(CHECKS, key_of(check), check)
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """None: it is gone."""
         if kind == WORKLOADS:
             if document is not None and (key in self._owned or self._is_asked(document)):
-                self.errands.ask((WORKLOADS, key))
+                self.work_queue.add((WORKLOADS, key))
         elif kind == REQUESTS:
             owner = self._note(key, document)
             if owner:
-                self.errands.ask((WORKLOADS, owner))
+                self.work_queue.add((WORKLOADS, owner))
         elif kind == CHECKS:
             self._ask_check(key)
         elif kind == CONFIGS:
@@ -122,32 +124,32 @@ class Provisioner:
                 "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
             )
         self._told_of(before, found)
-        self.errands.ask((WORKLOADS, key))
+        self.work_queue.add((WORKLOADS, key))
 
     def _mine(self) -> list[Document]:
-        every = self._world.all_of(CHECKS)
+        every = self._cache.all_of(CHECKS)
         return [one for one in every if (one.get("spec") or {}).get("controllerName") == CONTROLLER]
 
     def _is_asked(self, workload: Document) -> bool:
-        known = (self._world.get(CHECKS, name) for name in checks_of(workload))
+        known = (self._cache.get(CHECKS, name) for name in checks_of(workload))
         return any(
             one is not None and (one.get("spec") or {}).get("controllerName") == CONTROLLER
             for one in known
         )
 
     def _ask_check(self, name: str) -> None:
-        self.errands.ask((CHECKS, name))
-        for workload in self._world.all_of(WORKLOADS):
+        self.work_queue.add((CHECKS, name))
+        for workload in self._cache.all_of(WORKLOADS):
             if name in checks_of(workload):
-                self.errands.ask((WORKLOADS, key_of(workload)), urgent=False)
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     # -- one Workload, or one check ---------------------------------------------------------------
 
-    async def _tend(self, errand: Errand) -> None:
+    async def _tend(self, errand: WorkItem) -> None:
         kind, key = errand
         if not self._may_write():
             return
-        document = self._world.get(kind, key)
+        document = self._cache.get(kind, key)
         if document is None:
             return
         if kind == CHECKS:
@@ -162,7 +164,7 @@ class Provisioner:
         except ManifestError:
             return  # its job is told
         decision = decide(workload, configs, self._requests(key, workload), infos)
-        if await self._scribe.say(workload, decision.answers):
+        if await self._status_writer.write_answers(workload, decision.answers):
             return  # what it is now is asked for
         for one in decision.ends:
             await self._delete(one)
@@ -173,7 +175,7 @@ class Provisioner:
 
     def _requests(self, key: str, workload: Document) -> list[Document]:
         """Those of this Workload, and not of another that had its name before."""
-        found = (self._world.get(REQUESTS, one) for one in self._owned.get(key, ()))
+        found = (self._cache.get(REQUESTS, one) for one in self._owned.get(key, ()))
         uid = workload["metadata"]["uid"]
         return [
             one
@@ -183,12 +185,12 @@ class Provisioner:
         ]
 
     def _flavors(self) -> dict[str, Document]:
-        return {key_of(one): one for one in self._world.all_of(FLAVORS)}
+        return {key_of(one): one for one in self._cache.all_of(FLAVORS)}
 
     def _config(self, check: Document) -> tuple[Config | None, str]:
         if not self._is_followed(REQUESTS):
             return None, _NOT_SERVED
-        return config_of(check, {key_of(one): one for one in self._world.all_of(CONFIGS)})
+        return config_of(check, {key_of(one): one for one in self._cache.all_of(CONFIGS)})
 
     async def _delete(self, request: Document) -> None:
         head = request["metadata"]
@@ -209,10 +211,12 @@ class Provisioner:
                 await self._say_failed(workload, making, refused)
             raise
         name = making.request["metadata"]["name"]
-        self._world.take(REQUESTS, made)
+        self._cache.take(REQUESTS, made)
         self._note(f"{namespace}/{name}", made)
-        told = Told("ProvisioningRequestCreated", f'Created ProvisioningRequest: "{name}"')
-        self._scribe.tell(workload, told)
+        told = KubernetesEvent(
+            "ProvisioningRequestCreated", f'Created ProvisioningRequest: "{name}"'
+        )
+        self._status_writer.record(workload, told)
 
     async def _create_template(self, template: Mapping[str, Any], namespace: str) -> None:
         try:
@@ -229,10 +233,12 @@ class Provisioner:
 
     async def _say_failed(self, workload: Document, making: Making, refused: ApiRefused) -> None:
         text = f"ProvisioningRequest {making.request['metadata']['name']}: {refused}"
-        self._scribe.tell(workload, Told("FailedCreate", text, warning=True))
+        self._status_writer.record(workload, KubernetesEvent("FailedCreate", text, warning=True))
         check = checks_of(workload).get(making.check) or {}
         if check.get("state") == State.PENDING:
-            await self._scribe.say(workload, {making.check: Answer(State.PENDING, text)})
+            await self._status_writer.write_answers(
+                workload, {making.check: Answer(State.PENDING, text)}
+            )
 
     async def _hand_over(self, request: Document) -> None:
         """Its templates go with it."""
@@ -253,7 +259,7 @@ class Provisioner:
                 found = await self._client.get(POD_TEMPLATES, name, head["namespace"])
                 if found["metadata"].get("ownerReferences") != [owner]:
                     patch = {"metadata": {"ownerReferences": [owner]}}
-                    await self._scribe.patch(POD_TEMPLATES, found, patch)
+                    await self._status_writer.patch(POD_TEMPLATES, found, patch)
             except ApiRefused as refused:
                 if not refused.not_found:
                     raise
@@ -266,8 +272,8 @@ class Provisioner:
         if (check.get("spec") or {}).get("controllerName") != CONTROLLER:
             return
         if not self._is_followed(REQUESTS):
-            self.errands.ask_later((CHECKS, key_of(check)), LOOK_S)
-        await self._scribe.tell_active(check, self._config(check)[1])
+            self.work_queue.add_after((CHECKS, key_of(check)), LOOK_S)
+        await self._status_writer.write_active(check, self._config(check)[1])
 
 
 def _without_updates(workload: Document) -> Document:

@@ -9,56 +9,56 @@ from queuecontroller.cluster.admissionchecks.states import Answer, checks_of, wi
 from queuecontroller.cluster.cache.kinds import CHECKS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     condition_of,
     key_of,
     pruned,
     split_key,
 )
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.status.workload_status import stamp
-from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import Resource
 
 
-class Scribe:
+class CheckStatusWriter:
     def __init__(
         self,
         client: ApiClient,
-        world: World,
-        teller: Teller,
+        cache: ObjectCache,
+        recorder: EventRecorder,
         now_ns: Callable[[], int],
         stored: Callable[[Document, Document, bool], None],
     ) -> None:
         """`stored` hears of each Workload that was written: before, as it is now, and whether that
         is news."""
         self._client = client
-        self._world = world
-        self._teller = teller
+        self._cache = cache
+        self._recorder = recorder
         self._now_ns = now_ns
         self._stored = stored
         self.writes_total = 0
 
-    async def say(self, workload: Document, answers: Mapping[str, Answer]) -> bool:
+    async def write_answers(self, workload: Document, answers: Mapping[str, Answer]) -> bool:
         """False: it is said already. Raises ApiAway, ApiRefused."""
         made = with_answers(workload, answers, stamp(self._now_ns()))
         if made is None:
             return False
         found = await self.patch(WORKLOADS, workload, {"status": {"admissionChecks": made}})
-        is_news = self._world.take(WORKLOADS, found)
+        is_news = self._cache.take(WORKLOADS, found)
         before = checks_of(workload)
         for name, answer in answers.items():
             was = before[name].get("state") if name in before else answer.state
             if was != answer.state:
-                self.tell(found, _told(name, str(was), answer))
+                self.record(found, _told(name, str(was), answer))
         self._stored(workload, found, is_news)
         return True
 
-    def tell(self, workload: Document, told: Told) -> None:
-        self._teller.tell(workload, WORKLOADS, told)
+    def record(self, workload: Document, told: KubernetesEvent) -> None:
+        self._recorder.record(workload, WORKLOADS, told)
 
-    async def tell_active(self, check: Document, why_not: str) -> None:
+    async def write_active(self, check: Document, why_not: str) -> None:
         """Whether it is active: its ClusterQueues admit nobody while it is not. Raises ApiAway,
         ApiRefused."""
         wanted = {
@@ -77,7 +77,7 @@ class Scribe:
         others = (check.get("status") or {}).get("conditions") or ()
         kept = [dict(one) for one in others if one.get("type") != "Active"]
         found = await self.patch(CHECKS, check, {"status": {"conditions": [*kept, wanted]}})
-        self._world.take(CHECKS, found)
+        self._cache.take(CHECKS, found)
 
     async def patch(
         self, kind: Resource, document: Document, patch: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Scribe:
         return pruned(answer)
 
 
-def _told(name: str, was: str, answer: Answer) -> Told:
+def _told(name: str, was: str, answer: Answer) -> KubernetesEvent:
     text = f"Admission check {name} updated state from {was} to {answer.state}"
     said = f" with message: {answer.message}" if answer.message else ""
-    return Told("AdmissionCheckUpdated", text + said)
+    return KubernetesEvent("AdmissionCheckUpdated", text + said)

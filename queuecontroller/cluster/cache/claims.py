@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.objects import Document, World
+from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.gpushares.claims.counting import Known
 from queuecontroller.gpushares.claims.mappings import DeviceClasses
 from queuecontroller.gpushares.claims.published import Published, published
@@ -19,8 +19,8 @@ KINDS: Final = (RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES)
 
 
 class KnownClaims:
-    def __init__(self, world: World, classes: Callable[[], DeviceClasses]) -> None:
-        self._world = world
+    def __init__(self, cache: ObjectCache, classes: Callable[[], DeviceClasses]) -> None:
+        self._cache = cache
         self._classes = classes
         self._devices: dict[str, Sequence[Published]] = {}
         self.revision = 0
@@ -35,17 +35,17 @@ class KnownClaims:
         classes = self._classes()
         if not classes:
             return None
-        world = self._world
+        cache = self._cache
         return Known(
             classes,
-            lambda namespace, name: world.get(RESOURCE_CLAIM_TEMPLATES, f"{namespace}/{name}"),
-            lambda name: world.get(DEVICE_CLASSES, name),
+            lambda namespace, name: cache.get(RESOURCE_CLAIM_TEMPLATES, f"{namespace}/{name}"),
+            lambda name: cache.get(DEVICE_CLASSES, name),
             self._of_driver,
         )
 
     def _of_driver(self, driver: str) -> Sequence[Published]:
         if driver not in self._devices:
-            self._devices[driver] = published(self._world.all_of(RESOURCE_SLICES), driver)
+            self._devices[driver] = published(self._cache.all_of(RESOURCE_SLICES), driver)
         return self._devices[driver]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, RUNTIMES
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     controller_of,
     is_leaving,
     labels_of,
@@ -55,19 +55,19 @@ def kind_of(owner: Mapping[str, Any]) -> Resource | None:
 
 
 def setting(
-    world: World,
+    cache: ObjectCache,
     document: Document,
     namespace: str,
     priority_of: Callable[[PriorityClass | None], int | None] = lambda _: None,
 ) -> Setting:
-    default = world.get(LOCAL_QUEUES, f"{namespace}/default") is not None
-    managed = world.policy.is_external(controller_of(document)) or any(
-        _is_managed(world.policy, one, default) or world.policy.is_external(controller_of(one))
-        for one in above(world, document, namespace)
+    default = cache.get(LOCAL_QUEUES, f"{namespace}/default") is not None
+    managed = cache.policy.is_external(controller_of(document)) or any(
+        _is_managed(cache.policy, one, default) or cache.policy.is_external(controller_of(one))
+        for one in above(cache, document, namespace)
     )
-    policy = world.policy
-    made_by = set_of_pod(world, document, namespace)
-    home = world.get(NAMESPACES, namespace)
+    policy = cache.policy
+    made_by = set_of_pod(cache, document, namespace)
+    home = cache.get(NAMESPACES, namespace)
     selected = policy.without_queue and policy.namespaces.matches(
         {**(labels_of(home) if home else {}), "kubernetes.io/metadata.name": namespace}
     )
@@ -77,13 +77,13 @@ def setting(
         default_queue=default,
         parent_managed=managed,
         priority_of=priority_of,
-        runtime=_runtime(world, document, namespace),
+        runtime=_runtime(cache, document, namespace),
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
     )
 
 
-def _runtime(world: World, document: Document, namespace: str) -> Document | None:
+def _runtime(cache: ObjectCache, document: Document, namespace: str) -> Document | None:
     kind = kind_of(document)
     try:
         named = runtime_of(FRAMEWORKS[kind], document) if kind is not None else None
@@ -93,29 +93,29 @@ def _runtime(world: World, document: Document, namespace: str) -> Document | Non
         return None
     for one in RUNTIMES:
         if one.kind == named[0]:
-            return world.get(one, f"{namespace}/{named[1]}" if one.namespaced else named[1])
+            return cache.get(one, f"{namespace}/{named[1]}" if one.namespaced else named[1])
     return None
 
 
-def set_of_pod(world: World, pod: Document, namespace: str) -> Document | None:
+def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | None:
     """The StatefulSet that a pod is of."""
-    return _set_named(world, controller_of(pod), namespace)
+    return _set_named(cache, controller_of(pod), namespace)
 
 
-def set_of_group(world: World, workload: Document) -> Document | None:
+def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:
     """The StatefulSet whose pods a Workload is of, as long as that wants any."""
     namespace = workload["metadata"].get("namespace") or ""
     for owner in workload["metadata"].get("ownerReferences") or ():
-        found = _set_named(world, owner, namespace)
+        found = _set_named(cache, owner, namespace)
         if found is not None and not is_leaving(found) and _size_of(found) != 0:
             return found
     return None
 
 
-def _set_named(world: World, owner: Mapping[str, Any], namespace: str) -> Document | None:
+def _set_named(cache: ObjectCache, owner: Mapping[str, Any], namespace: str) -> Document | None:
     if kind_of(owner) != STATEFUL_SETS:
         return None
-    found = world.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
+    found = cache.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
     return found if found is not None and found["metadata"].get("uid") == owner["uid"] else None
 
 
@@ -135,12 +135,12 @@ def _reference(document: Document) -> dict[str, str]:
     }
 
 
-def above(world: World, document: Document, namespace: str) -> Iterator[Document]:
+def above(cache: ObjectCache, document: Document, namespace: str) -> Iterator[Document]:
     """Its controller, that one's, and so on, as far as they are known."""
     for _ in range(DEEPEST):
         owner = controller_of(document)
         kind = kind_of(owner)
-        found = world.get(kind, f"{namespace}/{owner.get('name')}") if kind else None
+        found = cache.get(kind, f"{namespace}/{owner.get('name')}") if kind else None
         if found is None or found["metadata"].get("uid") != owner.get("uid"):
             return
         yield found

@@ -19,7 +19,7 @@ from queuecontroller.cluster.cache.claims import KnownClaims, has_claims, holds_
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     annotations_of,
     is_leaving,
     key_of,
@@ -97,10 +97,10 @@ class _Seen:
 
 
 class Mirror:
-    def __init__(self, book: Book, world: World) -> None:
+    def __init__(self, book: Book, cache: ObjectCache) -> None:
         self.book = book
-        self.world = world
-        self.claims = KnownClaims(world, lambda: book.catalogue.configuration.device_classes)
+        self.cache = cache
+        self.claims = KnownClaims(cache, lambda: book.catalogue.configuration.device_classes)
         self.refused: dict[ObjectId, str] = {}
         """What the reader said of objects that it could not take."""
         self.misread: dict[WorkloadKey, str] = {}
@@ -120,11 +120,11 @@ class Mirror:
         """Takes over all that is there."""
         read = []
         for kind in OBJECTS:
-            for document in self.world.all_of(kind):
+            for document in self.cache.all_of(kind):
                 if (wanted := self._readable(kind, document)) is not None:
                     read.append(wanted)
         self.book.apply(read, False, now_ns)
-        for document in self.world.all_of(WORKLOADS):
+        for document in self.cache.all_of(WORKLOADS):
             self.workload(key_of(document), document, now_ns)
         self.book.workloads.resume(now_ns)
 
@@ -202,7 +202,7 @@ class Mirror:
     def count_claims_again(self, now_ns: int) -> None:
         """Of who holds no quota: who holds some was counted when it was given."""
         self.claims.changed()
-        for document in self.world.all_of(WORKLOADS):
+        for document in self.cache.all_of(WORKLOADS):
             if has_claims(document) and not holds_quota(document):
                 self.workload(key_of(document), document, now_ns)
 
@@ -279,7 +279,7 @@ class Mirror:
     def take_over_again(self, key: WorkloadKey, now_ns: int, not_before_ns: int = 0) -> None:
         """What was decided about it could not be written: as the API server has it, and in line
         again, but not before that time."""
-        document = self.world.get(WORKLOADS, key)
+        document = self.cache.get(WORKLOADS, key)
         if document is None:
             self.workload(key, None, now_ns)
             return
@@ -316,7 +316,7 @@ class Mirror:
         """The ClusterQueue's document that stands behind a Workload; empty where none does."""
         name = (document.get("spec") or {}).get("queueName") or ""
         local = self.book.catalogue.local_queue(document["metadata"].get("namespace") or "", name)
-        found = self.world.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
+        found = self.cache.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
         return found if found is not None else {}
 
 

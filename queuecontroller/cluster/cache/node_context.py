@@ -12,7 +12,7 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     annotations_of,
     condition_of,
     labels_of,
@@ -76,13 +76,13 @@ def is_ready(node: Document) -> bool:
     return condition_of(node, "Ready").get("status") == "True"
 
 
-class NodesAround:
+class NodeContext:
     """Keeps a ground up to date."""
 
-    def __init__(self, world: World, changed: Callable[[], None]) -> None:
+    def __init__(self, cache: ObjectCache, changed: Callable[[], None]) -> None:
         """`changed` hears when room may have come or gone."""
         self.ground = Ground()
-        self._world = world
+        self._cache = cache
         self._changed = changed
         self._waiting: dict[str, dict[str, Document]] = {}
         """Pods that say they are a workload's, by it: whether they are may change."""
@@ -129,7 +129,7 @@ class NodesAround:
             self._changed()
 
     def _has_places(self, workload: str, pod_set: str | None) -> bool:
-        document = self._world.get(WORKLOADS, workload)
+        document = self._cache.get(WORKLOADS, workload)
         admission = ((document or {}).get("status") or {}).get("admission") or {}
         return any(
             one.get("topologyAssignment") or one.get("gpuPlaces")

@@ -113,7 +113,7 @@ def covers(there: Any, mine: Any) -> bool:
     return bool(there == mine)
 
 
-class World:
+class ObjectCache:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self._of: dict[Resource, dict[str, Document]] = {}

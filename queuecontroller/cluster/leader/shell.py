@@ -19,7 +19,7 @@ from queuecontroller.state.status import Status
 T = TypeVar("T")
 
 
-class Acting:
+class LeaderShell:
     """As much of a Shell as calls of nodes take, whichever session it is of."""
 
     def __init__(self, shell: Callable[[], Shell | None], leader: Callable[[], str]) -> None:

@@ -12,9 +12,9 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuecontroller.cluster.podplacement.exchange import Exchanging
+from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, SeenPod
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.admission.hami_annotations import allocation
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import Extender
@@ -36,8 +36,8 @@ class Bindings:
         client: ApiClient,
         extender: Extender,
         pods: GpuPods,
-        exchanging: Exchanging,
-        sharing: SharesDesk | None,
+        exchanging: PlaceExchange,
+        sharing: SharePods | None,
         take: Callable[[Mapping[str, Any]], SeenPod],
         may_write: Callable[[], bool],
         now_ns: Callable[[], int],

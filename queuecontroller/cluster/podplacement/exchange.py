@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, World, labels_of
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, labels_of
 from queuecontroller.frameworks.names import POD_SET
 from queuecontroller.gpushares.extender.answers import Extender
 from queuecontroller.gpushares.extender.pods import PodPlace
@@ -31,11 +31,11 @@ MOST: Final = 10_000
 """Pods whose last exchange is remembered."""
 
 
-class Exchanging:
-    def __init__(self, shell: Shell, extender: Extender, world: World) -> None:
+class PlaceExchange:
+    def __init__(self, shell: Shell, extender: Extender, cache: ObjectCache) -> None:
         self._shell = shell
         self._extender = extender
-        self._world = world
+        self._cache = cache
         self._moved: dict[str, tuple[WorkloadKey, PodPlace]] = {}
         """By UID, what may not be stored yet."""
         self._rests: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Exchanging:
             if self._extender.ledger.reserved.offered(uid) != replace(place, workload=key):
                 del self._moved[uid]
                 return "the place that it got in exchange is not its own any more: ask again"
-            if _has(self._world.get(WORKLOADS, key), place):
+            if _has(self._cache.get(WORKLOADS, key), place):
                 del self._moved[uid]
                 return ""
             await asyncio.sleep(LOOKS_S)

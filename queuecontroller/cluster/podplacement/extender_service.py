@@ -12,18 +12,18 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.podplacement.binding import Bindings
-from queuecontroller.cluster.podplacement.exchange import Exchanging
+from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, SeenPod, seen
-from queuecontroller.cluster.podplacement.preemption import Displacing
+from queuecontroller.cluster.podplacement.preemption import PodPreemption
 from queuecontroller.cluster.podplacement.queued_pods import QueuedPods
-from queuecontroller.cluster.podplacement.requeueing import TryingAgain
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.podplacement.requeueing import Requeueing
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extender
-from queuecontroller.gpushares.extender.nominated import OnTheWay
+from queuecontroller.gpushares.extender.nominated import NominatedPods
 from queuecontroller.gpushares.extender.pods import OVER
 from queuecontroller.state.book import Book
 from queuecontroller.state.shell import Shell
@@ -46,7 +46,7 @@ _WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueErr
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 
-class ExtenderDesk:
+class ExtenderService:
     def __init__(
         self,
         shell: Shell,
@@ -55,11 +55,11 @@ class ExtenderDesk:
         budgets: Budgets,
         may_write: Callable[[], bool],
         defaults: Defaults,
-        sharing: SharesDesk | None = None,
-        world: World | None = None,
-        tell: Callable[[Mapping[str, Any], Told], None] | None = None,
+        sharing: SharePods | None = None,
+        cache: ObjectCache | None = None,
+        tell: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
     ) -> None:
-        """`sharing` knows of quota on shares and of other vendors' devices, `world` of Workloads
+        """`sharing` knows of quota on shares and of other vendors' devices, `cache` of Workloads
         whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
         is, but by kube-scheduler itself."""
         self._sharing = sharing
@@ -70,11 +70,14 @@ class ExtenderDesk:
         room = shell.book.nodes_room
         self.ledger = room.pods
         queued = QueuedPods(
-            world or World(), self.ledger.reserved, defaults, lambda uid: pods.get(uid) is not None
+            cache or ObjectCache(),
+            self.ledger.reserved,
+            defaults,
+            lambda uid: pods.get(uid) is not None,
         )
         self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
-        self._on_the_way = OnTheWay(room.stock)
-        self._exchanging = Exchanging(shell, self.extender, world or World())
+        self._on_the_way = NominatedPods(room.stock)
+        self._exchanging = PlaceExchange(shell, self.extender, cache or ObjectCache())
         self._bindings = Bindings(
             client,
             self.extender,
@@ -91,13 +94,13 @@ class ExtenderDesk:
         self._heard = asyncio.Event()
         """Set with the next word about a pod."""
         self._waited_s = -RESTS_S
-        self._again = TryingAgain(client, may_write)
+        self._again = Requeueing(client, may_write)
         self._freed = 0
         """As of the room that was last heard of."""
         self._looking = False
-        self._displacing: Displacing | None = None
+        self._displacing: PodPreemption | None = None
         if tell is not None:
-            self._displacing = Displacing(
+            self._displacing = PodPreemption(
                 client,
                 self.extender,
                 pods,
@@ -362,4 +365,4 @@ def refusal(verb: str, why: str) -> bytes:
     return wire.write_bind(why)
 
 
-__all__ = ["VERBS", "ExtenderDesk", "refusal"]
+__all__ = ["VERBS", "ExtenderService", "refusal"]

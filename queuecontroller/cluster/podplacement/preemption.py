@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from queuecontroller.cluster.podplacement.eviction import TOO_MANY, Evictions, Guarded
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
-from queuecontroller.cluster.podplacement.requeueing import TryingAgain
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.podplacement.requeueing import Requeueing
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.status.workload_status import stamp
 from queuecontroller.gpushares.extender.answers import Extender
 from queuecontroller.gpushares.extender.ledger import HeldPod
@@ -95,19 +95,19 @@ class _Plan:
     failures: int = 0
 
 
-class Displacing:
+class PodPreemption:
     def __init__(
         self,
         client: ApiClient,
         extender: Extender,
         pods: GpuPods,
         budgets: Budgets,
-        again: TryingAgain,
+        again: Requeueing,
         may_write: Callable[[], bool],
         now_ns: Callable[[], int],
         look: Callable[[], None],
         refusals: Callable[[Document, Sequence[str]], Collection[str]],
-        tell: Callable[[Document, Told], None],
+        tell: Callable[[Document, KubernetesEvent], None],
     ) -> None:
         """`look`: at what nodes have reported since; `refusals`: nodes that do not do for the pod
         for other reasons that are known here; `tell` hears of each pod that was displaced."""
@@ -395,7 +395,7 @@ class Displacing:
         plan.to_go.remove(victim)
         document = self._pods.get(victim.uid) or _document(victim)
         text = f"Preempted by pod {uid} on node {plan.node}"
-        self._tell(document, Told("Preempted", text))
+        self._tell(document, KubernetesEvent("Preempted", text))
 
     async def _choose_again(self, uid: str, plan: _Plan, victim: HeldPod) -> None:
         """A budget has no disruption left that we know of: another goes where one will do, and only

@@ -18,12 +18,12 @@ from queuecontroller.cluster.cache.job_context import above
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     annotations_of,
     controller_of,
     labels_of,
 )
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.frameworks.names import (
     ELASTIC,
     POD_SET,
@@ -52,15 +52,15 @@ class QueuedAsks:
     """What pods ask for that are not there yet: by their templates, as pods are changed when they
     are made."""
 
-    def __init__(self, world: World, rules: Callable[[], Rules], defaults: Defaults) -> None:
-        self._world = world
+    def __init__(self, cache: ObjectCache, rules: Callable[[], Rules], defaults: Defaults) -> None:
+        self._cache = cache
         self._rules = rules
         self._defaults = defaults
         self._known: dict[WorkloadKey, tuple[object, Asks]] = {}
         """And of which version of a Workload's spec."""
 
     def of(self, key: WorkloadKey) -> Asks:
-        document = self._world.get(WORKLOADS, key)
+        document = self._cache.get(WORKLOADS, key)
         if document is None:
             self._known.pop(key, None)
             return NOTHING
@@ -73,13 +73,13 @@ class QueuedAsks:
         known = self._known.get(key)
         if known is None or known[0] != version:
             known = self._known[key] = (version, self._read(document))
-            if len(self._known) > 2 * self._world.count(WORKLOADS) + SPARE:
+            if len(self._known) > 2 * self._cache.count(WORKLOADS) + SPARE:
                 there = {one: each for one, each in self._known.items() if self._has(one)}
                 self._known = there
         return known[1]
 
     def _has(self, key: WorkloadKey) -> bool:
-        return self._world.get(WORKLOADS, key) is not None
+        return self._cache.get(WORKLOADS, key) is not None
 
     def _read(self, document: Document) -> Asks:
         found: dict[str, PodAsk] = {}
@@ -116,22 +116,22 @@ class QueuedAsks:
         return ask if ask.containers or ask.wrong else None
 
 
-def sharing_of(world: World, defaults: Defaults, desk: SharesDesk | None) -> Sharing:
+def sharing_of(cache: ObjectCache, defaults: Defaults, desk: SharePods | None) -> Sharing:
     """How queued pods share GPUs; `desk` knows how pods are changed as they are made."""
     rules = (lambda: desk.rules) if desk is not None else Rules
-    return Sharing(defaults, QueuedAsks(world, rules, defaults).of)
+    return Sharing(defaults, QueuedAsks(cache, rules, defaults).of)
 
 
 class QueuedPods:
     def __init__(
         self,
-        world: World,
+        cache: ObjectCache,
         reserved: Reservations,
         defaults: Defaults,
         is_there: Callable[[str], bool],
     ) -> None:
         """`is_there`: whether a pod of this UID is known."""
-        self._world = world
+        self._cache = cache
         self._reserved = reserved
         self._defaults = defaults
         self._is_there = is_there
@@ -163,7 +163,7 @@ class QueuedPods:
 
     def _belongs(self, pod: Document, key: WorkloadKey, uid: str) -> bool:
         """By the owners of both. An owner of a kind that is not followed here is believed."""
-        workload = self._world.get(WORKLOADS, key)
+        workload = self._cache.get(WORKLOADS, key)
         if workload is None:
             return False
         owners = {one.get("uid") for one in workload["metadata"].get("ownerReferences") or ()}
@@ -171,7 +171,7 @@ class QueuedPods:
             return True
         last = pod
         namespace = str(pod["metadata"].get("namespace") or "")
-        for one in above(self._world, pod, namespace):
+        for one in above(self._cache, pod, namespace):
             if one["metadata"].get("uid") in owners:
                 return True
             last = one

@@ -41,7 +41,7 @@ class _Pod(NamedTuple):
     name: str
 
 
-class TryingAgain:
+class Requeueing:
     def __init__(self, client: ApiClient, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._may_write = may_write

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.gpushares.admission.hami_annotations import differences
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -32,7 +32,7 @@ class NodeFacts:
         self,
         shell: Shell,
         client: ApiClient,
-        sharing: SharesDesk,
+        sharing: SharePods,
         may_write: Callable[[], bool],
         look_s: float = LOOK_S,
     ) -> None:
@@ -43,13 +43,13 @@ class NodeFacts:
         self._look_s = look_s
         self._looked: dict[str, float] = {}
         self._ready: dict[str, bool] = {}
-        self._errands: Errands[str] = Errands("register of node", self._write, WIDTH)
+        self._work_queue: WorkQueue[str] = WorkQueue("register of node", self._write, WIDTH)
         self.written_total = 0
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._errands.run())
+            group.create_task(self._work_queue.run())
             while True:
                 self.look(monotonic())
                 await asyncio.sleep(TICK_S)
@@ -67,7 +67,7 @@ class NodeFacts:
             if came or now_s - self._looked.get(name, float("-inf")) >= self._look_s:
                 self._looked[name] = now_s
                 if self._patch(name):
-                    self._errands.ask(name)
+                    self._work_queue.add(name)
         self._ready = dict.fromkeys(ready, True)
 
     def _patch(self, name: str) -> dict[str, str | None]:

@@ -72,7 +72,7 @@ class SeenPod:
     """Namespace and name of those that its claims are to be made from."""
 
 
-class SharesDesk:
+class SharePods:
     def __init__(self, rules: Rules, now_ns: Callable[[], int]) -> None:
         self.rules = rules
         self.quotas = Quotas(counted(rules.devices))

@@ -14,7 +14,7 @@ QUIET_S: Final = 60.0
 LONGEST_S: Final = 60.0
 
 
-class Contest:
+class Contention:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[int, float]] = {}
         """Stops in a row, and until when it is left alone after the last."""

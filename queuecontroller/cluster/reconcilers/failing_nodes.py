@@ -12,7 +12,7 @@ PATIENCE_S: Final = 30.0
 """Not Ready for so long is a failure: Kueue's figure. A node that is deleted fails at once."""
 
 
-class Failing:
+class FailingNodes:
     def __init__(self) -> None:
         self._host_of: dict[str, str] = {}
         self._since_s: dict[str, float] = {}

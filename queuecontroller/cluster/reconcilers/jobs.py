@@ -22,10 +22,14 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
     version_of,
 )
-from queuecontroller.cluster.reconcilers.contention import Contest
+from queuecontroller.cluster.reconcilers.contention import Contention
 from queuecontroller.cluster.reconcilers.units import Unit
-from queuecontroller.cluster.reconcilers.workload_actions import FAILED_TO_START, INVALID, Hands
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.reconcilers.workload_actions import (
+    FAILED_TO_START,
+    INVALID,
+    WorkloadActions,
+)
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
     PodSetInfo,
@@ -53,15 +57,15 @@ GATE: Final = (ELASTIC_GATE,)
 
 
 class Jobs:
-    def __init__(self, hands: Hands, ask: Callable[[Unit], None]) -> None:
-        self._hands = hands
+    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+        self._actions = workload_actions
         self._ask = ask
-        self._contest = Contest()
-        self._world = hands.world
+        self._contest = Contention()
+        self._cache = workload_actions.cache
 
     def runs(self, unit: Unit) -> bool:
         """Whether it has pods, or may make some."""
-        document = self._world.get(unit.kind, unit.key)
+        document = self._cache.get(unit.kind, unit.key)
         if document is None:
             return False
         framework = KINDS[unit.kind]
@@ -69,7 +73,7 @@ class Jobs:
 
     async def tend(self, unit: Unit, workloads: Iterable[Document]) -> bool:
         """`workloads` that name it as their owner. True: it is to be looked at again."""
-        document = self._world.get(unit.kind, unit.key)
+        document = self._cache.get(unit.kind, unit.key)
         mine: list[Document] = []
         for workload in workloads:
             uid = controller_of(workload).get("uid")
@@ -78,7 +82,7 @@ class Jobs:
             elif await self._is_there(unit, uid) or await self._carry_out(unit, None, [workload]):
                 return True
         if document is None:
-            self._hands.forget(*unit)
+            self._actions.forget(*unit)
             self._contest.forget(unit)
             return False
         if not mine:
@@ -90,9 +94,9 @@ class Jobs:
         namespace, _ = split_key(unit.key)
         framework = KINDS[unit.kind]
         if name := prebuilt_of(document):
-            known = self._world.get(WORKLOADS, f"{namespace}/{name}")
+            known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
             return [known] if known is not None else []
-        around = self._hands.around(document)
+        around = self._actions.around(document)
         if is_suspended(framework, document) or not is_managed(framework, document, around):
             return []
         if is_elastic(document):
@@ -102,41 +106,41 @@ class Jobs:
         except ManifestError:
             return []
         # Before it is stopped for want of one.
-        found = await self._hands.find(namespace, name)
+        found = await self._actions.find(namespace, name)
         uid = document["metadata"].get("uid")
         return [found] if found and controller_of(found).get("uid") == uid else []
 
     async def _is_there(self, unit: Unit, uid: object) -> bool:
         """Asked of the API server: the watch of jobs may be behind that of Workloads."""
-        found = await self._hands.look(*unit)
+        found = await self._actions.look(*unit)
         if found is None:
             return False
-        self._world.take(unit.kind, found)
+        self._cache.take(unit.kind, found)
         return bool(found["metadata"].get("uid") == uid)
 
     async def _carry_out(
         self, unit: Unit, document: Document | None, workloads: Sequence[Document]
     ) -> bool:
         again = False
-        for workload, action in self._actions(unit, document, workloads):
+        for workload, action in self._next_actions(unit, document, workloads):
             try:
                 again = await self._do(action, unit, document, workload) or again
             except ApiRefused as refused:
                 if not refused.not_found and not refused.conflict:
                     raise
-                again = await self._hands.look_again(*unit)
+                again = await self._actions.look_again(*unit)
                 if workload is not None:
-                    again = await self._hands.look_again(WORKLOADS, key_of(workload)) or again
+                    again = await self._actions.look_again(WORKLOADS, key_of(workload)) or again
                 return again
         return again
 
-    def _actions(
+    def _next_actions(
         self, unit: Unit, document: Document | None, workloads: Sequence[Document]
     ) -> list[tuple[Document | None, Action]]:
         framework = KINDS[unit.kind]
         if document is None:
             return [(one, act) for one in workloads for act in reconcile(framework, None, one)]
-        around = self._hands.around(document)
+        around = self._actions.around(document)
         if is_elastic(document):
             return reconcile_slices(framework, document, workloads, around)
         mine = max(workloads, key=_weight) if workloads else None
@@ -146,12 +150,12 @@ class Jobs:
         self, action: Action, unit: Unit, document: Document | None, workload: Document | None
     ) -> bool:
         """True: the job has changed."""
-        hands = self._hands
+        workload_actions = self._actions
         if document is None or not isinstance(
             action, Start | Suspend | Restore | ResetStartTime | Refuse
         ):
             assert not isinstance(action, Start | Suspend | Restore | ResetStartTime | Refuse)
-            await hands.do(action, workload, unit.kind, document)
+            await workload_actions.do(action, workload, unit.kind, document)
             return False
         match action:
             case Start():
@@ -164,7 +168,7 @@ class Jobs:
             case ResetStartTime(patch):
                 return await self._patch(unit, document, patch, "status")
             case Refuse(problems):
-                hands.refuse(unit.kind, document, "; ".join(map(str, problems)))
+                workload_actions.refuse(unit.kind, document, "; ".join(map(str, problems)))
         return False
 
     async def _suspend(
@@ -177,50 +181,58 @@ class Jobs:
         changed = await self._patch(unit, document, patch)
         if self._contest.is_contested(unit, monotonic()):
             text = f"somebody else lets it run again each time it is stopped: {why}"
-            self._hands.tell(document, unit.kind, Told("Contested", text, warning=True))
+            self._actions.record(
+                document, unit.kind, KubernetesEvent("Contested", text, warning=True)
+            )
         else:
-            self._hands.tell(document, unit.kind, Told("Stopped", why))
+            self._actions.record(document, unit.kind, KubernetesEvent("Stopped", why))
         return changed
 
     async def _patch(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], part: str = ""
     ) -> bool:
         if patch:
-            await self._hands.patch(unit.kind, document, patch, part)
+            await self._actions.patch(unit.kind, document, patch, part)
         return bool(patch)
 
     async def _start(self, unit: Unit, document: Document, workload: Document) -> bool:
-        hands, key = self._hands, key_of(workload)
-        if not hands.may_run(workload):
+        workload_actions, key = self._actions, key_of(workload)
+        if not workload_actions.may_run(workload):
             return False  # it was taken from it meanwhile, which will be written
-        hands.starting.add(key)
+        workload_actions.starting.add(key)
         changed = False
         try:
             infos = self._infos(unit, document, workload)
-            patch = start_patch(KINDS[unit.kind], document, infos, hands.around(document).runtime)
+            patch = start_patch(
+                KINDS[unit.kind], document, infos, workload_actions.around(document).runtime
+            )
             changed = await self._patch(unit, document, patch)
         except (ManifestError, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status != INVALID:
                 raise
-            hands.finish(key, FAILED_TO_START, str(error))
-            hands.tell(document, unit.kind, Told(FAILED_TO_START, str(error), warning=True))
+            workload_actions.finish(key, FAILED_TO_START, str(error))
+            workload_actions.record(
+                document, unit.kind, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
+            )
             return False
         finally:
-            hands.starting.discard(key)
-        after = self._world.get(*unit)
+            workload_actions.starting.discard(key)
+        after = self._cache.get(*unit)
         if after is not None and not is_suspended(KINDS[unit.kind], after):
             queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
-            hands.tell(after, unit.kind, Told("Started", f"Admitted by clusterQueue {queue}"))
+            workload_actions.record(
+                after, unit.kind, KubernetesEvent("Started", f"Admitted by clusterQueue {queue}")
+            )
         return changed
 
     def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
         """Pods of an elastic Job are held one by one: those that it makes later wait for a slice
         that counts them."""
         if not (is_elastic(document) and KINDS[unit.kind].kind == "Job"):
-            return self._hands.infos(workload)
+            return self._actions.infos(workload)
         return [
             replace(one, labels={**one.labels, ELASTIC_PODS: "true"})
-            for one in self._hands.infos(workload, GATE)
+            for one in self._actions.infos(workload, GATE)
         ]
 
 

@@ -24,9 +24,9 @@ from queuecontroller.cluster.reconcilers.jobs import Jobs
 from queuecontroller.cluster.reconcilers.pods import Pods
 from queuecontroller.cluster.reconcilers.topology_gates import Placing
 from queuecontroller.cluster.reconcilers.units import GROUPS, PLACED, Unit, of_workload, set_of
-from queuecontroller.cluster.reconcilers.workload_actions import Hands
-from queuecontroller.cluster.writers.event_recorder import Teller
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import group_of_set, is_elastic, prebuilt_of
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.scheduler.model.objects import WorkloadKey
@@ -38,22 +38,24 @@ from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS, Resource
 WIDTH: Final = 12
 
 
-class Tending:
+class Reconcilers:
     def __init__(
         self,
         shell: Shell,
         mirror: Mirror,
         client: ApiClient,
         may_write: Callable[[], bool],
-        teller: Teller,
+        recorder: EventRecorder,
     ) -> None:
-        self._world = mirror.world
+        self._cache = mirror.cache
         self._may_write = may_write
-        self.hands = Hands(shell, mirror, client, teller, self.workload_changed)
-        self.errands: Errands[Unit] = Errands("job", self._tend, WIDTH)
-        self._jobs = Jobs(self.hands, self.errands.ask)
-        self._pods = Pods(self.hands, self.errands.ask)
-        self._placing = Placing(self.hands)
+        self.workload_actions = WorkloadActions(
+            shell, mirror, client, recorder, self.workload_changed
+        )
+        self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._tend, WIDTH)
+        self._jobs = Jobs(self.workload_actions, self.work_queue.add)
+        self._pods = Pods(self.workload_actions, self.work_queue.add)
+        self._placing = Placing(self.workload_actions)
         self._unit_of: dict[str, Unit] = {}
         """By Workload: whom it belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
@@ -67,18 +69,18 @@ class Tending:
 
     @property
     def writes_total(self) -> int:
-        return self.hands.writes_total
+        return self.workload_actions.writes_total
 
     # -- what is heard ----------------------------------------------------------------------------
 
-    def ask_all(self) -> None:
-        for pod in self._world.all_of(PODS):
+    def add_all(self) -> None:
+        for pod in self._cache.all_of(PODS):
             self.changed(PODS, key_of(pod), pod)
-        for document in self._world.all_of(WORKLOADS):
+        for document in self._cache.all_of(WORKLOADS):
             self.workload_changed(key_of(document), document)
         for kind in (*KINDS, SETS):
-            for document in self._world.all_of(kind):
-                self.errands.ask(Unit(kind, key_of(document)))
+            for document in self._cache.all_of(kind):
+                self.work_queue.add(Unit(kind, key_of(document)))
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """A job, or a pod; None: it is gone."""
@@ -89,18 +91,18 @@ class Tending:
                 self._ask(unit)
         elif kind == STATEFUL_SETS:
             namespace, name = split_key(key)
-            self.errands.ask(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
+            self.work_queue.add(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
         elif kind in KINDS or kind == SETS:
             self._ask(Unit(kind, key))
         elif kind in RUNTIMES:
             for one in (each for each in KINDS if isinstance(KINDS[each].pods, OfRuntime)):
-                for job in self._world.all_of(one):
-                    self.errands.ask(Unit(one, key_of(job)), urgent=False)
+                for job in self._cache.all_of(one):
+                    self.work_queue.add(Unit(one, key_of(job)), urgent=False)
 
     def _ask(self, unit: Unit) -> None:
-        self.errands.ask(unit)
+        self.work_queue.add(unit)
         if unit.kind == GROUPS and (above := self._set_of.get(unit.key)) is not None:
-            self.errands.ask(above)
+            self.work_queue.add(above)
 
     def workload_changed(self, key: str, document: Document | None) -> None:
         before = self._unit_of.get(key)
@@ -111,14 +113,14 @@ class Tending:
                 del self._of_unit[before]
             self._ask(before)
         if document is not None and (waits := self._made_for.pop(key, None)) is not None:
-            self.errands.ask(waits)
+            self.work_queue.add(waits)
         self._note_set(key, document)
         if self._placing.has(Unit(PLACED, key)):
-            self.errands.ask(Unit(PLACED, key))
+            self.work_queue.add(Unit(PLACED, key))
         if unit is not None:
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
-            self.errands.ask(unit)
+            self.work_queue.add(unit)
         else:
             self._unit_of.pop(key, None)
             if document is not None:
@@ -135,16 +137,16 @@ class Tending:
         elif before is not None and document is None:
             del self._set_of[key]
             self._of_unit[before].pop(key, None)
-            self.errands.ask(before)
+            self.work_queue.add(before)
 
     def _tend_alone(self, key: str, workload: Document) -> None:
         """Of nobody we know: it is let go once it is deleted."""
         if is_leaving(workload) and not controller_of(workload):
-            self.errands.ask(Unit(WORKLOADS, key))
+            self.work_queue.add(Unit(WORKLOADS, key))
 
     def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
         """By what its status says."""
-        status = (self._world.get(WORKLOADS, key) or {}).get("status") or {}
+        status = (self._cache.get(WORKLOADS, key) or {}).get("status") or {}
         return {
             (str(one.get("reason") or ""), str(one.get("underlyingCause") or ""))
             for one in (status.get("schedulingStats") or {}).get("evictions") or ()
@@ -152,11 +154,11 @@ class Tending:
 
     def runs(self, key: WorkloadKey) -> bool:
         """Whether something may be running on a Workload's quota, or is about to."""
-        if key in self.hands.starting:
+        if key in self.workload_actions.starting:
             return True
         unit = self._unit_of.get(key)
         if unit is None:
-            workload = self._world.get(WORKLOADS, key)
+            workload = self._cache.get(WORKLOADS, key)
             # Whoever made it stops its pods, and says so by taking its admission from it.
             return workload is not None and bool(controller_of(workload))
         if unit.kind in (PODS, GROUPS):
@@ -168,14 +170,14 @@ class Tending:
     async def _tend(self, unit: Unit) -> None:
         if not self._may_write():
             return
-        found = (self._world.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
+        found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
         workloads = [one for one in found if one is not None]
         if unit.kind == WORKLOADS:
             await self._let_go(unit.key)
             return
         if unit.kind == PLACED:
             if await self._placing.tend(unit):
-                self.errands.ask(unit)
+                self.work_queue.add(unit)
             return
         self._wait_for_made(unit)
         if unit.kind in (PODS, GROUPS):
@@ -184,24 +186,24 @@ class Tending:
             again = await self._pods.tend_set(unit, workloads)
         else:
             again = await self._jobs.tend(unit, workloads)
-            job = self._world.get(*unit)
+            job = self._cache.get(*unit)
             if job is not None and is_elastic(job):
                 await self._pods.let_go_elastic(unit, workloads)
         if again:
-            self.errands.ask(unit)
+            self.work_queue.add(unit)
 
     def _wait_for_made(self, unit: Unit) -> None:
-        document = self._world.get(*unit) if unit.kind in KINDS or unit.kind == PODS else None
+        document = self._cache.get(*unit) if unit.kind in KINDS or unit.kind == PODS else None
         if document is None and unit.kind == GROUPS:
             document = next(iter(self._pods.of(unit)), None)
         if document is not None and (name := prebuilt_of(document)):
             self._made_for[f"{split_key(unit.key)[0]}/{name}"] = unit
 
     async def _let_go(self, key: str) -> None:
-        workload = self._world.get(WORKLOADS, key)
+        workload = self._cache.get(WORKLOADS, key)
         if workload is not None and is_leaving(workload):
             try:
-                await self.hands.delete(workload)
+                await self.workload_actions.delete(workload)
             except ApiRefused as refused:
                 if not refused.not_found and not refused.conflict:
                     raise

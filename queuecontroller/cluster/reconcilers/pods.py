@@ -27,8 +27,12 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.cluster.reconcilers.topology_gates import assigned
 from queuecontroller.cluster.reconcilers.units import GROUPS, Unit, of_pod, owners_of
-from queuecontroller.cluster.reconcilers.workload_actions import FAILED_TO_START, INVALID, Hands
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.reconcilers.workload_actions import (
+    FAILED_TO_START,
+    INVALID,
+    WorkloadActions,
+)
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     DeletePod,
     PodAction,
@@ -82,10 +86,10 @@ class _Taken(Exception):
 
 
 class Pods:
-    def __init__(self, hands: Hands, ask: Callable[[Unit], None]) -> None:
-        self._hands = hands
+    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+        self._actions = workload_actions
         self._ask = ask
-        self._world = hands.world
+        self._cache = workload_actions.cache
         self._unit_of: dict[str, Unit] = {}
         self._of_unit: dict[Unit, dict[str, None]] = {}
 
@@ -108,7 +112,7 @@ class Pods:
 
     def of(self, unit: Unit) -> list[Document]:
         keys = self._of_unit.get(unit, ())
-        found = (self._world.get(PODS, key) for key in list(keys))
+        found = (self._cache.get(PODS, key) for key in list(keys))
         return [one for one in found if one is not None]
 
     def units(self) -> Iterable[Unit]:
@@ -129,18 +133,20 @@ class Pods:
             workload = await self._workload(unit, pods, workloads)
         except _Taken as taken:
             text = f"A Workload named {taken} is there, and is not that of the group"
-            self._hands.refuse(PODS, pods[0], text, NAME_CONFLICT)
+            self._actions.refuse(PODS, pods[0], text, NAME_CONFLICT)
             return False
-        actions = reconcile_pods(pods, workload, self._hands.around(pods[0]))
+        actions = reconcile_pods(pods, workload, self._actions.around(pods[0]))
         by_name = {one["metadata"]["name"]: one for one in pods}
         try:
             return await self._carry_out(unit, actions, workload, by_name)
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:
                 raise
-            seen = [await self._hands.look_again(PODS, key_of(one)) for one in pods[: 2 * AT_ONCE]]
+            seen = [
+                await self._actions.look_again(PODS, key_of(one)) for one in pods[: 2 * AT_ONCE]
+            ]
             if workload is not None:
-                seen.append(await self._hands.look_again(WORKLOADS, key_of(workload)))
+                seen.append(await self._actions.look_again(WORKLOADS, key_of(workload)))
             return any(seen)
 
     async def _workload(
@@ -153,26 +159,26 @@ class Pods:
             if mine:
                 return mine[0]
             try:
-                longest = self._hands.around(pods[0]).longest_name
+                longest = self._actions.around(pods[0]).longest_name
                 name = prebuilt_of(pods[0]) or workload_name(POD, pods[0], longest=longest)
             except ManifestError:
                 return None
         elif workloads:
             return workloads[0]
-        known = self._world.get(WORKLOADS, f"{namespace}/{name}")
+        known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
         if known is not None and unit.kind == GROUPS and _is_anothers(known, pods[0]):
             raise _Taken(name)
         if known is None and self.runs(unit):
-            without = reconcile_pods(pods, None, self._hands.around(pods[0]))
+            without = reconcile_pods(pods, None, self._actions.around(pods[0]))
             if any(isinstance(one, DeletePod) for one in without):
                 # Before they are stopped for want of one: the watch of Workloads may be behind.
-                return await self._hands.find(namespace, name)
+                return await self._actions.find(namespace, name)
         return known
 
     async def _without_pods(self, unit: Unit, workloads: Sequence[Document]) -> bool:
-        self._hands.forget(*unit)
+        self._actions.forget(*unit)
         for workload in workloads:
-            kept = set_of_group(self._world, workload) is not None
+            kept = set_of_group(self._cache, workload) is not None
             if kept or COMPONENT_INDEX in annotations_of(workload):
                 await self._set_without_pods(workload)
             elif await self._is_any_left(unit, workload):
@@ -180,23 +186,23 @@ class Pods:
             else:
                 for action in reconcile_pods((), workload):
                     assert isinstance(action, DeleteWorkload)
-                    await self._hands.do(action, workload)
+                    await self._actions.do(action, workload)
         return False
 
     async def _set_without_pods(self, workload: Document) -> None:
         """Of a group whose pods are not made yet, or made anew: its set keeps it."""
         if has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
-            await self._hands.do(ReleaseQuota(), workload)
+            await self._actions.do(ReleaseQuota(), workload)
         elif is_leaving(workload):
-            await self._hands.delete(workload)
+            await self._actions.delete(workload)
 
     async def _is_any_left(self, unit: Unit, workload: Document) -> bool:
         """Asked of the API server: the watch of pods may be behind that of Workloads."""
         namespace, name = split_key(unit.key)
         if unit.kind == GROUPS and len(name) <= LONGEST_LABEL:
-            return await self._hands.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
+            return await self._actions.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
         for owner in list(owners_of(workload))[:MOST_ASKED]:
-            found = await self._hands.look(PODS, f"{namespace}/{owner.get('name')}")
+            found = await self._actions.look(PODS, f"{namespace}/{owner.get('name')}")
             if found is not None and found["metadata"].get("uid") == owner.get("uid"):
                 return True
         return False
@@ -223,17 +229,17 @@ class Pods:
                     pass
                 case Refuse(problems):
                     text = "; ".join(map(str, problems))
-                    self._hands.refuse(PODS, next(iter(by_name.values())), text)
+                    self._actions.refuse(PODS, next(iter(by_name.values())), text)
                 case _:
                     first = next(iter(by_name.values()))
-                    await self._hands.do(action, workload, PODS, first)
+                    await self._actions.do(action, workload, PODS, first)
         return changed
 
     async def _end(self, action: DeletePod | ReleasePod, pod: Document) -> None:
         match action:
             case ReleasePod(_, patch):
                 try:
-                    found = await self._hands.patch(PODS, pod, patch)
+                    found = await self._actions.patch(PODS, pod, patch)
                 except ApiRefused as refused:
                     if not refused.not_found:
                         raise
@@ -242,10 +248,10 @@ class Pods:
                     return  # gone with that
             case DeletePod(_, why, reason):
                 if reason:
-                    await self._hands.mark(pod, TERMINATION_TARGET, reason, why)
-                await self._hands.remove(PODS, pod)
+                    await self._actions.mark(pod, TERMINATION_TARGET, reason, why)
+                await self._actions.remove(PODS, pod)
                 told = "Stopped" if reason else "ExcessPodDeleted"
-                self._hands.tell(pod, PODS, Told(told, why))
+                self._actions.record(pod, PODS, KubernetesEvent(told, why))
 
     async def _start(
         self,
@@ -254,13 +260,13 @@ class Pods:
         workload: Document,
         by_name: dict[str, Document],
     ) -> None:
-        hands, key = self._hands, key_of(workload)
-        if not hands.may_run(workload):
+        workload_actions, key = self._actions, key_of(workload)
+        if not workload_actions.may_run(workload):
             return  # it was taken from it meanwhile, which will be written
         first = by_name[actions[0].pod]
-        hands.starting.add(key)
+        workload_actions.starting.add(key)
         try:
-            infos = {one.name: one for one in hands.infos(workload)}
+            infos = {one.name: one for one in workload_actions.infos(workload)}
             if unit.kind == PODS:
                 infos["main"] = next(iter(infos.values()))
             selectors = _places(workload, actions, by_name, unit.kind == PODS)
@@ -270,17 +276,21 @@ class Pods:
                     for one in some
                 )
                 for _ in some:
-                    hands.count_gate(workload, ADMISSION_GATE, unit.kind == GROUPS)
+                    workload_actions.count_gate(workload, ADMISSION_GATE, unit.kind == GROUPS)
         except (ManifestError, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status != INVALID:
                 raise
-            hands.finish(key, FAILED_TO_START, str(error))
-            hands.tell(first, PODS, Told(FAILED_TO_START, str(error), warning=True))
+            workload_actions.finish(key, FAILED_TO_START, str(error))
+            workload_actions.record(
+                first, PODS, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
+            )
             return
         finally:
-            hands.starting.discard(key)
+            workload_actions.starting.discard(key)
         queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
-        hands.tell(first, PODS, Told("Started", f"Admitted by clusterQueue {queue}"))
+        workload_actions.record(
+            first, PODS, KubernetesEvent("Started", f"Admitted by clusterQueue {queue}")
+        )
 
     async def _let_go(
         self, pod: Document, info: PodSetInfo, selector: Mapping[str, str] | None
@@ -289,7 +299,7 @@ class Pods:
         info = replace(info, node_selector={**info.node_selector, **(selector or {})}, gates=())
         patch = start_pod_patch(pod, info)
         if patch:
-            await self._hands.patch(PODS, pod, patch)
+            await self._actions.patch(PODS, pod, patch)
 
     # -- elastic Jobs -----------------------------------------------------------------------------
 
@@ -300,7 +310,7 @@ class Pods:
         let_in: Document = {}
         for workload in workloads:
             if has_condition(workload, ADMITTED) and not has_condition(workload, FINISHED):
-                if has_condition(workload, EVICTED) or not self._hands.may_run(workload):
+                if has_condition(workload, EVICTED) or not self._actions.may_run(workload):
                     continue
                 let_in = workload
                 given = ((workload.get("status") or {}).get("admission") or {}).get(
@@ -319,37 +329,37 @@ class Pods:
             name = labels_of(pod).get(POD_SET, "main")
             if room.get(name, 0) > 0 and not is_leaving(pod):
                 room[name] -= 1
-                await self._hands.patch(PODS, pod, elastic_pod_patch(pod))
-                self._hands.count_gate(let_in, ELASTIC_GATE, False)
+                await self._actions.patch(PODS, pod, elastic_pod_patch(pod))
+                self._actions.count_gate(let_in, ELASTIC_GATE, False)
 
     # -- LeaderWorkerSets -------------------------------------------------------------------------
 
     async def tend_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         """True: it is to be looked at again."""
-        document = self._world.get(*unit)
+        document = self._cache.get(*unit)
         if document is None:
-            document = await self._hands.look(*unit)
+            document = await self._actions.look(*unit)
             if document is not None:
-                self._world.take(SETS, document)
+                self._cache.take(SETS, document)
                 return True
         uid = document["metadata"].get("uid") if document is not None else None
         mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]
         theirs = [one for one in workloads if one not in mine]  # of one by that name before
-        around = self._hands.around(document) if document is not None else None
+        around = self._actions.around(document) if document is not None else None
         actions = [*reconcile_set(None, theirs)]
         if document is not None and around is not None:
             actions += reconcile_set(document, mine, around)
         for workload, action in actions:
             if isinstance(action, Refuse):
                 assert document is not None
-                self._hands.refuse(SETS, document, "; ".join(map(str, action.problems)))
+                self._actions.refuse(SETS, document, "; ".join(map(str, action.problems)))
                 continue
             if isinstance(action, DeleteWorkload):
                 assert workload is not None
                 if self.runs(Unit(GROUPS, key_of(workload))):
                     continue  # until its pods are gone, its quota is in use
             assert not isinstance(action, StartPod)
-            await self._hands.do(action, workload, SETS, document)  # type: ignore[arg-type]
+            await self._actions.do(action, workload, SETS, document)  # type: ignore[arg-type]
         if document is None:
             return False
         for pod in self.of(unit):
@@ -358,7 +368,7 @@ class Pods:
             except ManifestError:
                 return False  # which the set was told
             if patch:
-                found = await self._hands.patch(PODS, pod, patch)
+                found = await self._actions.patch(PODS, pod, patch)
                 for one in self.changed(key_of(found), found):
                     self._ask(one)
         return False

@@ -24,9 +24,9 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.cluster.cache.policy import Retention
 from queuecontroller.cluster.reconcilers.units import Unit, of_workload, owners_of
-from queuecontroller.cluster.reconcilers.workload_actions import Hands
-from queuecontroller.cluster.status.events import Told
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.lifecycle import DEACTIVATED_FOR
 from queuecontroller.scheduler.model.workload_info import EVICTED, FINISHED
 from sluicecommon.kubernetes.errors import ApiRefused
@@ -65,20 +65,23 @@ def _after(workload: Document, kind: str, seconds: float | None, with_job: bool)
     return Due(since_s + seconds, with_job)
 
 
-class Keeping:
+class RetentionSweeper:
     def __init__(
-        self, hands: Hands, may_write: Callable[[], bool], now_s: Callable[[], float]
+        self,
+        workload_actions: WorkloadActions,
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
     ) -> None:
         """`now_s`: since the epoch."""
-        self._hands = hands
-        self._world = hands.world
+        self._actions = workload_actions
+        self._cache = workload_actions.cache
         self._may_write = may_write
         self._now_s = now_s
-        self._retention = hands.world.policy.retention
-        self.errands: Errands[str] = Errands("old Workload", self._look, WIDTH)
+        self._retention = workload_actions.cache.policy.retention
+        self.work_queue: WorkQueue[str] = WorkQueue("old Workload", self._look, WIDTH)
 
-    def ask_all(self) -> None:
-        for document in self._world.all_of(WORKLOADS):
+    def add_all(self) -> None:
+        for document in self._cache.all_of(WORKLOADS):
             self.changed(key_of(document), document)
 
     def changed(self, key: str, document: Document | None) -> None:
@@ -86,10 +89,10 @@ class Keeping:
             return
         due = due_of(document, self._retention)
         if due is not None:
-            self.errands.ask_later(key, min(_LONGEST_S, max(0.0, due.at_s - self._now_s())))
+            self.work_queue.add_after(key, min(_LONGEST_S, max(0.0, due.at_s - self._now_s())))
 
     async def _look(self, key: str) -> None:
-        workload = self._world.get(WORKLOADS, key)
+        workload = self._cache.get(WORKLOADS, key)
         due = due_of(workload, self._retention) if workload is not None else None
         if workload is None or due is None or not self._may_write():
             return
@@ -100,25 +103,25 @@ class Keeping:
             if due.with_job:
                 await self._delete_job(workload)
             else:
-                await self._hands.delete(workload)
+                await self._actions.delete(workload)
                 text = "Deleted finished workload due to elapsed retention"
-                self._hands.tell(workload, WORKLOADS, Told("Deleted", text))
+                self._actions.record(workload, WORKLOADS, KubernetesEvent("Deleted", text))
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:
                 raise
-            await self._hands.look_again(WORKLOADS, key)
-            self.changed(key, self._world.get(WORKLOADS, key))
+            await self._actions.look_again(WORKLOADS, key)
+            self.changed(key, self._cache.get(WORKLOADS, key))
 
     async def _delete_job(self, workload: Document) -> None:
         """Or the pods that it is made of. One of nobody stays."""
         for unit in _owners(workload):
-            document = self._world.get(*unit)
+            document = self._cache.get(*unit)
             if document is None or is_leaving(document):
                 continue
             # Of a Job the API server's own default would leave the pods.
-            await self._hands.remove(unit.kind, document, "Background")
+            await self._actions.remove(unit.kind, document, "Background")
             text = "Deleted job: deactivation retention period expired"
-            self._hands.tell(document, unit.kind, Told("Deleted", text))
+            self._actions.record(document, unit.kind, KubernetesEvent("Deleted", text))
 
 
 def _owners(workload: Document) -> list[Unit]:

@@ -20,7 +20,7 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.reconcilers.units import PLACED, Unit
-from queuecontroller.cluster.reconcilers.workload_actions import Hands
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.frameworks import group_of
 from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
 from queuecontroller.frameworks.topology import (
@@ -38,9 +38,9 @@ AT_ONCE: Final = 8
 
 
 class Placing:
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
-        self._world = hands.world
+    def __init__(self, workload_actions: WorkloadActions) -> None:
+        self._actions = workload_actions
+        self._cache = workload_actions.cache
         self._unit_of: dict[str, Unit] = {}
         self._of_unit: dict[Unit, dict[str, None]] = {}
 
@@ -65,13 +65,13 @@ class Placing:
         return unit in self._of_unit
 
     def of(self, unit: Unit) -> list[Document]:
-        found = (self._world.get(PODS, key) for key in list(self._of_unit.get(unit, ())))
+        found = (self._cache.get(PODS, key) for key in list(self._of_unit.get(unit, ())))
         return [one for one in found if one is not None]
 
     async def tend(self, unit: Unit) -> bool:
         """True: it is to be looked at again."""
-        workload = self._world.get(WORKLOADS, unit.key)
-        if workload is None or not self._hands.may_run(workload):
+        workload = self._cache.get(WORKLOADS, unit.key)
+        if workload is None or not self._actions.may_run(workload):
             return False
         if not has_condition(workload, ADMITTED) or has_condition(workload, FINISHED):
             return False
@@ -92,13 +92,13 @@ class Placing:
 
     async def _let_go(self, pod: Document, selector: Mapping[str, str], workload: Document) -> None:
         try:
-            await self._hands.patch(PODS, pod, let_go_patch(pod, selector))
+            await self._actions.patch(PODS, pod, let_go_patch(pod, selector))
             is_group = bool(group_of(pod))
-            self._hands.count_gate(workload, TOPOLOGY_GATE, is_group)
+            self._actions.count_gate(workload, TOPOLOGY_GATE, is_group)
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:
                 raise
-            await self._hands.look_again(
+            await self._actions.look_again(
                 PODS, f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
             )
 

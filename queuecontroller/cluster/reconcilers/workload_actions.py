@@ -20,9 +20,9 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
     version_of,
 )
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.status.workload_status import LONGEST, WAITING_FOR_PODS, holds, stamp
-from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.frameworks import (
     CreateWorkload,
     DeleteWorkload,
@@ -70,13 +70,13 @@ WorkloadAction = (
 )
 
 
-class Hands:
+class WorkloadActions:
     def __init__(
         self,
         shell: Shell,
         mirror: Mirror,
         client: ApiClient,
-        teller: Teller,
+        recorder: EventRecorder,
         taken: Callable[[str, Document], None],
     ) -> None:
         """`taken` hears of each Workload that came with an answer: its key, and as it is now."""
@@ -84,8 +84,8 @@ class Hands:
         self._mirror = mirror
         self._client = client
         self._taken = taken
-        self.world = mirror.world
-        self.teller = teller
+        self.cache = mirror.cache
+        self.recorder = recorder
         self.starting: set[str] = set()
         """Workloads of which something is being let run."""
         self._refused: dict[tuple[Resource, str], str] = {}
@@ -104,7 +104,7 @@ class Hands:
         if not isinstance(action, CreateWorkload | UpdateWorkload):
             await self._do(action, workload)
             if about is not None and workload is not None:
-                self._tell_of(action, kind, about, key_of(workload))
+                self._record_action(action, kind, about, key_of(workload))
             return
         try:
             if isinstance(action, CreateWorkload):
@@ -116,9 +116,13 @@ class Hands:
                 key = key_of(workload)
                 if more := _new_owners(action.patch, workload):
                     text = f"Added {more} owner reference(s)"
-                    self.tell(workload, WORKLOADS, Told("OwnerReferencesAdded", text, detail=True))
+                    self.record(
+                        workload,
+                        WORKLOADS,
+                        KubernetesEvent("OwnerReferencesAdded", text, detail=True),
+                    )
             if about is not None:
-                self._tell_of(action, kind, about, key)
+                self._record_action(action, kind, about, key)
         except ApiRefused as refused:
             for_good = refused.status in NEVER
             if about is not None and (for_good or refused.denied):
@@ -126,22 +130,26 @@ class Hands:
             if about is None or not for_good:
                 raise
 
-    def _tell_of(
+    def _record_action(
         self, action: WorkloadAction, kind: Resource, about: Document, workload: str
     ) -> None:
         match action:
             case CreateWorkload():
-                told = Told("CreatedWorkload", f"Created Workload: {workload}", detail=True)
+                told = KubernetesEvent(
+                    "CreatedWorkload", f"Created Workload: {workload}", detail=True
+                )
             case UpdateWorkload(patch) if "spec" in patch:
-                told = Told("UpdatedWorkload", f"Updated Workload {workload}: {action.why}")
+                told = KubernetesEvent(
+                    "UpdatedWorkload", f"Updated Workload {workload}: {action.why}"
+                )
             case DeleteWorkload(why):
-                told = Told("DeletedWorkload", f"Deleted Workload {workload}: {why}")
+                told = KubernetesEvent("DeletedWorkload", f"Deleted Workload {workload}: {why}")
             case FinishWorkload():
                 text = f"Workload '{workload}' is declared finished"
-                told = Told("FinishedWorkload", text, detail=True)
+                told = KubernetesEvent("FinishedWorkload", text, detail=True)
             case _:
                 return
-        self.tell(about, kind, told)
+        self.record(about, kind, told)
 
     async def _do(self, action: WorkloadAction, workload: Document | None) -> None:
         assert workload is not None
@@ -218,7 +226,7 @@ class Hands:
         key = key_of(found)
         if is_leaving(found) and not found["metadata"].get("finalizers"):
             return  # gone with that: the watch will say so
-        if self.world.take(WORKLOADS, found):
+        if self.cache.take(WORKLOADS, found):
             self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
         self._taken(key, found)
 
@@ -272,7 +280,7 @@ class Hands:
                 resource_version=str(head["resourceVersion"]),
             )
         )
-        self.world.take(kind, found)
+        self.cache.take(kind, found)
         return found
 
     async def mark(self, pod: Document, condition: str, reason: str, message: str) -> None:
@@ -315,27 +323,27 @@ class Hands:
 
     async def look_again(self, kind: Resource, key: str) -> bool:
         """Somebody changed it meanwhile: as it is now. False: it is as it was known."""
-        known = self.world.get(kind, key)
+        known = self.cache.get(kind, key)
         found = await self.look(kind, key) if known is not None else None
         if found is None or known is None or version_of(found) <= version_of(known):
             return False  # where it is gone, the watch will say so
         if kind == WORKLOADS:
             self.take(found)
         else:
-            self.world.take(kind, found)
+            self.cache.take(kind, found)
         return True
 
     # -- events -----------------------------------------------------------------------------------
 
-    def tell(self, document: Document, kind: Resource, told: Told) -> None:
-        self.teller.tell(document, kind, told)
+    def record(self, document: Document, kind: Resource, told: KubernetesEvent) -> None:
+        self.recorder.record(document, kind, told)
 
     def refuse(self, kind: Resource, document: Document, why: str, reason: str = REFUSED) -> None:
         key = kind, key_of(document)
         told = f"{document['metadata'].get('generation')} {why}"
         if self._refused.get(key) != told:
             self._refused[key] = told
-            self.tell(document, kind, Told(reason, why, warning=True))
+            self.record(document, kind, KubernetesEvent(reason, why, warning=True))
 
     def forget(self, kind: Resource, key: str) -> None:
         self._refused.pop((kind, key), None)
@@ -354,7 +362,7 @@ class Hands:
 
     def infos(self, workload: Document, gates: tuple[str, ...] = ()) -> list[PodSetInfo]:
         """What its admission gives each pod set. Raises ManifestError."""
-        flavors = {one["metadata"]["name"]: one for one in self.world.all_of(FLAVORS)}
+        flavors = {one["metadata"]["name"]: one for one in self.cache.all_of(FLAVORS)}
         return pod_set_infos(workload, flavors, gates=gates)
 
     def finish(self, key: str, reason: str, message: str) -> None:
@@ -403,7 +411,7 @@ class Hands:
 
     def around(self, document: Document) -> Setting:
         namespace = document["metadata"].get("namespace") or ""
-        return setting(self.world, document, namespace, self._priority_of)
+        return setting(self.cache, document, namespace, self._priority_of)
 
     def _priority_of(self, named: PriorityClass | None) -> int | None:
         priorities = self._shell.book.catalogue.priorities()

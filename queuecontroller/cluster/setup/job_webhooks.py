@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.frameworks import Holding, on_create, queue_of, resizing
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 from sluicecommon.reader import ManifestError, Problem
@@ -124,28 +124,28 @@ def _rules(holding: Holding, operations: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def patch_of(world: World, document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
     """The merge patch of what is being written; empty: it is taken as it is."""
     kind = kind_of(document)
-    if kind is None or not world.policy.wants(FRAMEWORKS[kind]):
+    if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
         return {}
     whole = {**document, "metadata": {**(document.get("metadata") or {}), "namespace": namespace}}
     try:
-        patch = on_create(FRAMEWORKS[kind], whole, setting(world, whole, namespace))
+        patch = on_create(FRAMEWORKS[kind], whole, setting(cache, whole, namespace))
     except ManifestError:
         return {}  # the controller says what is wrong, as an event at the job
     return patch
 
 
 def problems_of(
-    world: World, document: Mapping[str, Any], old: Mapping[str, Any] | None, namespace: str
+    cache: ObjectCache, document: Mapping[str, Any], old: Mapping[str, Any] | None, namespace: str
 ) -> Sequence[Problem]:
     """What must not be changed in what is queued."""
     if old is None:
         return ()
     if document.get("kind") == "Scale":
         name = (document.get("metadata") or {}).get("name")
-        known = world.get(STATEFUL_SETS, f"{namespace}/{name}")
+        known = cache.get(STATEFUL_SETS, f"{namespace}/{name}")
     else:
         known = document if kind_of(document) == STATEFUL_SETS else None
     return resizing(old, document) if known is not None and queue_of(known) else ()

@@ -24,7 +24,7 @@ COMPONENT: Final = "sluice-queue"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KubernetesEvent:
     reason: str
     message: str
     warning: bool = False
@@ -32,7 +32,7 @@ class Told:
     """Kueue tells it, too, and the object's conditions say as much."""
 
 
-def of_workload(before: Document, after: Document) -> Iterator[Told]:
+def of_workload(before: Document, after: Document) -> Iterator[KubernetesEvent]:
     """What became of a Workload with one write of ours."""
 
     def became(kind: str) -> bool:
@@ -43,46 +43,50 @@ def of_workload(before: Document, after: Document) -> Iterator[Told]:
     of_a_job, admitted = bool(controller_of(after)), became("Admitted")
     if became("QuotaReserved"):
         text = f"Quota reserved in ClusterQueue {queue}"
-        yield Told("QuotaReserved", text, detail=of_a_job or admitted)
+        yield KubernetesEvent("QuotaReserved", text, detail=of_a_job or admitted)
     if admitted:
-        yield Told("Admitted", f"Admitted by ClusterQueue {queue}", detail=of_a_job)
+        yield KubernetesEvent("Admitted", f"Admitted by ClusterQueue {queue}", detail=of_a_job)
     if became("Evicted"):
         yield from _of_eviction(after)
     if became("Preempted"):
-        yield Told("Preempted", str(condition_of(after, "Preempted").get("message", "")))
+        yield KubernetesEvent("Preempted", str(condition_of(after, "Preempted").get("message", "")))
     waits, waited = (condition_of(one, "QuotaReserved") for one in (after, before))
     if waits.get("status") == "False" and _said(waits) != _said(waited):
-        yield Told(*_said(waits), warning=True, detail=True)
+        yield KubernetesEvent(*_said(waits), warning=True, detail=True)
 
 
 def _said(condition: Mapping[str, Any]) -> tuple[str, str]:
     return str(condition.get("reason") or "Pending"), str(condition.get("message") or "")
 
 
-def _of_eviction(after: Document) -> Iterator[Told]:
+def _of_eviction(after: Document) -> Iterator[KubernetesEvent]:
     evicted = condition_of(after, "Evicted")
     reason, message = str(evicted.get("reason") or ""), str(evicted.get("message") or "")
     match reason.removeprefix(DEACTIVATED_FOR):
         case "MaximumExecutionTimeExceeded" as why:
             longest_s = (after.get("spec") or {}).get("maximumExecutionTimeSeconds")
             text = f"The maximum execution time ({longest_s}s) exceeded"
-            yield Told(why, text, warning=True)
+            yield KubernetesEvent(why, text, warning=True)
         case "AdmissionCheck" if reason.startswith(DEACTIVATED_FOR):
-            yield Told("AdmissionCheckRejected", f"Deactivated due to {message}", warning=True)
-    yield Told(f"EvictedDueTo{reason}", message)
+            yield KubernetesEvent(
+                "AdmissionCheckRejected", f"Deactivated due to {message}", warning=True
+            )
+    yield KubernetesEvent(f"EvictedDueTo{reason}", message)
 
 
-def of_preemptor(target: Document) -> Told:
+def of_preemptor(target: Document) -> KubernetesEvent:
     """What who preempted it is told."""
     head = target["metadata"]
     queue = ((target.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
     name = f"{head.get('namespace')}/{head['name']}"
     where = f" in ClusterQueue {queue}" if queue else ""
-    return Told("PreemptedWorkload", f"Preempted workload {name} (UID: {head.get('uid')}){where}")
+    return KubernetesEvent(
+        "PreemptedWorkload", f"Preempted workload {name} (UID: {head.get('uid')}){where}"
+    )
 
 
 def event_of(
-    about: Document, api_version: str, kind: str, told: Told, now: str, name: str
+    about: Document, api_version: str, kind: str, told: KubernetesEvent, now: str, name: str
 ) -> dict[str, Any]:
     """`now` in RFC 3339; `name` makes it one of a kind."""
     head: Mapping[str, Any] = about["metadata"]

@@ -167,7 +167,7 @@ class QueueStatus:
         return ("CohortCycle", f"{_NOT_IN}: {why}") if why is not None else ("", "")
 
     def _check(self, name: str) -> Document | None:
-        return self._mirror.world.get(CHECKS, name)
+        return self._mirror.cache.get(CHECKS, name)
 
     # -- LocalQueue and Cohort --------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class QueueStatus:
         local = self._book.catalogue.local_queue(namespace, name)
         if local is not None and local.stop_policy is not StopPolicy.NONE:
             return "Stopped", "LocalQueue is stopped"
-        behind = self._mirror.world.get(CLUSTER_QUEUES, queue)
+        behind = self._mirror.cache.get(CLUSTER_QUEUES, queue)
         if behind is None:
             return "ClusterQueueDoesNotExist", "Can't submit new workloads to clusterQueue"
         if self._why_closed(behind, queue)[0]:

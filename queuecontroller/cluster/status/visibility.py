@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     condition_of,
     has_condition,
     key_of,
@@ -160,11 +160,11 @@ class Waiting:
 
 
 def answer(
-    asked: Question, world: World, book: Book | None, views: Views | None, now_ns: int
+    asked: Question, cache: ObjectCache, book: Book | None, views: Views | None, now_ns: int
 ) -> dict[str, Any]:
     """The summary. `book` and `views`: of whoever leads. Raises Wrong."""
-    queue, local = _queue(asked, world)
-    in_line = _by_book(book, queue, world) if book is not None else _by_objects(world, queue)
+    queue, local = _queue(asked, cache)
+    in_line = _by_book(book, queue, cache) if book is not None else _by_objects(cache, queue)
     last = asked.offset + asked.limit
     items: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
@@ -192,14 +192,14 @@ def answer(
     }
 
 
-def _queue(asked: Question, world: World) -> tuple[str, str]:
+def _queue(asked: Question, cache: ObjectCache) -> tuple[str, str]:
     """The ClusterQueue whose line it is, and the LocalQueue that counts, if it is one's."""
     if asked.plural == "clusterqueues":
-        if world.get(CLUSTER_QUEUES, asked.name) is None:
+        if cache.get(CLUSTER_QUEUES, asked.name) is None:
             raise _missing("clusterqueues", asked.name)
         return asked.name, ""
     key = f"{asked.namespace}/{asked.name}"
-    document = world.get(LOCAL_QUEUES, key)
+    document = cache.get(LOCAL_QUEUES, key)
     if document is None:
         raise _missing("localqueues", asked.name)
     return str((document.get("spec") or {}).get("clusterQueue") or ""), key
@@ -213,10 +213,10 @@ def _queue_name(document: Document) -> str:
     return str((document.get("spec") or {}).get("queueName") or "")
 
 
-def _by_book(book: Book, queue: str, world: World) -> Iterator[Waiting]:
+def _by_book(book: Book, queue: str, cache: ObjectCache) -> Iterator[Waiting]:
     line = book.engine.pending.get(queue)
     for info in line.everyone() if line is not None else ():
-        document = world.get(WORKLOADS, info.key)
+        document = cache.get(WORKLOADS, info.key)
         if document is not None:
             yield Waiting(document, info.priority)
 
@@ -228,14 +228,14 @@ def _with_status(waiting: Waiting, views: Views, now_ns: int) -> Waiting:
     )
 
 
-def _by_objects(world: World, queue: str) -> list[Waiting]:
+def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:
     doors = {
         key_of(one)
-        for one in world.all_of(LOCAL_QUEUES)
+        for one in cache.all_of(LOCAL_QUEUES)
         if (one.get("spec") or {}).get("clusterQueue") == queue
     }
     found = []
-    for document in world.all_of(WORKLOADS):
+    for document in cache.all_of(WORKLOADS):
         spec, status = document.get("spec") or {}, document.get("status") or {}
         name = f"{document['metadata'].get('namespace')}/{_queue_name(document)}"
         if name not in doors or status.get("admission") or spec.get("active") is False:

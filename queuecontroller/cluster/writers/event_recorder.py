@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from queuecontroller.cluster.cache.objects import Document
-from queuecontroller.cluster.status.events import Told, event_of
+from queuecontroller.cluster.status.events import KubernetesEvent, event_of
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import EVENTS, Resource
@@ -20,26 +20,28 @@ WIDTH: Final = 2
 log = logging.getLogger(__name__)
 
 
-class Teller:
+class EventRecorder:
     def __init__(
         self,
         client: ApiClient,
         may_write: Callable[[], bool],
         new_name: Callable[[], str],
-        tells_all: bool = False,
+        records_all: bool = False,
     ) -> None:
-        """`tells_all`: details, too."""
-        self._tells_all = tells_all
+        """`records_all`: details, too."""
+        self._records_all = records_all
         self._client = client
         self._may_write = may_write
         self._new_name = new_name
-        self._waiting: deque[tuple[Document, Resource, Told]] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[tuple[Document, Resource, KubernetesEvent]] = deque(
+            maxlen=MOST_WAITING
+        )
         self._news = asyncio.Event()
-        self.told_total = 0
+        self.recorded_total = 0
         self.dropped_total = 0
 
-    def tell(self, about: Document, kind: Resource, told: Told) -> None:
-        if told.detail and not self._tells_all:
+    def record(self, about: Document, kind: Resource, told: KubernetesEvent) -> None:
+        if told.detail and not self._records_all:
             return
         self.dropped_total += len(self._waiting) == MOST_WAITING
         self._waiting.append((about, kind, told))
@@ -63,7 +65,7 @@ class Teller:
             event = event_of(about, kind.api_version, kind.kind, told, now, self._new_name())
             try:
                 await self._client.create(EVENTS, event, event["metadata"]["namespace"])
-                self.told_total += 1
+                self.recorded_total += 1
             except (ApiAway, ApiRefused) as error:
                 self.dropped_total += 1
                 log.debug("event %s: %s", told.reason, error)

@@ -20,7 +20,7 @@ from queuecontroller.cluster.cache.kinds import (
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, is_leaving, pruned
 from queuecontroller.cluster.status.queue_status import QueueStatus, differing
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.state.records import ObjectId
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -45,25 +45,25 @@ class QueueWriter:
         self._client = client
         self._may_write = may_write
         self.status = QueueStatus(mirror)
-        self.errands: Errands[ObjectId] = Errands("status of", self._write, WIDTH)
+        self.work_queue: WorkQueue[ObjectId] = WorkQueue("status of", self._write, WIDTH)
         self.writes_total = 0
 
-    def ask(self, identities: Iterable[ObjectId]) -> None:
+    def add(self, identities: Iterable[ObjectId]) -> None:
         for one in identities:
             if one[0] in KEPT:
-                self.errands.ask_later(one, COALESCED_S)
+                self.work_queue.add_after(one, COALESCED_S)
 
-    def ask_all(self) -> None:
+    def add_all(self) -> None:
         for kind in KEPT.values():
-            for document in self._mirror.world.all_of(kind):
+            for document in self._mirror.cache.all_of(kind):
                 head = document["metadata"]
-                self.ask([(kind.kind, head.get("namespace") or "", head["name"])])
+                self.add([(kind.kind, head.get("namespace") or "", head["name"])])
 
     async def _write(self, identity: ObjectId) -> None:
         kind, namespace, name = identity
         resource = KEPT[kind]
         key = f"{namespace}/{name}" if namespace else name
-        document = self._mirror.world.get(resource, key)
+        document = self._mirror.cache.get(resource, key)
         if document is None or not self._may_write():
             return
         try:
@@ -80,7 +80,7 @@ class QueueWriter:
         except ApiRefused as refused:
             if not refused.conflict and not refused.not_found:
                 raise
-            self.ask([identity])
+            self.add([identity])
 
     async def _send(
         self, resource: Resource, document: Document, patch: dict[str, Any], part: str = ""
@@ -96,7 +96,7 @@ class QueueWriter:
             str(head["resourceVersion"]),
         )
         found = pruned(answer)
-        self._mirror.world.take(resource, found)
+        self._mirror.cache.take(resource, found)
         return found
 
     def _finalizers(self, kind: str, name: str, document: Document) -> list[str] | None:
@@ -114,7 +114,7 @@ class QueueWriter:
         if kind == "ClusterQueue":
             return name in queues and bool(queues[name].workloads)
         if kind == "Topology":
-            flavors = self._mirror.world.all_of(FLAVORS)
+            flavors = self._mirror.cache.all_of(FLAVORS)
             return any((one.get("spec") or {}).get("topologyName") == name for one in flavors)
         specs = [state.spec for state in queues.values()]
         if kind == "AdmissionCheck":

@@ -17,7 +17,7 @@ from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, condition_of, pruned, split_key
 from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
 from queuecontroller.scheduler.model.workload_info import FINISHED, QUOTA_RESERVED
 from queuecontroller.state.records import WorkloadRecord
@@ -52,7 +52,7 @@ class WorkloadWriter:
         self._client = client
         self._may_write = may_write
         self._stored = stored
-        self.errands: Errands[WorkloadKey] = Errands("Workload", self._write, WIDTH)
+        self.work_queue: WorkQueue[WorkloadKey] = WorkQueue("Workload", self._write, WIDTH)
         self._number = 0
         self._releasing: dict[WorkloadKey, int] = {}
         """Quota that is free in the book and not yet in the API, numbered as it came free."""
@@ -69,7 +69,7 @@ class WorkloadWriter:
         reserving: list[WorkloadKey] = []
         others: list[WorkloadKey] = []
         for key in keys:
-            document = self._mirror.world.get(WORKLOADS, key)
+            document = self._mirror.cache.get(WORKLOADS, key)
             if document is None:
                 continue
             in_book, in_api = self._holds(key), _holds(document)
@@ -77,26 +77,26 @@ class WorkloadWriter:
                 if key not in self._releasing:
                     self._number += 1
                     self._releasing[key] = self._number
-                self.errands.ask(key)
+                self.work_queue.add(key)
             else:
                 (reserving if in_book and not in_api else others).append(key)
         for key in reserving:
             self._behind[key] = self._number
-            self.errands.ask(key)
+            self.work_queue.add(key)
         for key in others:
             record = self._mirror.book.workloads.records.get(key)
             if record is not None and record.workload.admission is not None:
-                self.errands.ask(key)
+                self.work_queue.add(key)
             else:
                 self._note_alike(key)
-                self.errands.ask_later(key, SAID_S)
+                self.work_queue.add_after(key, SAID_S)
 
     def _note_alike(self, key: WorkloadKey) -> None:
         """Somebody of its shape could not start: it is told so in its turn, if nobody has yet."""
         book = self._mirror.book
         if key in self._alike or key in book.workloads.waiting:
             return
-        document = self._mirror.world.get(WORKLOADS, key)
+        document = self._mirror.cache.get(WORKLOADS, key)
         if document is None or condition_of(document, QUOTA_RESERVED):
             return
         if book.engine.why_like_others(key) is not None:
@@ -110,7 +110,7 @@ class WorkloadWriter:
             return False
         left_s = due_s - monotonic()
         if left_s > 0:
-            self.errands.ask_later(key, left_s)
+            self.work_queue.add_after(key, left_s)
         return left_s <= 0
 
     def objects_changed(self) -> None:
@@ -119,12 +119,12 @@ class WorkloadWriter:
             workload = record.workload
             if workload.admission is not None or workload.is_true(FINISHED):
                 continue
-            document = self._mirror.world.get(WORKLOADS, key)
+            document = self._mirror.cache.get(WORKLOADS, key)
             waits = self._homeless(key)
             if document is not None and waits is not None:
                 told = condition_of(document, QUOTA_RESERVED).get("message")
                 if told != waits[:LONGEST]:
-                    self.errands.ask_later(key, SAID_S)
+                    self.work_queue.add_after(key, SAID_S)
 
     def _homeless(self, key: WorkloadKey) -> str | None:
         """Why nobody even looks at it."""
@@ -140,12 +140,12 @@ class WorkloadWriter:
     async def _write(self, key: WorkloadKey) -> None:
         if not self._may_write() or self._is_early(key):
             return
-        document = self._mirror.world.get(WORKLOADS, key)
+        document = self._mirror.cache.get(WORKLOADS, key)
         if document is not None:
             patch, workload = self._patch(key, document)
             if patch and not await self._send(key, document, workload, {"status": patch}):
                 return
-            document = self._mirror.world.get(WORKLOADS, key)
+            document = self._mirror.cache.get(WORKLOADS, key)
             record = self._mirror.book.workloads.records.get(key)
             if document is not None and record is not None and _is_to_stop(document, record):
                 patch = {"spec": {"active": False}}
@@ -160,7 +160,7 @@ class WorkloadWriter:
 
     def _settle(self, key: WorkloadKey) -> None:
         """It was looked at, and what was to be written is."""
-        document = self._mirror.world.get(WORKLOADS, key)
+        document = self._mirror.cache.get(WORKLOADS, key)
         self._behind.pop(key, None)
         if document is None or condition_of(document, QUOTA_RESERVED):
             self._alike.pop(key, None)
@@ -170,7 +170,7 @@ class WorkloadWriter:
             del self._releasing[key]
             for one in self._behind:
                 if not self._is_early(one):
-                    self.errands.ask(one)
+                    self.work_queue.add(one)
 
     def _patch(
         self, key: WorkloadKey, document: Document
@@ -228,7 +228,7 @@ class WorkloadWriter:
                 resource_version=version,
             )
             found = pruned(answer)
-            if self._mirror.world.take(WORKLOADS, found):  # else the watch was faster
+            if self._mirror.cache.take(WORKLOADS, found):  # else the watch was faster
                 self._shell.step(
                     "stored", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
                 )
@@ -250,7 +250,7 @@ class WorkloadWriter:
         self.conflicts_total += refused.conflict
         if not refused.conflict and not refused.not_found:
             log.warning("Workload %s: not stored: %s", key, refused)
-        known = self._mirror.world.get(WORKLOADS, key)
+        known = self._mirror.cache.get(WORKLOADS, key)
         if known is None or str(known["metadata"]["resourceVersion"]) == version:
             await self._look(key)
         again_ns = 0 if refused.conflict else self._shell.now_ns() + REFUSED_NS
@@ -262,19 +262,19 @@ class WorkloadWriter:
     async def _look(self, key: WorkloadKey) -> None:
         """As the API server has it now. Raises ApiAway, ApiRefused."""
         namespace, name = split_key(key)
-        world = self._mirror.world
-        known = world.get(WORKLOADS, key)
+        cache = self._mirror.cache
+        known = cache.get(WORKLOADS, key)
         try:
             found = pruned(await self._client.get(WORKLOADS, name, namespace))
         except ApiRefused as refused:
             if not refused.not_found:
                 raise
-            if known is None or world.drop(WORKLOADS, key, known["metadata"]["uid"]):
+            if known is None or cache.drop(WORKLOADS, key, known["metadata"]["uid"]):
                 self._shell.step(
                     "gone", lambda book, now_ns: self._mirror.workload(key, None, now_ns)
                 )
             return
-        if world.take(WORKLOADS, found):
+        if cache.take(WORKLOADS, found):
             self._shell.step("look", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
 
 

@@ -24,7 +24,7 @@ LONGEST_PAUSE_S: Final = 30.0
 log = logging.getLogger(__name__)
 
 
-class Errands(Generic[K]):
+class WorkQueue(Generic[K]):
     def __init__(self, name: str, do: Callable[[K], Awaitable[None]], width: int) -> None:
         """`do` may raise ApiAway and ApiRefused: it is done again later. So is what raises anything
         else, which is logged with its traceback and counted."""
@@ -47,7 +47,7 @@ class Errands(Generic[K]):
     def __len__(self) -> int:
         return len(self._asked) + len(self._doing) + len(self._later)
 
-    def ask(self, key: K, urgent: bool = True) -> None:
+    def add(self, key: K, urgent: bool = True) -> None:
         """Not sooner than a pause after a failure is over."""
         if key in self._doing:
             self._again[key] = 0.0
@@ -59,7 +59,7 @@ class Errands(Generic[K]):
             (self._urgent if urgent else self._leisurely).append(key)
             self._news.set()
 
-    def ask_later(self, key: K, seconds: float) -> None:
+    def add_after(self, key: K, seconds: float) -> None:
         if key in self._doing:
             self._again.setdefault(key, seconds)
             return
@@ -70,7 +70,7 @@ class Errands(Generic[K]):
 
     def _is_due(self, key: K) -> None:
         self._later.pop(key, None)
-        self.ask(key, urgent=key in self._failures)
+        self.add(key, urgent=key in self._failures)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -113,11 +113,11 @@ class Errands(Generic[K]):
                 self._doing.discard(key)
             again_s = self._again.pop(key, None)
             if failed:
-                self.ask_later(key, self._pause_s(key))
+                self.add_after(key, self._pause_s(key))
             elif again_s:
-                self.ask_later(key, again_s)
+                self.add_after(key, again_s)
             elif again_s is not None:
-                self.ask(key)
+                self.add(key)
 
     def _pause_s(self, key: K) -> float:
         grown: float = FIRST_PAUSE_S * 2 ** min(self._failures[key] - 1, 10)

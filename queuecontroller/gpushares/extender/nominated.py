@@ -26,7 +26,7 @@ class _OnTheWay(NamedTuple):
     until_s: float
 
 
-class OnTheWay:
+class NominatedPods:
     def __init__(self, stock: Stock) -> None:
         self._stock = stock
         self._pods: dict[str, _OnTheWay] = {}
@@ -85,4 +85,4 @@ class OnTheWay:
         return trial
 
 
-__all__ = ["OnTheWay"]
+__all__ = ["NominatedPods"]

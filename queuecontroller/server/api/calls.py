@@ -18,12 +18,12 @@ import grpc
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.server.api.wire import Method, Wire
 from queuecontroller.server.callers.authenticator import (
-    Doorkeeper,
+    Authenticator,
     ReviewUnavailable,
     Unauthenticated,
 )
-from queuecontroller.server.callers.fair_calls import Turns
-from queuecontroller.server.callers.listeners import Crowded, Doors
+from queuecontroller.server.callers.fair_calls import FairCalls
+from queuecontroller.server.callers.listeners import Crowded, Listeners
 from queuecontroller.state.access import Caller, Denied, Role
 from queuecontroller.state.book import Book
 from queuecontroller.state.nodes.sessions import StaleEpoch, Superseded, Unproven
@@ -102,7 +102,9 @@ class Deciding(Protocol):
 class Calls:
     """What all calls share."""
 
-    def __init__(self, shell: Deciding, keeper: Doorkeeper, doors: Doors, turns: Turns) -> None:
+    def __init__(
+        self, shell: Deciding, keeper: Authenticator, doors: Listeners, turns: FairCalls
+    ) -> None:
         self._shell = shell
         self._keeper = keeper
         self._doors = doors

@@ -28,7 +28,7 @@ class Unreachable(Exception):
     """No service answers; the text says where it was looked for."""
 
 
-class DoorUnusable(Unreachable):
+class EndpointUnusable(Unreachable):
     """What says where the service is, or who we are, cannot be used; the text names the flag."""
 
 
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """Where the service is and how to prove who we are. Paths are PEM files."""
 
     address: str
@@ -56,7 +56,7 @@ class Door:
     """Of a Kubernetes token; read at every call, since it is renewed."""
 
 
-def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
+def open_channel(door: Endpoint, options: Sequence[tuple[str, Any]] = ()) -> Any:
     """Raises DoorUnusable."""
     every = [
         ("grpc.max_receive_message_length", LARGEST_ANSWER),
@@ -65,27 +65,29 @@ def open_channel(door: Door, options: Sequence[tuple[str, Any]] = ()) -> Any:
         *options,
     ]
     if not door.ca and (door.certificate or door.key or door.token_file):
-        raise DoorUnusable(
+        raise EndpointUnusable(
             "--certificate and --key, or --token-file, need --ca, the authority of the server"
         )
     if door.address.startswith(UNIX):
         if not door.address.startswith(f"{UNIX}/"):
-            raise DoorUnusable(f"--server: {door.address!r}: must be unix: and an absolute path")
+            raise EndpointUnusable(
+                f"--server: {door.address!r}: must be unix: and an absolute path"
+            )
         if door.ca:
-            raise DoorUnusable(f"--ca: {door.address} is a Unix socket: no TLS is spoken there")
+            raise EndpointUnusable(f"--ca: {door.address} is a Unix socket: no TLS is spoken there")
         # A proxy setting in the environment must not send local calls elsewhere.
         return grpc.insecure_channel(door.address, options=[*every, ("grpc.enable_http_proxy", 0)])
     try:
         split_address(door.address)
     except ValueError as error:
-        raise DoorUnusable(f"--server: {error}, nor unix:/PATH") from None
+        raise EndpointUnusable(f"--server: {error}, nor unix:/PATH") from None
     if not door.ca:
-        raise DoorUnusable(
+        raise EndpointUnusable(
             f"--server: {door.address} is TCP, which needs TLS: give the authority's file (--ca);"
             f" on the controller's own machine use its socket, unix:{SYSTEM_SOCKET}"
         )
     if bool(door.certificate) != bool(door.key):
-        raise DoorUnusable("--certificate and --key belong together")
+        raise EndpointUnusable("--certificate and --key belong together")
     credentials = grpc.ssl_channel_credentials(
         _pem("--ca", door.ca, b"CERTIFICATE"),
         _pem("--key", door.key, b"PRIVATE KEY") if door.key else None,
@@ -100,23 +102,23 @@ def _token(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii").strip()
     except OSError as error:
-        raise DoorUnusable(f"--token-file: {path}: {error.strerror}") from None
+        raise EndpointUnusable(f"--token-file: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DoorUnusable(f"--token-file: {path}: holds no token") from None
+        raise EndpointUnusable(f"--token-file: {path}: holds no token") from None
 
 
 def _pem(flag: str, path: str, word: bytes) -> bytes:
     try:
         text = Path(path).read_bytes()
     except OSError as error:
-        raise DoorUnusable(f"{flag}: {path}: {error.strerror}") from None
+        raise EndpointUnusable(f"{flag}: {path}: {error.strerror}") from None
     if word not in text:
-        raise DoorUnusable(f"{flag}: {path}: holds no PEM {word.decode()}")
+        raise EndpointUnusable(f"{flag}: {path}: holds no PEM {word.decode()}")
     return text
 
 
 class Client:
-    def __init__(self, door: Door, wire: Wire) -> None:
+    def __init__(self, door: Endpoint, wire: Wire) -> None:
         """Raises DoorUnusable."""
         self._door = door
         self._wire = wire

@@ -20,7 +20,7 @@ from queuecontroller.scheduler.placement.capacity import (
 )
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.server.api.wire import Wire
-from queuecontroller.state.node_desk import Said
+from queuecontroller.state.node_service import Said
 from queuecontroller.state.nodes.sessions import MOST_DETECTIONS, Detection, Held, Hello
 from queuecontroller.state.objects.submission import Refused, Submission
 from queuecontroller.state.records import (

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from queuecontroller.server.callers.listeners import PROVE_WITHIN_S, Doors
+from queuecontroller.server.callers.listeners import PROVE_WITHIN_S, Listeners
 from queuecontroller.server.config import Settings, TlsSettings
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class CertificateFiles:
 
 
 class GrpcServer:
-    def __init__(self, settings: Settings, doors: Doors, handlers: list[Any]) -> None:
+    def __init__(self, settings: Settings, doors: Listeners, handlers: list[Any]) -> None:
         self._settings = settings
         self._doors = doors
         self._handlers = handlers

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from queuecontroller.server.callers.listeners import Connection, Doors
+from queuecontroller.server.callers.listeners import Connection, Listeners
 from queuecontroller.state.access import Caller, Denied, RoleLists
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class TokenReviewer(Protocol):
         """Raises NotVouched, ReviewUnavailable. Neither text holds anything of the token."""
 
 
-class Doorkeeper:
+class Authenticator:
     def __init__(
         self,
-        doors: Doors,
+        doors: Listeners,
         certificates: RoleLists | None,
         tokens: RoleLists | None = None,
         reviewer: TokenReviewer | None = None,

@@ -87,7 +87,7 @@ def class_of(caller: Caller) -> Class:
     return Class.ADMINS if caller.admin or caller.checks else Class.USERS
 
 
-class Turns:
+class FairCalls:
     def __init__(
         self,
         clock: Callable[[], float] = thread_time,

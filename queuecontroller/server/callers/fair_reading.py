@@ -102,7 +102,7 @@ class _Turn:
     since_s: float
 
 
-class ReadingTurns:
+class FairReading:
     def __init__(self) -> None:
         self._senders: dict[str, _Sender] = {}
         self._in_turns: dict[_Sender, None] = {}

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from queuecontroller.server.callers.fair_reading import ReadingTurns
+from queuecontroller.server.callers.fair_reading import FairReading
 from queuecontroller.state.access import Caller, Role
 
 log = logging.getLogger(__name__)
 
-MOST_UNPROVEN: Final = 256
+MAX_UNAUTHENTICATED: Final = 256
 """Connections without a call yet. A TLS handshake takes 10 ms: so many wait only when attacked."""
 PROVE_WITHIN_S: Final = 10.0
 BURST_BYTES: Final = 5 << 20
@@ -101,7 +101,7 @@ class Connection:
                 end.abort()
 
 
-class Doors:
+class Listeners:
     def __init__(self, most: int, private: Path, kernel: Callable[[int], Caller]) -> None:
         """`private` is a directory of mode 0700; `kernel` gives the caller of a uid."""
         self._most = most
@@ -119,7 +119,7 @@ class Doors:
         self._listeners: list[asyncio.Server] = []
         self._keeping: asyncio.Task[None] | None = None
         self._socket: Path | None = None
-        self.reading = ReadingTurns()
+        self.reading = FairReading()
         self.refused_total = 0
         """Connections that were closed because there were too many."""
 
@@ -282,7 +282,7 @@ class Doors:
             have = len(self._of_caller.get(kernel.key, ()))
             if have >= max(MOST_OF[role] for role in kernel.roles):
                 return False
-        if len(self._unproven) < MOST_UNPROVEN and len(self._connections) < self._most:
+        if len(self._unproven) < MAX_UNAUTHENTICATED and len(self._connections) < self._most:
             return True
         shares = Counter(one.address for one in self._unproven)
         if not shares:
@@ -349,7 +349,7 @@ class _End(asyncio.BufferedProtocol):
 class _Outer(_End):
     """The caller's end."""
 
-    def __init__(self, doors: Doors, tls: bool) -> None:
+    def __init__(self, doors: Listeners, tls: bool) -> None:
         self._doors = doors
         self._tls = tls
         self._connection: Connection | None = None

@@ -22,7 +22,7 @@ from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.shell import Shell
 
 if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
-    from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
+    from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 
 MOST_NODES: Final = 1000
 """Shown one by one, those that are ready first; the sums by state count all."""
@@ -35,7 +35,7 @@ class QueueCollector:
         self,
         shell: Shell,
         version: str,
-        sharing: SharesDesk | None = None,
+        sharing: SharePods | None = None,
         around: Around = ALONE,
     ) -> None:
         self._shell = shell
@@ -131,7 +131,7 @@ class QueueCollector:
 
 
 def render(
-    shell: Shell, version: str, sharing: SharesDesk | None = None, around: Around = ALONE
+    shell: Shell, version: str, sharing: SharePods | None = None, around: Around = ALONE
 ) -> bytes:
     """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
     registry = CollectorRegistry(auto_describe=False)

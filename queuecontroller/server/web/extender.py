@@ -36,7 +36,7 @@ Answer = Callable[[str, bytes], bytes | Awaitable[bytes] | None]
 """Of a verb and a question; None: this replica does not lead."""
 
 
-class SchedulerDoor:
+class ExtenderEndpoint:
     def __init__(
         self,
         answer: Answer,
@@ -132,7 +132,7 @@ class SchedulerDoor:
 class LoopbackServer:
     """The same door on the loopback alone."""
 
-    def __init__(self, address: tuple[str, int], door: SchedulerDoor) -> None:
+    def __init__(self, address: tuple[str, int], door: ExtenderEndpoint) -> None:
         self._address = address
         self._server = PostServer(door.routes(anybody=True), None, "extender.listen")
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queuecontroller.kueueapi.crds import CONVERT_PATH, VALIDATE_PATH
-from queuecontroller.server.web.extender import SchedulerDoor
+from queuecontroller.server.web.extender import ExtenderEndpoint
 from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route, refused
 from queuecontroller.server.web.reviews import BadReview, converted, judged
 
@@ -37,7 +37,7 @@ class WebhookServer:
         certificate: Path,
         key: Path,
         more: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
-        scheduling: SchedulerDoor | None = None,
+        scheduling: ExtenderEndpoint | None = None,
     ) -> None:
         """`more`: further questions, by path; `scheduling`: those of schedulers, who show
         certificates."""

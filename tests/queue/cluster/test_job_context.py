@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}
 
 
-def world(replicas: int = 1, uid: str = "u-db", **head: str) -> World:
-    made = World()
+def world(replicas: int = 1, uid: str = "u-db", **head: str) -> ObjectCache:
+    made = ObjectCache()
     metadata = {"name": "db", "namespace": "n", "uid": uid, "resourceVersion": "1", **head}
     made.take(STATEFUL_SETS, {"metadata": metadata, "spec": {"replicas": replicas}})
     return made
@@ -39,8 +39,8 @@ def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
         pytest.param(world(0), False, id="it wants none"),
         pytest.param(world(uid="another"), False, id="it is another by that name"),
         pytest.param(world(deletionTimestamp="2026-01-01T00:00:00Z"), False, id="it goes"),
-        pytest.param(World(), False, id="it is gone"),
+        pytest.param(ObjectCache(), False, id="it is gone"),
     ],
 )
-def test_a_workload_without_pods_is_kept_for_its_set(around: World, kept: bool) -> None:
+def test_a_workload_without_pods_is_kept_for_its_set(around: ObjectCache, kept: bool) -> None:
     assert (set_of_group(around, owned()) is not None) is kept

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.kueueapi.manifests.workloads import read_workload
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
@@ -43,7 +43,7 @@ def document(cpu: str, generation: int | None, reserved: bool = False) -> dict[s
 def mirror() -> Mirror:
     book = Book(BookSettings(), False, lambda: "0")
     book.restore(Snapshot("", 1, 0), 0)
-    return Mirror(book, World())
+    return Mirror(book, ObjectCache())
 
 
 def heard(made: Mirror, one: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
-from queuecontroller.cluster.session import Nothing
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.admission.hami_annotations import HANDSHAKE, REGISTER, SCORE
 from queuecontroller.gpushares.vendors.devices import read_register
@@ -31,14 +31,14 @@ class Clock:
         return self.at_ns
 
 
-class World:
+class ObjectCache:
     """The API server's nodes, the leader's book, and the writer between."""
 
     def __init__(self, *names: str) -> None:
         self.clock = Clock()
-        self.sharing = SharesDesk(Rules(), self.clock.now_ns)
+        self.sharing = SharePods(Rules(), self.clock.now_ns)
         book = Book(BookSettings(), False, lambda: "uid")
-        self.shell = Shell(book, Nothing(0, "lease"), self.clock)
+        self.shell = Shell(book, NullStore(0, "lease"), self.clock)
         self.shell.start()
         self.nodes: dict[str, dict[str, str]] = {}
         self.patches: list[tuple[str, dict[str, Any]]] = []
@@ -75,10 +75,10 @@ class World:
             await asyncio.sleep(0)
 
 
-def run(test: Callable[[World], Any], *names: str) -> None:
+def run(test: Callable[[ObjectCache], Any], *names: str) -> None:
     async def main() -> None:
-        world = World(*names)
-        working = asyncio.create_task(world.facts._errands.run())
+        world = ObjectCache(*names)
+        working = asyncio.create_task(world.facts._work_queue.run())
         await asyncio.sleep(0)
         await test(world)
         working.cancel()
@@ -88,7 +88,7 @@ def run(test: Callable[[World], Any], *names: str) -> None:
 
 
 def test_a_node_is_registered_once_and_looked_at_every_half_minute() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await world.settle(0)
         ((name, given),) = world.patches
         assert name == "a"
@@ -111,7 +111,7 @@ def test_a_node_is_registered_once_and_looked_at_every_half_minute() -> None:
 
 
 def test_who_does_not_lead_any_more_writes_nothing() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.may_write = False
         await world.settle(0)
         assert world.patches == []
@@ -120,7 +120,7 @@ def test_who_does_not_lead_any_more_writes_nothing() -> None:
 
 
 def test_a_node_whose_agent_is_away_is_told_of_and_comes_back_at_once() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await world.settle(0)
         world.clock.at_ns += 100 * SECOND_NS
         await world.settle(31)
@@ -135,7 +135,7 @@ def test_a_node_whose_agent_is_away_is_told_of_and_comes_back_at_once() -> None:
 
 
 def test_a_write_that_fails_is_made_again_and_one_for_no_node_is_not() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         fates = iter([ApiAway("no answer"), ApiRefused(404, "NotFound", "no node")])
 
         def fate() -> None:
@@ -147,7 +147,7 @@ def test_a_write_that_fails_is_made_again_and_one_for_no_node_is_not() -> None:
         assert world.patches == []
         await asyncio.sleep(0.15)  # the errand's own pause
         assert world.patches == [], "there is no such node"
-        assert len(world.facts._errands) == 0
+        assert len(world.facts._work_queue) == 0
         await world.settle(31)
         assert len(world.patches) == 1
 
@@ -155,7 +155,7 @@ def test_a_write_that_fails_is_made_again_and_one_for_no_node_is_not() -> None:
 
 
 def test_an_agent_of_a_node_that_the_api_server_does_not_have_is_left_alone() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.shell.book.desk.connect(Hello("ghost", capacity=node("ghost", 1)), world.clock.at_ns)
         await world.settle(0)
         assert {name for name, _ in world.patches} == {"a"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
-from queuecontroller.cluster.cache.node_context import NodesAround, facts_of, slim_node, slim_pod
-from queuecontroller.cluster.cache.objects import World
-from queuecontroller.cluster.reconcilers.failing_nodes import Failing
+from queuecontroller.cluster.cache.node_context import NodeContext, facts_of, slim_node, slim_pod
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.scheduler.placement.topology.ground import Ground
 
 HOST = "kubernetes.io/hostname"
@@ -55,9 +55,9 @@ def pod(name: str, workload: str = "", on: str = "a") -> dict[str, Any]:
 
 
 def test_pods_that_a_workload_was_given_places_for_are_not_counted_again() -> None:
-    world = World()
+    world = ObjectCache()
     heard: list[None] = []
-    around = NodesAround(world, lambda: heard.append(None))
+    around = NodeContext(world, lambda: heard.append(None))
     around.node("a", slim_node(node("a")))
     around.pod("n/plain", pod("plain"))
     around.pod("n/placed", pod("placed", "w"))
@@ -87,7 +87,7 @@ def test_pods_that_a_workload_was_given_places_for_are_not_counted_again() -> No
 
 
 def test_when_a_node_has_failed() -> None:
-    failing = Failing()
+    failing = FailingNodes()
     failing.seen("a", slim_node(node("a")), 0.0)
     failing.seen("b", slim_node(node("b")), 0.0)
     failing.seen("a", slim_node(node("a", ready="Unknown")), 10.0)

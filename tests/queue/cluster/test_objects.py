@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
-from queuecontroller.cluster.cache.objects import World, key_of, pruned, version_of
+from queuecontroller.cluster.cache.objects import ObjectCache, key_of, pruned, version_of
 from queuecontroller.cluster.setup.job_webhooks import operations
 
 
@@ -20,7 +20,7 @@ def document(version: int, uid: str = "u") -> dict[str, Any]:
 
 @given(st.permutations(range(1, 7)))
 def test_an_older_version_is_no_news(order: list[int]) -> None:
-    world, newest = World(), 0
+    world, newest = ObjectCache(), 0
     for version in order:
         assert world.take(WORKLOADS, pruned(document(version))) == (version > newest)
         newest = max(newest, version)
@@ -41,7 +41,7 @@ def test_words_that_all_say_are_kept_once() -> None:
 
 
 def test_an_answer_that_comes_late_brings_nothing_back() -> None:
-    world = World()
+    world = ObjectCache()
     world.take(WORKLOADS, document(1))
     assert world.drop(WORKLOADS, "n/w", "u")
     assert not world.take(WORKLOADS, document(2))
@@ -50,7 +50,7 @@ def test_an_answer_that_comes_late_brings_nothing_back() -> None:
 
 
 def test_the_end_of_one_is_not_that_of_another_by_its_name() -> None:
-    world = World()
+    world = ObjectCache()
     world.take(WORKLOADS, document(1, "old"))
     world.take(WORKLOADS, document(5, "new"))  # the answer to our own write
     assert not world.drop(WORKLOADS, "n/w", "old")

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queuecontroller.cluster.writers.workqueue import Errands
+from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.state.figures import DEFECTS
 from sluicecommon.kubernetes.errors import ApiAway
 
 
-def run(errands: Errands[str], until: Callable[[], bool]) -> None:
+def run(work_queue: WorkQueue[str], until: Callable[[], bool]) -> None:
     async def main() -> None:
-        task = asyncio.create_task(errands.run())
+        task = asyncio.create_task(work_queue.run())
         async with asyncio.timeout(30):
             while not until() and not task.done():
                 await asyncio.sleep(0.001)
@@ -37,16 +37,16 @@ def test_one_object_is_never_done_twice_at_once_and_several_are() -> None:
         most[key] = max(most[key], busy[key])
         together = max(together, sum(busy.values()))
         if not done[key]:
-            errands.ask(key)  # asked for while it is being done: once more
+            work_queue.add(key)  # asked for while it is being done: once more
         await asyncio.sleep(0.002)
         busy[key] -= 1
         done[key] += 1
 
-    errands: Errands[str] = Errands("t", do, 4)
+    work_queue: WorkQueue[str] = WorkQueue("t", do, 4)
     for key in "abcdef":
-        errands.ask(key)
-        errands.ask(key)
-    run(errands, lambda: sum(done.values()) >= 12)
+        work_queue.add(key)
+        work_queue.add(key)
+    run(work_queue, lambda: sum(done.values()) >= 12)
     assert done == Counter(dict.fromkeys("abcdef", 2))
     assert set(most.values()) == {1}
     assert together == 4
@@ -67,34 +67,34 @@ def failing(times: int, done: list[str]) -> Callable[[str], Awaitable[None]]:
 
 def test_what_failed_is_done_later() -> None:
     done: list[str] = []
-    errands: Errands[str] = Errands("t", failing(3, done), 2)
-    errands.ask("a")
-    run(errands, lambda: bool(done))
-    assert (done, errands.failed_total, errands.done_total) == (["a"], 3, 1)
-    assert len(errands) == 0
+    work_queue: WorkQueue[str] = WorkQueue("t", failing(3, done), 2)
+    work_queue.add("a")
+    run(work_queue, lambda: bool(done))
+    assert (done, work_queue.failed_total, work_queue.done_total) == (["a"], 3, 1)
+    assert len(work_queue) == 0
 
 
 def test_the_urgent_goes_first() -> None:
     done: list[str] = []
-    errands: Errands[str] = Errands("t", failing(0, done), 1)
-    errands.ask("later", urgent=False)
-    errands.ask("first")
-    run(errands, lambda: len(done) == 2)
+    work_queue: WorkQueue[str] = WorkQueue("t", failing(0, done), 1)
+    work_queue.add("later", urgent=False)
+    work_queue.add("first")
+    run(work_queue, lambda: len(done) == 2)
     assert done == ["first", "later"]
 
 
 def test_asking_cuts_a_rest_short_and_not_the_pause_after_a_failure() -> None:
     done: list[str] = []
-    errands: Errands[str] = Errands("t", failing(1, done), 1)
+    work_queue: WorkQueue[str] = WorkQueue("t", failing(1, done), 1)
 
     async def main() -> None:
-        task = asyncio.create_task(errands.run())
-        errands.ask_later("rests", 3600)
-        errands.ask("fails")
-        while not errands.failed_total:
+        task = asyncio.create_task(work_queue.run())
+        work_queue.add_after("rests", 3600)
+        work_queue.add("fails")
+        while not work_queue.failed_total:
             await asyncio.sleep(0)
-        errands.ask("fails")
-        errands.ask("rests")
+        work_queue.add("fails")
+        work_queue.add("rests")
         while not done:
             await asyncio.sleep(0)
         assert done == ["rests"], "who failed has to wait"
@@ -110,13 +110,13 @@ def test_what_is_asked_for_later_while_it_is_done_is_done_once_more() -> None:
 
     async def do(key: str) -> None:
         if not done:
-            errands.ask_later(key, 0.01)
+            work_queue.add_after(key, 0.01)
             await asyncio.sleep(0.002)
         done.append(key)
 
-    errands: Errands[str] = Errands("t", do, 1)
-    errands.ask("a")
-    run(errands, lambda: len(done) == 2)
+    work_queue: WorkQueue[str] = WorkQueue("t", do, 1)
+    work_queue.add("a")
+    run(work_queue, lambda: len(done) == 2)
     assert done == ["a", "a"]
 
 
@@ -133,11 +133,11 @@ def test_an_object_that_leads_to_a_defect_waits_and_the_others_go_on(
 
     tried: list[str] = []
     before = DEFECTS[("defective",)]
-    errands: Errands[str] = Errands("defective", do, 1)
+    work_queue: WorkQueue[str] = WorkQueue("defective", do, 1)
     for key in ("odd", "even", "other"):
-        errands.ask(key)
-    run(errands, lambda: len(done) == 3)
+        work_queue.add(key)
+    run(work_queue, lambda: len(done) == 3)
     assert done == ["even", "other", "odd"], "tried again, and last"
-    assert (errands.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
+    assert (work_queue.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
     assert "a defect, please report it" in caplog.text
     assert "of what nobody thought" in caplog.text

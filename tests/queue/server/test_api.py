@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from queuecontroller.server.api.client import Client, Door, Refused, Unreachable
+from queuecontroller.server.api.client import Client, Endpoint, Refused, Unreachable
 from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
 from tests.kit.node import until
@@ -46,7 +46,7 @@ def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
 
 @pytest.fixture
 def client(pond: Pond) -> Iterator[Client]:
-    made = Client(Door(pond.address), WIRE)
+    made = Client(Endpoint(pond.address), WIRE)
     yield made
     made.close()
 
@@ -139,7 +139,7 @@ def test_a_report_of_another_session_is_aborted(pond: Pond) -> None:
 
 def test_a_watcher_sees_what_is_and_every_change(pond: Pond, client: Client) -> None:
     seen: list[tuple[str, str]] = []
-    watcher = Client(Door(pond.address), WIRE)
+    watcher = Client(Endpoint(pond.address), WIRE)
 
     def watch() -> None:
         try:

@@ -24,7 +24,7 @@ from queuecontroller.server.api.calls import Calls, _read, status_of
 from queuecontroller.server.api.nodes import NodesApi
 from queuecontroller.server.api.users import UsersApi
 from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
-from queuecontroller.server.callers.fair_calls import Turns
+from queuecontroller.server.callers.fair_calls import FairCalls
 from queuecontroller.server.config import Settings
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
 from queuecontroller.state.access import Caller
@@ -140,7 +140,7 @@ class Service:
         self.store._db.execute("PRAGMA synchronous = OFF")
         self.shell: Shell = standalone.take_over(Settings(), self.store, SdNotify(None))
         self.shell._reason = ""
-        calls = Calls(self.shell, None, None, Turns())  # type: ignore[arg-type]  # no doors here
+        calls = Calls(self.shell, None, None, FairCalls())  # type: ignore[arg-type]  # no doors here
         self.apis = {
             NODES: NodesApi(self.shell, WIRE, calls, 5.0),
             QUEUES: UsersApi(self.shell, WIRE, calls, "test"),

@@ -10,13 +10,13 @@ import pytest
 
 from queuecontroller.server.callers import token_review
 from queuecontroller.server.callers.authenticator import (
-    Doorkeeper,
+    Authenticator,
     NotVouched,
     Reviewed,
     ReviewUnavailable,
     Unauthenticated,
 )
-from queuecontroller.server.callers.fair_calls import MOST_WAITING, Turns
+from queuecontroller.server.callers.fair_calls import MOST_WAITING, FairCalls
 from queuecontroller.server.callers.listeners import Connection, Crowded
 from queuecontroller.server.log_limit import BURST, LogLimit
 from queuecontroller.state.access import Act, Caller, Denied, Names, RoleLists, check
@@ -49,7 +49,7 @@ class Reviewer:
         return KNOWN[token]
 
 
-class Doors:
+class Listeners:
     def __init__(self) -> None:
         self.connection = Connection(1, "10.0.0.1", 0.0, True)
 
@@ -72,8 +72,8 @@ class Context:
         return self._metadata
 
 
-def caller(header: Any, doors: Doors | None = None) -> Caller:
-    keeper = Doorkeeper(doors or Doors(), None, LISTS, Reviewer())  # type: ignore[arg-type]
+def caller(header: Any, doors: Listeners | None = None) -> Caller:
+    keeper = Authenticator(doors or Listeners(), None, LISTS, Reviewer())  # type: ignore[arg-type]
     return asyncio.run(keeper.caller(Context(("authorization", header))))
 
 
@@ -106,7 +106,7 @@ def test_without_a_good_token_nobody_is_anybody(header: Any) -> None:
 
 
 def test_wrong_tokens_end_the_connection() -> None:
-    doors = Doors()
+    doors = Listeners()
     ended: list[bool] = []
 
     class Outer:
@@ -116,7 +116,7 @@ def test_wrong_tokens_end_the_connection() -> None:
     doors.connection.outer = Outer()  # type: ignore[assignment]
 
     async def attempts() -> None:
-        keeper = Doorkeeper(doors, None, LISTS, Reviewer())  # type: ignore[arg-type]
+        keeper = Authenticator(doors, None, LISTS, Reviewer())  # type: ignore[arg-type]
         for _ in range(3):
             with pytest.raises(Unauthenticated):
                 await keeper.caller(Context(("authorization", "Bearer nobody")))
@@ -184,7 +184,7 @@ def test_who_floods_waits_for_itself() -> None:
     order: list[str] = []
 
     async def play() -> None:
-        turns = Turns(clock=lambda: 0.0)
+        turns = FairCalls(clock=lambda: 0.0)
 
         async def call(who: Caller) -> None:
             await turns.run(who, lambda: order.append(who.shown))
@@ -203,7 +203,7 @@ def test_who_floods_waits_for_itself() -> None:
 
 def test_more_waiting_calls_than_anybody_needs_are_refused() -> None:
     async def play() -> int:
-        turns = Turns()
+        turns = FairCalls()
         eve = Caller(user="eve", shown="eve")
         calls = [turns.run(eve, lambda: None) for _ in range(MOST_WAITING + 10)]
         found = await asyncio.gather(*calls, return_exceptions=True)
@@ -217,7 +217,7 @@ def test_what_a_call_raises_is_its_callers() -> None:
         raise Denied("no")
 
     async def play() -> None:
-        turns = Turns()
+        turns = FairCalls()
         with pytest.raises(Denied):
             await turns.run(Caller(user="eve"), fails)
         assert await turns.run(Caller(user="eve"), lambda: 5) == 5

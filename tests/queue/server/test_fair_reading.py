@@ -12,7 +12,7 @@ from queuecontroller.server.callers.fair_reading import (
     CALLS_OF_A_TURN,
     MANY,
     REMEMBERED_S,
-    ReadingTurns,
+    FairReading,
 )
 
 
@@ -51,7 +51,7 @@ class Line:
     """Reading turns with callers of one connection each, unless told otherwise."""
 
     def __init__(self, *callers: str) -> None:
-        self.turns = ReadingTurns()
+        self.turns = FairReading()
         self.now_s = asyncio.get_running_loop().time()
         self.of: dict[str, Connection] = {}
         for caller in callers:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queuecontroller.server.callers import listeners
-from queuecontroller.server.callers.listeners import Connection, Doors
+from queuecontroller.server.callers.listeners import Connection, Listeners
 from queuecontroller.state.access import Caller
 
 
@@ -19,18 +19,18 @@ def _admin(uid: int) -> Caller:
 @pytest.fixture
 def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is paused while the way inside is looked for, and that takes a while."""
-    stop, relay = Connection.stop, Doors.relay
+    stop, relay = Connection.stop, Listeners.relay
 
     def not_at_once(self: Connection, why: str) -> None:
         if why != "connecting":
             stop(self, why)
 
-    async def slowly(self: Doors, connection: Connection, outer: listeners._Outer) -> None:
+    async def slowly(self: Listeners, connection: Connection, outer: listeners._Outer) -> None:
         await asyncio.sleep(0.1)
         await relay(self, connection, outer)
 
     monkeypatch.setattr(Connection, "stop", not_at_once)
-    monkeypatch.setattr(Doors, "relay", slowly)
+    monkeypatch.setattr(Listeners, "relay", slowly)
 
 
 async def _through(directory: Path, sent: bytes) -> bytes:
@@ -44,7 +44,7 @@ async def _through(directory: Path, sent: bytes) -> bytes:
 
     private = directory / "private"
     private.mkdir()
-    here = Doors(64, private, _admin)
+    here = Listeners(64, private, _admin)
     inside = await asyncio.start_unix_server(echo, here.plain_target.removeprefix("unix:"))
     await here.listen_unix(directory / "queue.sock")
     reader, writer = await asyncio.open_unix_connection(str(directory / "queue.sock"))

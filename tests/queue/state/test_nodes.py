@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuecontroller.state.book import BookSettings
-from queuecontroller.state.node_desk import Said
+from queuecontroller.state.node_service import Said
 from queuecontroller.state.nodes.seals import Fence
 from queuecontroller.state.nodes.sessions import Held, StaleEpoch, Superseded
 from queuecontroller.state.records import Desired, PodState

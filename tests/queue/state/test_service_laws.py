@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.state.node_desk import Said
+from queuecontroller.state.node_service import Said
 from queuecontroller.state.nodes.sessions import StaleEpoch
 from queuecontroller.state.records import Desired, OnPreemption, PodState
 from tests.queue.state.world import GIB, SECOND, World, gpu

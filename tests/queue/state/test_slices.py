@@ -10,8 +10,8 @@ import pytest
 
 from queuecontroller.kueueapi.manifests import jobs
 from queuecontroller.server.api.client import OBJECTS_A_CALL
-from queuecontroller.server.callers.fair_calls import SLICE_S, TURNS_S, Turns
-from queuecontroller.server.callers.listeners import Connection, Doors
+from queuecontroller.server.callers.fair_calls import SLICE_S, TURNS_S, FairCalls
+from queuecontroller.server.callers.listeners import Connection, Listeners
 from queuecontroller.state.access import Caller, Denied
 from queuecontroller.state.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
 from queuecontroller.state.objects import submission
@@ -65,7 +65,7 @@ def test_an_honest_call_waits_for_a_slice_of_a_long_one_and_not_for_all_of_it() 
     clock, order = Ticks(), []  # type: ignore[var-annotated]
 
     async def play() -> list[str]:
-        turns = Turns(clock)
+        turns = FairCalls(clock)
         long = asyncio.create_task(turns.run(EVE, long_call(clock, order, "eve", 1000)))
         while not order:
             await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_a_caller_with_two_calls_gets_its_answers_in_order() -> None:
     clock, order = Ticks(), []  # type: ignore[var-annotated]
 
     async def play() -> None:
-        turns = Turns(clock)
+        turns = FairCalls(clock)
         await asyncio.gather(
             turns.run(EVE, long_call(clock, order, "first", 10)),
             turns.run(EVE, lambda: order.append("second")),
@@ -98,7 +98,7 @@ def test_what_a_later_slice_raises_is_its_callers_and_the_others_go_on() -> None
         raise Denied("no")
 
     async def play() -> str:
-        turns = Turns()
+        turns = FairCalls()
         with pytest.raises(Denied):
             await turns.run(EVE, fails)
         return await turns.run(ANN, lambda: "served")
@@ -116,7 +116,7 @@ def test_nothing_more_is_done_for_a_caller_that_has_gone() -> None:
             closed.append(True)
 
     async def play() -> None:
-        turns = Turns(clock)
+        turns = FairCalls(clock)
         long: asyncio.Task[None] = asyncio.create_task(turns.run(EVE, call))
         while not order:
             await asyncio.sleep(0)
@@ -132,7 +132,7 @@ def test_nothing_more_is_done_for_a_caller_that_has_gone() -> None:
 
 def test_who_has_enough_calls_waiting_is_not_read_until_they_are_answered(tmp_path: Any) -> None:
     async def play() -> None:
-        doors = Doors(64, tmp_path, lambda uid: EVE)
+        doors = Listeners(64, tmp_path, lambda uid: EVE)
         mine, other, late = (Connection(number, "10.0.0.1", 0.0, True) for number in range(3))
         doors.prove(mine, EVE)
         doors.prove(other, ANN)
@@ -152,7 +152,7 @@ def test_a_caller_is_read_again_once_its_calls_are_few_whatever_they_were() -> N
     told: list[tuple[str, bool]] = []
 
     async def play() -> None:
-        turns = Turns(busy=lambda caller, enough: told.append((caller.shown, enough)))
+        turns = FairCalls(busy=lambda caller, enough: told.append((caller.shown, enough)))
         await asyncio.gather(*(turns.run(EVE, lambda: None) for _ in range(20)))
         await turns.run(ANN, lambda: None)
 

@@ -17,7 +17,7 @@ import yaml
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.state.book import Applied, Book, BookSettings
-from queuecontroller.state.node_desk import Said
+from queuecontroller.state.node_service import Said
 from queuecontroller.state.nodes.sessions import Held, Hello
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import (

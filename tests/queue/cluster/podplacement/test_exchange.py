@@ -16,11 +16,11 @@ from queuecontroller.cluster.cache.kinds import (
     WORKLOADS,
 )
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.podplacement import exchange
-from queuecontroller.cluster.podplacement.exchange import Exchanging
+from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.queued_pods import QueuedAsks, QueuedPods
-from queuecontroller.cluster.session import Nothing
+from queuecontroller.cluster.session import NullStore
 from queuecontroller.cluster.status.workload_status import patch_of
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults, Extender
@@ -30,7 +30,7 @@ from queuecontroller.scheduler.placement.topology.ground import Ground, NodeFact
 from queuecontroller.state.book import Book, BookSettings, Sharing
 from queuecontroller.state.nodes.sessions import Hello
 from queuecontroller.state.shell import Shell
-from tests.queue.cluster.podplacement.desk import Clock
+from tests.queue.cluster.podplacement.service import Clock
 from tests.queue.gpushares.extender.rooms import MIB, contradictions, node, pod, share
 
 KEY = WorkloadKey("t/w")
@@ -87,7 +87,7 @@ def assigned(*levels: str) -> dict[str, Any]:
 
 class Lab:
     def __init__(self, topology: dict[str, Any] | None = None) -> None:
-        self.world = World()
+        self.world = ObjectCache()
         flavor = {"topologyName": "racks"} if topology else {}
         resources = [{"name": "cpu", "nominalQuota": 10}]
         groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": resources}]}]
@@ -106,7 +106,7 @@ class Lab:
         asks = QueuedAsks(self.world, lambda: Rules(), Defaults()).of
         ground = Ground()
         self.book = Book(BookSettings(), False, lambda: "0", ground, Sharing(Defaults(), asks))
-        self.shell = Shell(self.book, Nothing(0, "lease"), Clock())
+        self.shell = Shell(self.book, NullStore(0, "lease"), Clock())
         self.shell.start()
         for name, rack in RACKS.items():
             labels = {HOST: name, "rack": rack}
@@ -120,7 +120,7 @@ class Lab:
         room = self.book.nodes_room
         queued = QueuedPods(self.world, room.pods.reserved, Defaults(), lambda _: True)
         self.extender = Extender(room.stock, room.pods, Defaults(), queued.place)
-        self.exchanging = Exchanging(self.shell, self.extender, self.world)
+        self.exchanging = PlaceExchange(self.shell, self.extender, self.world)
         self.pod = pod("w-0", gpumem=50_000)
         self.pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] = "w"
 

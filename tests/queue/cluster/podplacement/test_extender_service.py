@@ -15,17 +15,17 @@ from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from tests.queue.cluster.podplacement.desk import World, answered, run, settled
+from tests.queue.cluster.podplacement.service import ObjectCache, answered, run, settled
 from tests.queue.gpushares.extender.rooms import dumped, pod
 
 
 def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("whole", cores=100)
         assert await world.bind("whole", "a") == ""
         world.watch("whole")
         late = {"Pod": pod("late", cores=100), "NodeNames": ["a"]}
-        asking = asyncio.create_task(world.ask("filter", **late))
+        asking = asyncio.create_task(world.add("filter", **late))
         await asyncio.sleep(0)
         world.pods.changed(Removed("t/whole"))
         assert (await asking)["NodeNames"] == ["a"]
@@ -34,14 +34,14 @@ def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() 
 
 
 def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("first", gpumem=1000)
         assert await world.bind("first", "b") == ""
         world.watch("first")
         asked = {"Pod": pod("p", gpumem=1000), "NodeNames": ["a", "b"]}
-        assert (await world.ask("filter", **asked))["NodeNames"] == ["b"]
+        assert (await world.add("filter", **asked))["NodeNames"] == ["b"]
         names = {"items": [{"metadata": {"name": name}} for name in "ab"]}
-        tried = await world.ask("filter", Pod=asked["Pod"], Nodes=names)
+        tried = await world.add("filter", Pod=asked["Pod"], Nodes=names)
         assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
 
     run(test, best_only=True)
@@ -51,15 +51,15 @@ def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
 def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_only: bool) -> None:
     """kube-scheduler asks about the next pod before it has bound the one before."""
 
-    async def chosen(world: World, name: str) -> str:
+    async def chosen(world: ObjectCache, name: str) -> str:
         asked = {"Pod": pod(name, gpumem=50_000), "NodeNames": ["a", "b"]}
-        names = (await world.ask("filter", **asked))["NodeNames"]
+        names = (await world.add("filter", **asked))["NodeNames"]
         if len(names) == 1:
             return str(names[0])
-        points = await world.ask("prioritize", Pod=asked["Pod"], NodeNames=names)
+        points = await world.add("prioritize", Pod=asked["Pod"], NodeNames=names)
         return str(max(points, key=lambda one: one["Score"])["Host"])
 
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("there", gpumem=1000)
         assert await world.bind("there", "a") == ""
         for name in ("first", "second", "third"):
@@ -69,7 +69,7 @@ def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_on
         assert await chosen(world, "first") == "a", "asked about again it stands in nobody's way"
         assert await world.bind("first", "a") == ""
         assert await world.bind("second", "b") == ""
-        failed = (await world.ask("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[
+        failed = (await world.add("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[
             "FailedNodes"
         ]
         assert set(failed) == {"a", "b"}
@@ -80,21 +80,21 @@ def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_on
 def test_who_is_not_bound_after_all_keeps_room_for_a_moment_and_never_the_only_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         first, second = (pod(name, gpumem=50_000) for name in ("first", "second"))
         both = ["a", "b"]
-        assert (await world.ask("filter", Pod=first, NodeNames=["a"]))["NodeNames"] == ["a"]
-        assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == ["b"]
-        assert (await world.ask("filter", Pod=second, NodeNames=["a"]))["NodeNames"] == ["a"]
+        assert (await world.add("filter", Pod=first, NodeNames=["a"]))["NodeNames"] == ["a"]
+        assert (await world.add("filter", Pod=second, NodeNames=both))["NodeNames"] == ["b"]
+        assert (await world.add("filter", Pod=second, NodeNames=["a"]))["NodeNames"] == ["a"]
         monkeypatch.setattr(extender_service, "monotonic", lambda: now_s + 2)
-        assert (await world.ask("filter", Pod=second, NodeNames=both))["NodeNames"] == both
+        assert (await world.add("filter", Pod=second, NodeNames=both))["NodeNames"] == both
 
     now_s = monotonic()
     run(test)
 
 
 def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("whole", cores=100)
         assert await world.bind("whole", "a") == ""
         late = dumped({"Pod": pod("late", cores=100), "NodeNames": ["a"]})
@@ -107,7 +107,7 @@ def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
 
 
 def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("p", gpumem=50_000)
         assert await world.bind("p", "a") == ""
         (made,) = world.api.bindings
@@ -124,7 +124,7 @@ def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None
 
 
 def test_what_is_cordoned_gets_nothing_new_and_keeps_what_it_has() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         room = world.shell.book.nodes_room
         world.create("before", gpumem=1_000)
         assert await world.bind("before", "a") == ""
@@ -144,7 +144,7 @@ def test_what_is_cordoned_gets_nothing_new_and_keeps_what_it_has() -> None:
 
 
 def test_two_bindings_at_once_never_share_what_there_is_once() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         for n in range(6):
             world.create(f"p{n}", gpumem=30_000)
         answers = await asyncio.gather(*(world.bind(f"p{n}", "a") for n in range(6)))
@@ -154,7 +154,7 @@ def test_two_bindings_at_once_never_share_what_there_is_once() -> None:
 
 
 def test_a_refused_binding_gives_its_gpus_back() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         def refuse() -> None:
             raise ApiRefused(409, "Conflict", "somebody was faster")
 
@@ -175,7 +175,7 @@ def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
     monkeypatch.setattr(binding, "AGAIN_S", 0.0)
     monkeypatch.setattr(binding, "CARRIED_OUT_S", 0.0)
 
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         def lose() -> None:
             if carried_out:
                 world.api.bind("p", world.api.bindings[-1])
@@ -195,7 +195,7 @@ def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
 
 
 def test_whoever_does_not_lead_any_more_binds_nothing() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("p", gpumem=1)
         world.may_write = False
         assert "does not lead" in await world.bind("p", "a")
@@ -205,18 +205,18 @@ def test_whoever_does_not_lead_any_more_binds_nothing() -> None:
 
 
 def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         world.create("p", gpumem=50_000)
         await world.bind("p", "a")
-        again = World()
+        again = ObjectCache()
         again.api = world.api
         again.desk._client = world.api  # type: ignore[assignment]
-        answer = await again.ask("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
         assert "does not know all pods yet" in answer["Error"]
         running = asyncio.create_task(again.desk.run())
         while not again.desk._knows:
             await asyncio.sleep(0)
-        answer = await again.ask("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
         assert answer["NodeNames"] == ["b"]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -225,7 +225,7 @@ def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None
 
 
 def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         assert json.loads(await answered(world.desk, "filter", b"{")) == {
             "Error": "is no JSON: Expecting property name enclosed in double quotes: line 1 column"
             " 2 (char 1)"
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
             "NodeNameToMetaVictims": {}
         }
         spoilt = {"metadata": {"annotations": 1}, "spec": {"containers": 1}}
-        assert "cannot be read" in (await world.ask("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
+        assert "cannot be read" in (await world.add("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
         assert "cannot be read" in await world.bind("nobody", "a")
 
     run(test)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.podplacement import preemption
-from queuecontroller.cluster.podplacement.preemption import Displacing
+from queuecontroller.cluster.podplacement.preemption import PodPreemption
 from queuecontroller.gpushares.extender.ledger import Running
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from sluicecommon.kubernetes.reflector import Changed
-from tests.queue.cluster.podplacement.desk import LEAVES, World, run
+from tests.queue.cluster.podplacement.service import LEAVES, ObjectCache, run
 
 HALF = {"gpumem": 40_000}
 WHOLE = {"gpumem": 80_000}
@@ -26,23 +26,23 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "TICK_S", 0.005)
 
 
-def making_room(world: World) -> int:
+def making_room(world: ObjectCache) -> int:
     assert world.desk._displacing is not None
     return world.desk._displacing.making_room
 
 
-def nominated(world: World, name: str) -> str:
+def nominated(world: ObjectCache, name: str) -> str:
     return str(world.api.pods[name]["status"].get("nominatedNodeName") or "")
 
 
-async def full(world: World, **priorities: int) -> None:
+async def full(world: ObjectCache, **priorities: int) -> None:
     """Two of half a card on each node, of these priorities: a0, a1, b0, b1."""
     for name, priority in priorities.items():
         await world.run_pod(name, name[0], priority=priority, **HALF)
 
 
 def test_one_goes_and_the_room_is_the_comers_alone() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=5, a1=4, b0=3, b1=6)
         world.create("high", priority=10, **HALF)
         assert await world.filter("high") == []
@@ -52,7 +52,7 @@ def test_one_goes_and_the_room_is_the_comers_alone() -> None:
         assert world.told == [("b0", "Preempted")]
         assert world.api.marks == [("b0", "PreemptionByScheduler")]
         assert nominated(world, "high") == "b"
-        answer = await world.ask("filter", Pod=world.api.pods["high"], NodeNames=["a", "b"])
+        answer = await world.add("filter", Pod=world.api.pods["high"], NodeNames=["a", "b"])
         assert answer["FailedNodes"]["b"].startswith("is being cleared for the pod; until then")
         world.end("b0")
         world.create("low", priority=1, **HALF)
@@ -72,7 +72,7 @@ def test_one_goes_and_the_room_is_the_comers_alone() -> None:
     "why", ["Never", "equal", "queued elsewhere", "a dry run", "by the scheduler", "not leading"]
 )
 def test_nobody_goes(why: str) -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=5, a1=5, b0=5, b1=5)
         document = world.create("high", priority=5 if why == "equal" else 10, **HALF)
         if why == "Never":
@@ -81,12 +81,12 @@ def test_nobody_goes(why: str) -> None:
             world.desk.extender._queued = lambda pod, names: "the queue has no place for it now"
         if why == "a dry run":
             nodes = {"items": [{"metadata": {"name": "a"}}]}
-            await world.ask("filter", Pod=document, Nodes=nodes)
+            await world.add("filter", Pod=document, Nodes=nodes)
         else:
             assert await world.filter("high") == []
         if why == "by the scheduler":
             victims = {"a": {"Pods": [{"UID": "u-a0"}], "NumPDBViolations": 0}}
-            found = await world.ask("preempt", Pod=document, NodeNameToMetaVictims=victims)
+            found = await world.add("preempt", Pod=document, NodeNameToMetaVictims=victims)
             assert list(found["NodeNameToMetaVictims"]) == ["a"]
         world.may_write = why != "not leading"
         await asyncio.sleep(0.05)
@@ -97,20 +97,20 @@ def test_nobody_goes(why: str) -> None:
 
 
 def test_kube_scheduler_displaces_nobody_where_some_make_way_already() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=1, b0=1, b1=1)
         document = world.create("high", priority=10, **HALF)
         await world.filter("high")
         await world.until("one is told to go", lambda: world.api.gone)
         victims = {"a": {"Pods": [{"UID": "u-a0"}], "NumPDBViolations": 0}}
-        found = await world.ask("preempt", Pod=document, NodeNameToMetaVictims=victims)
+        found = await world.add("preempt", Pod=document, NodeNameToMetaVictims=victims)
         assert found == {"NodeNameToMetaVictims": {}}
 
     run(test)
 
 
 def test_several_comers_displace_one_each_and_none_is_counted_twice() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=1, b0=1, b1=1)
         names = [f"high-{n}" for n in range(6)]
         for name in names:
@@ -133,7 +133,7 @@ def test_several_comers_displace_one_each_and_none_is_counted_twice() -> None:
     run(test)
 
 
-def guard(world: World, *names: str, allowed: int = 0) -> None:
+def guard(world: ObjectCache, *names: str, allowed: int = 0) -> None:
     """A budget of these pods, as its watch tells."""
     for name in names:
         world.api.pods[name]["metadata"]["labels"] = {"guarded": "yes"}
@@ -145,7 +145,7 @@ def guard(world: World, *names: str, allowed: int = 0) -> None:
 
 
 def test_a_budget_is_kept_where_another_will_do_and_broken_by_a_deletion_where_none_will() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=1, b0=5, b1=6)
         guard(world, "a0", "a1")
         world.create("high", priority=10, **HALF)
@@ -164,7 +164,7 @@ def test_a_budget_is_kept_where_another_will_do_and_broken_by_a_deletion_where_n
 def test_a_budget_that_the_api_server_knows_better_is_kept_too() -> None:
     """Ours says that one more may go; another has gone meanwhile."""
 
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=5, b1=6)
         world.api.guarded = {"a0"}
         world.create("high", priority=10, **HALF)
@@ -182,7 +182,7 @@ def test_a_budget_that_the_api_server_knows_better_is_kept_too() -> None:
 
 
 def test_a_refusal_for_haste_breaks_no_budget_and_several_budgets_take_a_deletion() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=5, b1=6)
         world.api.hasty = 2
         world.api.several = {"a1"}
@@ -195,14 +195,14 @@ def test_a_refusal_for_haste_breaks_no_budget_and_several_budgets_take_a_deletio
 
 
 def test_who_leads_next_keeps_the_room_and_displaces_nobody_again() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.create("high", priority=10, **WHOLE)
         await world.filter("high")
         await world.until("two are told to go", lambda: len(world.api.gone) == 2)
         world.may_write = False
         world.end("a0")
-        again = World(api=world.api)
+        again = ObjectCache(api=world.api)
         running = asyncio.create_task(again.desk.run())
         await again.until("it knows", lambda: again.desk._knows)
         await again.until("its nodes are known", lambda: not again.desk._displacing._nominated)  # type: ignore[union-attr]
@@ -223,7 +223,7 @@ def test_who_leads_next_keeps_the_room_and_displaces_nobody_again() -> None:
 
 
 def test_who_leads_next_goes_on_where_only_some_were_told() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.create("high", priority=10, **WHOLE)
         world.api.pods["high"]["status"]["nominatedNodeName"] = "b"  # by the leader before
@@ -231,7 +231,7 @@ def test_who_leads_next_goes_on_where_only_some_were_told() -> None:
         for name in ("high", "b0"):
             world.api.create(world.api.pods[name])
         world.may_write = False
-        again = World(api=world.api)
+        again = ObjectCache(api=world.api)
         running = asyncio.create_task(again.desk.run())
         await again.until("kube-scheduler is to ask", lambda: world.api.patches)
         assert await again.filter("high") == []
@@ -246,7 +246,7 @@ def test_who_leads_next_goes_on_where_only_some_were_told() -> None:
 def test_room_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "KEEPS_S", 0.02)
 
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.create("high", priority=10, **HALF)
         await world.filter("high")
@@ -261,7 +261,7 @@ def test_room_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_more_important_pod_takes_what_is_kept_and_the_first_looks_elsewhere() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=9, b0=9, b1=9)
         world.create("high", priority=10, **HALF)
         await world.filter("high")
@@ -278,7 +278,7 @@ def test_a_more_important_pod_takes_what_is_kept_and_the_first_looks_elsewhere()
 
 
 def test_what_the_api_server_does_not_hear_is_said_again() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.create("high", priority=10, **HALF)
         world.api.away = True
@@ -292,7 +292,7 @@ def test_what_the_api_server_does_not_hear_is_said_again() -> None:
 
 
 def test_room_whose_pod_is_gone_is_free() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.create("high", priority=10, **HALF)
         await world.filter("high")
@@ -305,7 +305,7 @@ def test_room_whose_pod_is_gone_is_free() -> None:
 
 
 def test_who_leaves_soon_anyway_is_waited_for_and_who_does_not_is_not() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=9, a1=9, b0=1, b1=9)
         for name, at in (("a0", LEAVES), ("b1", "1970-01-01T01:00:00Z")):
             world.api.pods[name]["metadata"]["deletionTimestamp"] = at
@@ -327,11 +327,11 @@ def test_who_leaves_soon_anyway_is_waited_for_and_who_does_not_is_not() -> None:
 def test_the_class_is_bounded_in_what_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "MOST_WAITING", 3)
 
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.may_write = False
         found: Any = world.desk._displacing
-        assert isinstance(found, Displacing)
+        assert isinstance(found, PodPreemption)
         for n in range(6):
             found.refused(world.create(f"p{n}", priority=10, **HALF), ["a"])
         assert len(found._refused) == 3
@@ -340,7 +340,7 @@ def test_the_class_is_bounded_in_what_it_remembers(monkeypatch: pytest.MonkeyPat
 
 
 def test_room_is_free_only_when_the_node_says_so_too_and_nobody_else_goes_meanwhile() -> None:
-    async def test(world: World) -> None:
+    async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         held = world.desk.ledger.holding("u-a0")
         assert held is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.podplacement.queued_pods import SPARE, QueuedAsks, QueuedPods
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults
@@ -48,7 +48,7 @@ def workload(
 
 
 def asks(document: dict[str, Any], rules: Rules = RULES) -> Any:
-    world = World()
+    world = ObjectCache()
     world.take(WORKLOADS, document)
     return QueuedAsks(world, lambda: rules, Defaults()).of(KEY)
 
@@ -85,7 +85,7 @@ def test_a_pod_that_is_queued_itself_was_changed_already() -> None:
 
 
 def test_templates_are_read_once_for_each_generation_and_forgotten_with_their_workload() -> None:
-    world = World()
+    world = ObjectCache()
     world.take(WORKLOADS, workload())
     found = QueuedAsks(world, lambda: RULES, Defaults())
     first = found.of(KEY)
@@ -107,7 +107,7 @@ class Lab:
     """One place is kept for w."""
 
     def __init__(self, *documents: tuple[Resource, dict[str, Any]]) -> None:
-        self.world = World()
+        self.world = ObjectCache()
         for kind, document in documents:
             self.world.take(kind, document)
         stock = Stock()

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, World, key_of
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
 from queuecontroller.cluster.cache.policy import Policy, Retention
-from queuecontroller.cluster.reconcilers.retention import Due, Keeping, due_of
-from queuecontroller.cluster.reconcilers.workload_actions import Hands
-from queuecontroller.cluster.status.events import Told
+from queuecontroller.cluster.reconcilers.retention import Due, RetentionSweeper, due_of
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
 from sluicecommon.kubernetes.resources import PODS, Resource
 
 AT = "2026-11-22T10:00:00Z"
@@ -59,8 +59,8 @@ def test_a_time_that_cannot_be_read_keeps_it() -> None:
 class Doing:
     """Hands that note what they do."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, cache: ObjectCache) -> None:
+        self.cache = cache
         self.done: list[tuple[str, ...]] = []
 
     async def delete(self, document: Document) -> None:
@@ -69,23 +69,23 @@ class Doing:
     async def remove(self, kind: Resource, document: Document, propagation: str = "") -> None:
         self.done.append((kind.kind, key_of(document), propagation))
 
-    def tell(self, about: Document, kind: Resource, told: Told) -> None:
+    def record(self, about: Document, kind: Resource, told: KubernetesEvent) -> None:
         self.done.append(("told", kind.kind, told.reason))
 
 
 def carried_out(document: dict[str, Any], *others: tuple[Resource, dict[str, Any]]) -> Any:
     """After a second in which it is a minute later than AT."""
-    world = World(Policy(retention=BOTH))
-    world.take(WORKLOADS, document)
+    cache = ObjectCache(Policy(retention=BOTH))
+    cache.take(WORKLOADS, document)
     for kind, one in others:
-        world.take(kind, one)
-    doing = Doing(world)
-    keeping = Keeping(cast(Hands, doing), lambda: True, lambda: AT_S + 59.95)
+        cache.take(kind, one)
+    doing = Doing(cache)
+    retention = RetentionSweeper(cast(WorkloadActions, doing), lambda: True, lambda: AT_S + 59.95)
 
     async def run() -> None:
-        keeping.ask_all()
-        task = asyncio.create_task(keeping.errands.run())
-        keeping._now_s = lambda: AT_S + 60.0
+        retention.add_all()
+        task = asyncio.create_task(retention.work_queue.run())
+        retention._now_s = lambda: AT_S + 60.0
         for _ in range(100):
             if doing.done:
                 break

@@ -6,7 +6,7 @@ from typing import Any
 
 from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import World
+from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.status.queue_status import QueueStatus
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
@@ -61,7 +61,7 @@ def test_who_held_quota_is_missed_by_its_cluster_queue_after_its_local_queue_wen
     it of that keeps it for ever."""
     book = Book(BookSettings(), False, lambda: "0")
     book.restore(Snapshot("", 1, 0), 0)
-    made = Mirror(book, World())
+    made = Mirror(book, ObjectCache())
     status = QueueStatus(made)
     book.apply([FLAVOR, QUEUE, DOOR], False, 1)
     made.workload(KEY, admitted(), 2)

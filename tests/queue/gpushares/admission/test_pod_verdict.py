@@ -14,9 +14,9 @@ from queuecontroller.gpushares.admission import Rules, admit, patch, refused_cha
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_device_config
 from queuecontroller.scheduler.placement.weights import weights
-from tests.queue.manifests.collected import FOLDER, needs_manifests
 from tests.queue.gpushares.admission.pods import env_of, limits_of, pod
 from tests.queue.gpushares.vendors.plugins import PLUGINS
+from tests.queue.manifests.collected import FOLDER, needs_manifests
 
 RULES = Rules(scheduler="sluice-scheduler")
 GPU, MEM, PCT, CORES = (

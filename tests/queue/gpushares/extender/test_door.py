@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queuecontroller.server.config import ConfigError, parse
-from queuecontroller.server.web.extender import LoopbackServer, SchedulerDoor
+from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.state.access.lists import Names
 from tests.queue.server.asking import answer, question
 
@@ -28,8 +28,8 @@ def answered(verb: str, body: bytes) -> bytes | Awaitable[bytes] | None:
     return later() if verb == "bind" else verb.encode() + b" " + body
 
 
-def door(leader: str = "") -> SchedulerDoor:
-    return SchedulerDoor(
+def door(leader: str = "") -> ExtenderEndpoint:
+    return ExtenderEndpoint(
         answered,
         lambda verb, why: why.encode(),
         ("filter", "bind", "other"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from queuecontroller.gpushares.extender.nominated import OnTheWay
+from queuecontroller.gpushares.extender.nominated import NominatedPods
 from tests.queue.gpushares.extender.rooms import bind, extender, node, pod, random_pod
 
 
@@ -17,7 +17,7 @@ def refused(steered: bool) -> tuple[int, int]:
     for _ in range(20):
         nodes = {f"n{n}": node(f"n{n}", gpus=rng.choice([2, 4])) for n in range(6)}
         one = extender(nodes)
-        way = OnTheWay(one.stock)
+        way = NominatedPods(one.stock)
         going: list[tuple[dict[str, Any], str, bool]] = []
         for number in range(60):
             asked = random_pod(rng, number)
@@ -55,7 +55,7 @@ def test_whoever_is_sent_apart_is_bound_where_it_was_sent() -> None:
 
 def test_it_lasts_for_a_second() -> None:
     one = extender({"a": node("a", 1), "b": node("b", 1)})
-    way = OnTheWay(one.stock)
+    way = NominatedPods(one.stock)
     first, second = (one.read(pod(name, gpumem=50_000)) for name in ("first", "second"))
     way.sent(first, "a", 0.0)
     assert way.apart(second, ("a", "b"), 0.9) == ("b",)
@@ -65,7 +65,7 @@ def test_it_lasts_for_a_second() -> None:
 
 def test_who_goes_to_an_unknown_node_or_wants_no_gpu_takes_nothing() -> None:
     one = extender({"a": node("a", 1)})
-    way = OnTheWay(one.stock)
+    way = NominatedPods(one.stock)
     way.sent(one.read(pod("x", gpumem=50_000)), "elsewhere", 0.0)
     way.sent(one.read(pod("y", count=0)), "a", 0.0)
     assert len(way) == 0

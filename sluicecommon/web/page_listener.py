@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PageDoor:
+class PageListener:
     def __init__(
         self,
         address: tuple[str, int],

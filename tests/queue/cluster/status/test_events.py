@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.status.events import Told, of_preemptor, of_workload
-from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor, of_workload
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from sluicecommon.kubernetes.resources import PODS
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
@@ -81,12 +81,14 @@ def test_an_eviction_says_why(reason: str, said: list[str]) -> None:
 
 def test_who_preempts_hears_whom() -> None:
     found = of_preemptor(workload(RESERVED))
-    assert found == Told("PreemptedWorkload", "Preempted workload n/w (UID: u) in ClusterQueue cq")
+    assert found == KubernetesEvent(
+        "PreemptedWorkload", "Preempted workload n/w (UID: u) in ClusterQueue cq"
+    )
 
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_details_are_for_who_asks(everything: bool) -> None:
-    teller = Teller(None, lambda: True, lambda: "x", everything)  # type: ignore[arg-type]
-    teller.tell(workload(), PODS, Told("CreatedWorkload", "", detail=True))
-    teller.tell(workload(), PODS, Told("Started", ""))
-    assert len(teller._waiting) == (2 if everything else 1)
+    recorder = EventRecorder(None, lambda: True, lambda: "x", everything)  # type: ignore[arg-type]
+    recorder.record(workload(), PODS, KubernetesEvent("CreatedWorkload", "", detail=True))
+    recorder.record(workload(), PODS, KubernetesEvent("Started", ""))
+    assert len(recorder._waiting) == (2 if everything else 1)

@@ -52,7 +52,7 @@ class Said:
         return PodKey(self.workload, self.pod)
 
 
-class NodeDesk:
+class NodeService:
     def __init__(
         self, nodes: Nodes, workloads: Workloads, journal: Journal, requeue_lost: bool
     ) -> None:

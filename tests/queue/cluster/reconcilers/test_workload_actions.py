@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import Document, World
+from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.cache.policy import Policy
-from queuecontroller.cluster.reconcilers.workload_actions import Hands
-from queuecontroller.cluster.status.events import Told
-from queuecontroller.cluster.writers.event_recorder import Teller
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.frameworks import CreateWorkload, UpdateWorkload
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -42,23 +42,23 @@ class Server:
 
 class Listener:
     def __init__(self) -> None:
-        self.told: list[tuple[str, Told]] = []
+        self.told: list[tuple[str, KubernetesEvent]] = []
 
-    def tell(self, about: Document, kind: Resource, told: Told) -> None:
+    def record(self, about: Document, kind: Resource, told: KubernetesEvent) -> None:
         self.told.append((about["metadata"]["name"], told))
 
 
 class Around:
-    world = World(Policy())
+    cache = ObjectCache(Policy())
 
 
-def hands(status: int) -> tuple[Hands, Listener]:
+def workload_actions(status: int) -> tuple[WorkloadActions, Listener]:
     listener = Listener()
-    made = Hands(
+    made = WorkloadActions(
         cast(Shell, None),
         cast(Mirror, Around()),
         cast(ApiClient, Server(status)),
-        cast(Teller, listener),
+        cast(EventRecorder, listener),
         lambda key, document: None,
     )
     return made, listener
@@ -74,7 +74,7 @@ def hands(status: int) -> tuple[Hands, Listener]:
 def test_a_workload_that_the_server_will_not_have_is_told_once_and_not_tried_for_ever(
     action: CreateWorkload | UpdateWorkload,
 ) -> None:
-    made, listener = hands(422)
+    made, listener = workload_actions(422)
     for _ in range(3):
         asyncio.run(made.do(action, WORKLOAD, PODS, JOB))
     ((name, told),) = listener.told
@@ -87,7 +87,7 @@ def test_a_workload_that_the_server_will_not_have_is_told_once_and_not_tried_for
 
 @pytest.mark.parametrize(("status", "told"), [(403, 1), (409, 0), (429, 0), (500, 0)])
 def test_what_may_be_taken_later_is_tried_again(status: int, told: int) -> None:
-    made, listener = hands(status)
+    made, listener = workload_actions(status)
     action = UpdateWorkload({"spec": {}}, "its job has changed")
     with pytest.raises(ApiRefused):
         asyncio.run(made.do(action, WORKLOAD, PODS, JOB))

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from queuecontroller.cluster.podplacement.extender_service import ExtenderDesk
+from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
-from queuecontroller.cluster.podwebhooks.share_pods import SharesDesk
-from queuecontroller.cluster.session import Nothing
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
@@ -154,7 +154,7 @@ class Api:
         self.create(there)
 
 
-class World:
+class ObjectCache:
     def __init__(
         self,
         gpus: int = 1,
@@ -165,18 +165,18 @@ class World:
         """`sharing`: quota and other vendors' devices are known, too."""
         self.api = api or Api()
         self.api.changed = self.watch
-        self.sharing = SharesDesk(Rules(), lambda: 1) if sharing else None
+        self.sharing = SharePods(Rules(), lambda: 1) if sharing else None
         self.pods = GpuPods()
         self.budgets = Budgets()
         self.told: list[tuple[str, str]] = []
         """Pods, and events at them."""
         book = Book(BookSettings(), False, lambda: "uid")
-        self.shell = Shell(book, Nothing(0, "lease"), Clock())
+        self.shell = Shell(book, NullStore(0, "lease"), Clock())
         self.shell.start()
         for name in ("a", "b"):
             self.connect(name, node(name, gpus))
         self.may_write = True
-        self.desk = ExtenderDesk(
+        self.desk = ExtenderService(
             self.shell,
             self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
             self.pods,
@@ -224,7 +224,7 @@ class World:
 
     async def filter(self, name: str, *nodes: str) -> list[str]:
         """As kube-scheduler asks about a pod that is there."""
-        found = await self.ask("filter", Pod=self.api.pods[name], NodeNames=nodes or ("a", "b"))
+        found = await self.add("filter", Pod=self.api.pods[name], NodeNames=nodes or ("a", "b"))
         return list(found["NodeNames"])
 
     async def until(self, what: str, condition: Callable[[], Any]) -> None:
@@ -234,15 +234,15 @@ class World:
             await asyncio.sleep(0.002)
         raise AssertionError(f"never: {what}")
 
-    async def ask(self, verb: str, **fields: Any) -> Any:
+    async def add(self, verb: str, **fields: Any) -> Any:
         return json.loads(await answered(self.desk, verb, dumped(fields)))
 
     async def bind(self, name: str, where: str) -> str:
         fields = {"PodName": name, "PodNamespace": "t", "PodUID": f"u-{name}", "Node": where}
-        return str((await self.ask("bind", **fields))["Error"])
+        return str((await self.add("bind", **fields))["Error"])
 
 
-async def answered(desk: ExtenderDesk, verb: str, body: bytes) -> bytes:
+async def answered(desk: ExtenderService, verb: str, body: bytes) -> bytes:
     """What needs nobody is answered at once."""
     made = desk.answer(verb, body)
     return made if isinstance(made, bytes) else await made
@@ -258,11 +258,11 @@ async def settled(after_s: float = 0.0) -> None:
         await asyncio.sleep(0)
 
 
-def run(test: Callable[[World], Any], whole: bool = True, **world: Any) -> None:
+def run(test: Callable[[ObjectCache], Any], whole: bool = True, **world: Any) -> None:
     """`whole`: at its end all that was given is there to be had."""
 
     async def main() -> None:
-        made = World(**world)
+        made = ObjectCache(**world)
         running = asyncio.create_task(made.desk.run())
         while not made.desk._knows:
             await asyncio.sleep(0)
