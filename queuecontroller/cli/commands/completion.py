@@ -18,7 +18,7 @@ def commands() -> list[Command]:
     for verb, (module, help_) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"sluice-queue {verb}", description=help_)
         parser.set_defaults(verb=verb)
-        importlib.import_module(f"queuecontroller.cli.{module}").configure(parser)
+        importlib.import_module(f"queuecontroller.cli.commands.{module}").configure(parser)
         found.append(command_of(verb, parser))
     return found
 

@@ -21,7 +21,7 @@ import pytest
 from queuecontroller.cluster.cache.kinds import OBJECTS
 from queuecontroller.cluster.cache.kinds import WORKLOADS as WORKLOADS_KIND
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import World, pruned
+from queuecontroller.cluster.cache.objects import ObjectCache, pruned
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
 from tests.cluster.control_plane import ControlPlane
@@ -121,7 +121,7 @@ class Watched:
 
 def standing(plane: ControlPlane) -> list[str]:
     """What is wrong in a book that is made now of what the API server has, as the next leader makes its own."""
-    world = World()
+    world = ObjectCache()
     for kind in (*OBJECTS, WORKLOADS_KIND):
         for one in plane.api.get(kind.path())["items"]:
             world.take(kind, pruned(one))

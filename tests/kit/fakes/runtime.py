@@ -1,7 +1,7 @@
 """A container runtime to test against: runs a command with the CDI devices, or with everything,
 that the kubelet would hand over.
 
-    python -m nodeagent.testing.runtime run --cdi-dir D --device sluice.dev/grant=N -- COMMAND
+    python -m tests.kit.fakes.runtime run --cdi-dir D --device sluice.dev/grant=N -- COMMAND
 
 The directories are read as the runtimes' library reads them, the edits are applied to a real
 process in namespaces of its own. As root. Exit status: the command's; 125 when the container could
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters.containers.cdi_installed import DIRECTORIES
-from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
-from nodeagent.testing.container import RUNTIME_FAILED, Container, Refused, Volume, run
+from tests.kit.fakes.cdi_cache import CdiCache, Unresolvable
+from tests.kit.fakes.container import RUNTIME_FAILED, Container, Refused, Volume, run
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ANNOTATION: Final = "cdi.k8s.io/"
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m nodeagent.testing.runtime",
+        prog="python -m tests.kit.fakes.runtime",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

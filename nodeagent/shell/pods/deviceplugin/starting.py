@@ -17,14 +17,14 @@ from nodeagent.ports.kubelet import (
     KubeletAway,
     KubeletRecords,
     LimitsSource,
-    NothingToAsk,
-    NotYet,
+    NoPodSource,
     PodIdentity,
     PodSource,
-    Unread,
+    RequestsUnknown,
+    RetryLater,
     parse_slot,
 )
-from nodeagent.shell.kubelet.limits import PodLimits, QueueLimits
+from nodeagent.shell.pods.limits import PodLimits, QueueLimits
 from nodeagent.units import NS_PER_S
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Starting:
                 listings = await self._records.listings()
                 checkpoint = await asyncio.to_thread(self._records.checkpoint)
         except (KubeletAway, TimeoutError) as error:
-            raise NotYet(f"the kubelet's records cannot be read: {error}") from error
+            raise RetryLater(f"the kubelet's records cannot be read: {error}") from error
         return identify(device_ids, checkpoint, listings)
 
     async def limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
@@ -93,30 +93,35 @@ class Starting:
         sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
         parts = []
         for container in [one.container for one in holder.containers if sources]:
-            requests: ContainerRequests | Unread
+            requests: ContainerRequests | RequestsUnknown
             pod = holder.pod
             try:
                 requests = await self._pods.requests(holder.pod, container)
                 pod = requests.pod if requests.pod.name else holder.pod
-            except NothingToAsk as error:
-                requests = Unread(str(error))
+            except NoPodSource as error:
+                requests = RequestsUnknown(str(error))
             except KubeletAway as error:
-                raise NotYet(f"what the pod asks for cannot be read now: {error}") from error
+                raise RetryLater(f"what the pod asks for cannot be read now: {error}") from error
             for source in sources:
                 try:
                     found = await source.limits(pod, container, requests, gpus)
                 except KubeletAway as error:
-                    raise NotYet(f"whose the pod is cannot be read now: {error}") from error
+                    raise RetryLater(f"whose the pod is cannot be read now: {error}") from error
                 if found is not None:
                     parts.append(found)
                     break
             own = any(isinstance(one, PodLimits) for one in sources)
-            if isinstance(requests, Unread) and own and parts and parts[-1].source == "defaults":
+            if (
+                isinstance(requests, RequestsUnknown)
+                and own
+                and parts
+                and parts[-1].source == "defaults"
+            ):
                 self._let_in_unread(pod, container, requests.why)
         if whole:
             return _whole(gpus, parts)
         if not parts:
-            raise NotYet(f"nothing says how much of a GPU {holder.pod} may have")
+            raise RetryLater(f"nothing says how much of a GPU {holder.pod} may have")
         return merge(parts)
 
     def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:

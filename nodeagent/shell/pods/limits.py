@@ -19,16 +19,16 @@ from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import (
     ContainerLimits,
     ContainerRequests,
-    Never,
-    NothingToAsk,
-    NotYet,
+    NoPodSource,
     OwnerRef,
+    PermanentError,
     PodIdentity,
     PodSource,
-    Unread,
+    RequestsUnknown,
+    RetryLater,
 )
 from nodeagent.ports.queue import Desired, Work, WorkState
-from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GpuUuid
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
@@ -41,30 +41,34 @@ class QueueLimits:
     which that cannot be told does not start: it might be one, and quota would be passed by.
     """
 
-    def __init__(self, desk: QueueDesk, pods: PodSource) -> None:
-        self._desk = desk
+    def __init__(self, manager: QueueManager, pods: PodSource) -> None:
+        self._manager = manager
         self._pods = pods
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
     ) -> ContainerLimits | None:
-        if isinstance(requests, Unread):
-            work = self._desk.work_of_pod(pod, ()) if pod.name else None
+        if isinstance(requests, RequestsUnknown):
+            work = self._manager.work_of_pod(pod, ()) if pod.name else None
             if work is None:
-                raise NotYet(f"whether {pod} is a queue's cannot be told: {requests.why}")
+                raise RetryLater(f"whether {pod} is a queue's cannot be told: {requests.why}")
             return self._of(work, pod, gpus)
         owners, labels, unknown = await self._whose(pod, requests)
-        work = self._desk.work_of_pod(pod, owners)
+        work = self._manager.work_of_pod(pod, owners)
         if work is not None:
             return self._of(work, pod, gpus)
         queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
         made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
         if queues:
-            raise NotYet(
+            raise RetryLater(
                 f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
             )
         if unknown:
-            raise NotYet(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+            raise RetryLater(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
         return None
 
     async def _whose(
@@ -74,14 +78,14 @@ class QueueLimits:
         be more. Raises KubeletAway."""
         try:
             found = await self._pods.owners(pod.namespace, requests.owner)
-        except NothingToAsk as error:
+        except NoPodSource as error:
             named = pod_work.owners_by_name(requests.owner, requests.labels)
             return named, [dict(requests.labels)], str(error)
         labels = [dict(requests.labels), *(dict(one.labels) for one in found)]
         return tuple(one.ref for one in found), labels, ""
 
     def _none_free(self, pod: PodIdentity, owners: tuple[OwnerRef, ...]) -> str:
-        taken = len(self._desk.works_of_owners(pod, owners))
+        taken = len(self._manager.works_of_owners(pod, owners))
         if not taken:
             return "no decision for this node yet"
         return f"the {taken} decided for it on this node have their pods"
@@ -90,15 +94,15 @@ class QueueLimits:
         decision = work.decision
         if work.state is not WorkState.OFFERED or decision.desired is not Desired.RUN:
             if work.state is WorkState.RUNNING:
-                raise Never(
+                raise PermanentError(
                     f"{pod} has a container in a grant already; the queue decides for a pod as a"
                     " whole: let one container of it ask for GPUs"
                 )
-            raise NotYet(f"the queue has {decision.workload} as {work.state.value} here")
-        if not self._desk.may_start():
-            raise NotYet(f"the queue does not answer: {self._desk.trouble or 'lease over'}")
+            raise RetryLater(f"the queue has {decision.workload} as {work.state.value} here")
+        if not self._manager.may_start():
+            raise RetryLater(f"the queue does not answer: {self._manager.trouble or 'lease over'}")
         if len(decision.gpus) != gpus:
-            raise Never(
+            raise PermanentError(
                 f"the queue decided {len(decision.gpus)} GPUs for {pod}, the kubelet counts {gpus}"
             )
         return ContainerLimits(
@@ -123,10 +127,14 @@ class PlacedLimits:
         self._own = PodLimits(names, defaults)
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
     ) -> ContainerLimits | None:
-        if isinstance(requests, Unread):
-            raise NotYet(f"where {pod} was placed cannot be told: {requests.why}")
+        if isinstance(requests, RequestsUnknown):
+            raise RetryLater(f"where {pod} was placed cannot be told: {requests.why}")
         text = dict(requests.annotations).get(PLACEMENT)
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:
@@ -134,11 +142,13 @@ class PlacedLimits:
         try:
             placed = placed_gpus(text, container)
         except ValueError as error:
-            raise Never(f"annotation {PLACEMENT} of {pod} {error}: it is not ours") from error
+            raise PermanentError(
+                f"annotation {PLACEMENT} of {pod} {error}: it is not ours"
+            ) from error
         if not placed:
             return None
         if len(placed) != gpus:
-            raise Never(
+            raise PermanentError(
                 f"{pod} was placed on {len(placed)} GPUs, the kubelet counts {gpus}: do resource"
                 " names here and in the queue's settings differ?"
             )
@@ -154,9 +164,13 @@ class PodLimits:
         self._defaults = defaults
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
     ) -> ContainerLimits | None:
-        if isinstance(requests, Unread):
+        if isinstance(requests, RequestsUnknown):
             return None
         found = limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
         request = guaranteed(dict(requests.annotations), container, self._names)
@@ -170,6 +184,10 @@ class NodeDefaults:
         self._defaults = defaults
 
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
     ) -> ContainerLimits | None:
         return default_limits(gpus, self._defaults)

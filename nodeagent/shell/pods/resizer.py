@@ -18,7 +18,7 @@ from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
 from nodeagent.core.kubelet.resizing import in_words, read_wish, to_ask, wishes
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
-from nodeagent.ports.kubelet import Never
+from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantState
 from nodeagent.units import GrantId, PodUid
 
@@ -106,13 +106,15 @@ class Resizer:
         before = in_words(held.record)
         try:
             if self._is_queued(grant):
-                raise Never("the queue decides what this pod has: change its Workload's resources")
+                raise PermanentError(
+                    "the queue decides what this pod has: change its Workload's resources"
+                )
             wish = read_wish(of.container, text, rules.names)
             made = _made(pod, of.container, len(held.record.devices), rules)
             ask = to_ask(held.record, made, wish, rules.mode == "on")
             if ask is not None:
                 self._grants.apply(ev.Resized(grant, ask))
-        except Never as refused:
+        except PermanentError as refused:
             self._answer(pod, grant, text, REFUSED, f"{of.container}: {refused}")
         except Refused as refused:
             reason = WAITS if refused.kind is RefusalKind.EXHAUSTED else REFUSED
@@ -143,5 +145,5 @@ def _made(pod: PodFacts, container: str, gpus: int, rules: ResizeRules) -> Grant
     """What its resources say, which do not change while it runs. Raises Never."""
     requests = pod.requests(container)
     if requests is None:
-        raise Never(f"the pod has no container {container}")
+        raise PermanentError(f"the pod has no container {container}")
     return limits_from_requests(dict(requests.resources), gpus, rules.names, rules.defaults).ask

@@ -9,7 +9,7 @@ from typing import Final
 EVERY_S: Final = 10.0
 
 
-class Seldom:
+class RateLimitedLog:
     """One line in ten seconds, with the number of those left out before it."""
 
     def __init__(self, log: logging.Logger, every_s: float = EVERY_S) -> None:
@@ -29,7 +29,7 @@ class Seldom:
         self._log.warning(text + "%s", *arguments, more)
 
 
-class SeldomFilter(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """For a logger that is not ours: so many records in a while, the others are counted."""
 
     def __init__(self, most: int = 5, every_s: float = EVERY_S) -> None:

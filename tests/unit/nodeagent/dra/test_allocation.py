@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.dra.allotment import EXTENDED, grant_ask, parts_of, read_claim
+from nodeagent.core.dra.allocation import EXTENDED, grant_ask, parts_of, read_claim
 from nodeagent.core.dra.configuration import apply
-from nodeagent.ports.dra.claims import Allotment, ClaimRef, ClaimUid, NoAllotment, ShareConfig
+from nodeagent.ports.dra.claims import (
+    ClaimAllocation,
+    ClaimRef,
+    ClaimUid,
+    NoAllocation,
+    ShareConfig,
+)
 from nodeagent.ports.kubelet import PodIdentity
 from nodeagent.units import GpuUuid, PodUid, SharePolicy
 from tests.unit.nodeagent.dra.documents import GPU_0, GPU_1, POOL, claim, opaque, result
@@ -18,13 +24,13 @@ GIB = 2**30
 UUIDS = {name: GpuUuid("GPU" + name[3:]) for name in (GPU_0, GPU_1)}
 
 
-def read(*results: dict[str, Any], **more: Any) -> Allotment:
+def read(*results: dict[str, Any], **more: Any) -> ClaimAllocation:
     return read_claim(claim(*results, **more), CLAIM, POOL)
 
 
-def ask(allotment: Allotment, elastic: bool = False) -> Any:
-    (part,) = parts_of(allotment)
-    return grant_ask(allotment, part, UUIDS, elastic)
+def ask(allocation: ClaimAllocation, elastic: bool = False) -> Any:
+    (part,) = parts_of(allocation)
+    return grant_ask(allocation, part, UUIDS, elastic)
 
 
 def test_a_share_is_what_the_scheduler_consumed_to_the_byte() -> None:
@@ -108,7 +114,7 @@ def test_an_alternative_is_told_to_the_kubelet_by_its_lists_name() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(results: list[Any], said: str) -> None:
-    with pytest.raises(NoAllotment, match=said):
+    with pytest.raises(NoAllocation, match=said):
         read(*results)
 
 
@@ -127,7 +133,7 @@ def test_what_cannot_be_is_refused_by_name(results: list[Any], said: str) -> Non
 def test_what_no_grant_can_be_is_refused_by_name(
     results: list[Any], config: list[Any], said: str
 ) -> None:
-    with pytest.raises(NoAllotment, match=said):
+    with pytest.raises(NoAllocation, match=said):
         ask(read(*results, config=config))
 
 
@@ -171,11 +177,11 @@ def test_it_is_in_the_grant() -> None:
 )
 def test_a_mistake_is_told_with_its_field(parameters: dict[str, Any], said: str) -> None:
     given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", **parameters}
-    with pytest.raises(NoAllotment, match=said):
+    with pytest.raises(NoAllocation, match=said):
         apply(ShareConfig(), given, "p")
 
 
 def test_all_mistakes_are_told_at_once() -> None:
     given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", "pausd": 1, "priority": "x"}
-    with pytest.raises(NoAllotment, match=r"pausd.*paused.*priority"):
+    with pytest.raises(NoAllocation, match=r"pausd.*paused.*priority"):
         apply(ShareConfig(), given, "p")

@@ -69,7 +69,7 @@ _REFUSALS: Final = {
 }
 
 
-class QueueDesk:
+class QueueManager:
     def __init__(
         self,
         settings: QueueSettings,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from nodeagent.core.gpus.cuts import NoRoom
 from nodeagent.core.kubelet.offers import Offer, mig_resource
 from nodeagent.core.kubelet.places import best_first, numbers, place_offers
-from nodeagent.ports.kubelet import Allocation, ContainerLimits, NotYet, SlotId, parse_slot
+from nodeagent.ports.kubelet import Allocation, ContainerLimits, RetryLater, SlotId, parse_slot
 from nodeagent.ports.ledger import LedgerFull
 from nodeagent.ports.mig import MigPlace, MigState, MigUnavailable, Span
 from nodeagent.shell.gpus.cuts import Cuts, MigWish
@@ -107,7 +107,7 @@ class OnDemand:
                 wish = self._wish(slot)
                 found.append(await promised.enter_async_context(self.cuts.instance(wish, who)))
             except (NoRoom, MigUnavailable, LedgerFull) as error:
-                raise NotYet(str(error)) from error
+                raise RetryLater(str(error)) from error
         return replace(limits, ask=replace(limits.ask, gpu_uuids=tuple(found)))
 
     def _wish(self, slot: SlotId) -> MigWish:

@@ -38,7 +38,7 @@ class Marker(Protocol):
     def write(self, door: str) -> None: ...
 
 
-class Doors:
+class AllocationModes:
     """Implements Endpoint."""
 
     def __init__(

@@ -39,13 +39,13 @@ from nodeagent.ports.kubelet import (
     KubeletAway,
     KubeletRecords,
     LimitsSource,
-    Never,
     Nonce,
     NotOurs,
-    NotYet,
+    PermanentError,
     PodCgroups,
     PodSource,
     PreferenceAsk,
+    RetryLater,
     parse_slot,
 )
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, LedgerLost
@@ -53,9 +53,9 @@ from nodeagent.ports.views import Finding
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.kubelet.on_demand import OnDemand
-from nodeagent.shell.kubelet.shelf import Shelf
-from nodeagent.shell.kubelet.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
+from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
+from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
+from nodeagent.shell.pods.deviceplugin.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ NOTHING_KEPT: Final = Kept()
 
 
 @dataclass(frozen=True, slots=True)
-class DeskSettings:
+class DevicePluginSettings:
     offers: OfferRules
     strategy: str
     """pack or spread."""
@@ -96,12 +96,12 @@ class DeskSettings:
     numa_topology: bool = True
 
 
-class KubeletDesk:
+class DevicePluginManager:
     """Implements Endpoint; what the kubelet asks comes by way of a shelf for each resource."""
 
     def __init__(
         self,
-        settings: DeskSettings,
+        settings: DevicePluginSettings,
         boot_id: str,
         keeper: Keeper,
         gpus: Gpus,
@@ -161,8 +161,8 @@ class KubeletDesk:
         self._starts: dict[int, asyncio.Future[None]] = {}
         self._settles_s = 0.0
         """Until the runtime has seen the files of this turn."""
-        self.shelves: dict[str, Shelf] = {}
-        self.on_shelf: list[Callable[[Shelf], None]] = []
+        self.served_resources: dict[str, ServedResource] = {}
+        self.on_shelf: list[Callable[[ServedResource], None]] = []
         """Called with every shelf that is put up."""
         self.problem = ""
         """Why something that is there is not offered."""
@@ -183,7 +183,7 @@ class KubeletDesk:
         self._keeper.on_ended.append(self._grant_ended)
         self._gpus.on_read.append(self._gpus_read)
         for resource, offered in self._offers().items():
-            self._shelf(resource).show(offered)
+            self._served_resource(resource).show(offered)
         grants = tuple(
             (grant, held.record.container)
             for grant, held in self._keeper.live().items()
@@ -251,15 +251,15 @@ class KubeletDesk:
     def _offered(self, unit: GpuCapacity) -> bool:
         return unit.healthy and self._may_offer(unit.uuid)
 
-    def _shelf(self, resource: str) -> Shelf:
-        shelf = self.shelves.get(resource)
-        if shelf is None:
-            shelf = self.shelves[resource] = Shelf(self, resource)
+    def _served_resource(self, resource: str) -> ServedResource:
+        served_resource = self.served_resources.get(resource)
+        if served_resource is None:
+            served_resource = self.served_resources[resource] = ServedResource(self, resource)
             for call in self.on_shelf:
-                call(shelf)
-        return shelf
+                call(served_resource)
+        return served_resource
 
-    def configure(self, settings: DeskSettings) -> None:
+    def configure(self, settings: DevicePluginSettings) -> None:
         """While the daemon runs; resource, slots and MIG are of the registration and stay."""
         here, new = self._settings.offers, settings.offers
         kept = replace(
@@ -273,25 +273,25 @@ class KubeletDesk:
 
     def _gpus_read(self) -> None:
         now = self._offers()
-        for resource in self.shelves.keys() | now.keys():
-            shelf, offered = self._shelf(resource), now.get(resource, ())
-            if offered == shelf.shown:
+        for resource in self.served_resources.keys() | now.keys():
+            served_resource, offered = self._served_resource(resource), now.get(resource, ())
+            if offered == served_resource.shown:
                 continue
-            healthy = {(one.gpu, one.first) for one in shelf.shown if one.healthy}
+            healthy = {(one.gpu, one.first) for one in served_resource.shown if one.healthy}
             sicker = any((one.gpu, one.first) in healthy and not one.healthy for one in offered)
             others = {(one.gpu, one.first) for one in offered} != {
-                (one.gpu, one.first) for one in shelf.shown
+                (one.gpu, one.first) for one in served_resource.shown
             }
             if sicker or others:
-                shelf.show(offered)
+                served_resource.show(offered)
             else:
-                self._spawn(self._show_later(shelf, offered))
+                self._spawn(self._show_later(served_resource, offered))
 
-    async def _show_later(self, shelf: Shelf, then: tuple[Offer, ...]) -> None:
+    async def _show_later(self, served_resource: ServedResource, then: tuple[Offer, ...]) -> None:
         """Good news is told when it has lasted."""
         await asyncio.sleep(RECOVERY_QUIET_S)
-        if self._offers().get(shelf.resource, ()) == then:
-            shelf.show(then)
+        if self._offers().get(served_resource.resource, ()) == then:
+            served_resource.show(then)
 
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
         return prefer(
@@ -309,7 +309,7 @@ class KubeletDesk:
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
         known: dict[GpuUuid, list[range]] = {}
-        for one in self.shelves[resource].shown:
+        for one in self.served_resources[resource].shown:
             if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu):
                 known.setdefault(one.gpu, []).append(range(one.first, one.first + one.slots))
         driver = self._cdi.driver  # once: the row and the answer have to agree
@@ -414,7 +414,7 @@ class KubeletDesk:
         try:
             hinted_gpus(device_ids)
             await self._start(resource, frozenset(device_ids))
-        except (NotYet, Never):
+        except (RetryLater, PermanentError):
             self.figures.starts_refused += 1
             raise
         self.figures.starts += 1
@@ -506,7 +506,7 @@ class KubeletDesk:
         call = event.call if isinstance(event, kb.StartAsked) else None
         answer = self._starts.get(call) if call is not None else None
         if answer is not None and not answer.done():
-            answer.set_exception(NotYet(str(error)))
+            answer.set_exception(RetryLater(str(error)))
         else:
             log.error("kubelet: %s: %s", type(event).__name__, error)
 
@@ -540,9 +540,9 @@ class KubeletDesk:
         here = set(hinted_gpus(of.device_ids))
         return frozenset(
             one.gpu
-            for shelf in self.shelves.values()
-            if any(one.gpu in here for one in shelf.shown)
-            for one in shelf.shown
+            for served_resource in self.served_resources.values()
+            if any(one.gpu in here for one in served_resource.shown)
+            for one in served_resource.shown
         )
 
     def _count_hint(self, grant: GrantId, container: ContainerRef) -> None:
@@ -607,7 +607,7 @@ class KubeletDesk:
     async def _refuse_start(self, do: kb.RefuseStart) -> None:
         answer = self._starts.get(do.call)
         if answer is not None and not answer.done():
-            answer.set_exception(NotYet(do.reason))
+            answer.set_exception(RetryLater(do.reason))
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from nodeagent.core.dra.pool import (
 )
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.dra.pool import Conflict, PoolAway, SliceStore
-from nodeagent.shell.dra.inventory import Inventory
+from nodeagent.shell.pods.dra.inventory import Inventory
 from nodeagent.units import NS_PER_S
 
 log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ HELD_UP_S: Final = 120.0
 """A reading may have to wait for a change and for the readings before and after it."""
 
 
-class MigDesk:
+class MigManager:
     """An Endpoint of the daemon, and what the local API asks."""
 
     def __init__(

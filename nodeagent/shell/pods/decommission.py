@@ -27,7 +27,7 @@ class Withdraws(Protocol):
         """No pod is bound here for them any more; why it could not be said, empty: it was."""
 
 
-class Farewell:
+class NodeDecommission:
     """Implements Endpoint. Has to close before everything that serves the kubelet."""
 
     def __init__(

@@ -19,8 +19,8 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.dra.claims import DRIVER, ClaimState, ClaimUid, PreparedClaim
 from nodeagent.ports.dra.pool import ClaimStatus, Conflict, PoolAway
 from nodeagent.ports.ledger import GrantRecord
-from nodeagent.shell.dra.desk import ClaimDesk
 from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.pods.dra.manager import ClaimManager
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ class Telling:
 
     def __init__(
         self,
-        desk: ClaimDesk,
+        manager: ClaimManager,
         keeper: Keeper,
         status: ClaimStatus,
         clock: Clock,
         every_s: float,
         fatal: Callable[[BaseException], None],
     ) -> None:
-        self._desk = desk
+        self._manager = manager
         self._keeper = keeper
         self._status = status
         self._clock = clock
@@ -61,7 +61,7 @@ class Telling:
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self.writes_total = 0
-        desk.on_change.append(self._changed.set)
+        manager.on_change.append(self._changed.set)
 
     async def start(self) -> None:
         if self._every_s:
@@ -97,7 +97,7 @@ class Telling:
 
     async def look(self, measured: bool) -> None:
         """`measured`: the time since the last look is long enough to say what was had in it."""
-        rows = [row for row in self._desk.prepared() if row.state is ClaimState.PREPARED]
+        rows = [row for row in self._manager.prepared() if row.state is ClaimState.PREPARED]
         kept = {row.claim.uid for row in rows}
         for uid in self._told.keys() - kept:
             del self._told[uid]
@@ -124,7 +124,7 @@ class Telling:
 
     def _devices(self, row: PreparedClaim, measured: bool) -> list[dict[str, Any]] | None:
         """None: a grant has just ended."""
-        if row.allotment is None:
+        if row.allocation is None:
             return None
         found = []
         for part in row.parts:
@@ -139,8 +139,8 @@ class Telling:
                 one.gpu: index for index, one in enumerate(held.record.devices)
             }
             for index in part.shares:
-                share = row.allotment.shares[index]
-                at = gpus.get(self._desk.gpu_of(share.device), 0)
+                share = row.allocation.shares[index]
+                at = gpus.get(self._manager.gpu_of(share.device), 0)
                 entry: dict[str, Any] = {
                     "driver": DRIVER,
                     "pool": share.pool,

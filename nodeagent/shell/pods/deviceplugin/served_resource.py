@@ -11,7 +11,7 @@ from nodeagent.ports.containers import ContainerAnswer
 from nodeagent.ports.kubelet import PreferenceAsk, SlotDevice, SlotId
 
 
-class ShelfDesk(Protocol):
+class Allocator(Protocol):
     """Who answers for all resources."""
 
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]: ...
@@ -23,13 +23,13 @@ class ShelfDesk(Protocol):
     async def pre_start(self, resource: str, device_ids: Sequence[str]) -> None: ...
 
 
-class Shelf:
+class ServedResource:
     """What is offered under one resource; implements PluginService."""
 
-    def __init__(self, desk: ShelfDesk, resource: str) -> None:
+    def __init__(self, manager: Allocator, resource: str) -> None:
         self.resource = resource
         self.shown: tuple[Offer, ...] = ()
-        self._desk = desk
+        self._manager = manager
         self._devices: tuple[SlotDevice, ...] = ()
         self._change = asyncio.Event()
 
@@ -55,10 +55,10 @@ class Shelf:
             await change.wait()
 
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
-        return self._desk.prefer(ask)
+        return self._manager.prefer(ask)
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        return await self._desk.allocate(self.resource, requests)
+        return await self._manager.allocate(self.resource, requests)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        await self._desk.pre_start(self.resource, device_ids)
+        await self._manager.pre_start(self.resource, device_ids)

@@ -1,4 +1,4 @@
-"""Replays what `sluice doctor --dump` wrote: `python -m nodeagent.testing.flight FILE`.
+"""Replays what `sluice doctor --dump` wrote: `python -m tests.kit.fakes.flight FILE`.
 
 By book the number of events, and the first decision that this version takes otherwise than the
 daemon did, if any; status 1 then, 2 where FILE is no dump.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from nodeagent.ports.kubelet import (
     ContainerRequests,
     KubeletAway,
-    NothingToAsk,
+    NoPodSource,
     Owner,
     OwnerRef,
     PodIdentity,
@@ -44,8 +44,8 @@ class PodSources:
                 return await ask(source)
             except KubeletAway as error:
                 away.append(str(error))
-            except NothingToAsk as error:
+            except NoPodSource as error:
                 lacks.append(str(error))
         if away:
             raise KubeletAway("; ".join(away))
-        raise NothingToAsk("; ".join(lacks) or "kubelet.pod_sources is empty")
+        raise NoPodSource("; ".join(lacks) or "kubelet.pod_sources is empty")

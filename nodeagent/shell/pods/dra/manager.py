@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 from nodeagent.core.dra import book as cb
-from nodeagent.core.dra.allotment import grant_ask, parts_of
+from nodeagent.core.dra.allocation import grant_ask, parts_of
 from nodeagent.core.dra.devices import device_name
 from nodeagent.core.flight import Tape
 from nodeagent.core.gpus.health import OFFERED
@@ -29,7 +29,7 @@ from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.containers import CdiPort, GrantMounts
 from nodeagent.ports.dra.claims import (
-    Allotment,
+    ClaimAllocation,
     ClaimGone,
     ClaimLedger,
     ClaimRef,
@@ -37,17 +37,17 @@ from nodeagent.ports.dra.claims import (
     ClaimSource,
     ClaimUid,
     DeviceHealth,
-    GivenDevice,
-    NoAllotment,
+    NoAllocation,
     NotPrepared,
     PreparedClaim,
+    PreparedDevice,
 )
 from nodeagent.ports.kubelet import Nonce
 from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerFull
-from nodeagent.shell.dra.places import Places
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.pods.dra.places import Places
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ClaimFigures:
     """Without the wait for the runtime, the last thousand."""
 
 
-class ClaimDesk:
+class ClaimManager:
     """Implements Endpoint and ClaimService."""
 
     def __init__(
@@ -187,11 +187,11 @@ class ClaimDesk:
                 held = self._keeper.grant(part.grant)
                 if held is not None:
                     found |= {one.gpu for one in held.record.devices}
-            for share in row.allotment.shares if row.allotment is not None else ():
+            for share in row.allocation.shares if row.allocation is not None else ():
                 if share.device in by_name:
                     found.add(by_name[share.device])
-            if row.allotment is not None:
-                found |= {one.card for one in self._places.of(row.allotment).values()}
+            if row.allocation is not None:
+                found |= {one.card for one in self._places.of(row.allocation).values()}
         return frozenset(found)
 
     def gpu_of(self, device: str) -> GpuUuid | None:
@@ -206,7 +206,7 @@ class ClaimDesk:
 
     # --- prepare ------------------------------------------------------------------------------
 
-    async def prepare(self, claim: ClaimRef) -> tuple[GivenDevice, ...]:
+    async def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         began_ns = self._clock.monotonic_ns()
         try:
             async with self._claims.setdefault(claim.uid, asyncio.Lock()):
@@ -223,31 +223,31 @@ class ClaimDesk:
 
     async def _prepare(self, claim: ClaimRef) -> float:
         """Returns how long of it was for the runtime, in s."""
-        allotment = await self._allotment(claim)
+        allocation = await self._allocation(claim)
         try:
             units = self._units()
-            if not self.book.is_ready(allotment):
-                self._check_doors(allotment, units)
+            if not self.book.is_ready(allocation):
+                self._check_doors(allocation, units)
             async with contextlib.AsyncExitStack() as promised:
-                units |= await self._places.cut(promised, allotment, self._grants_of(claim))
+                units |= await self._places.cut(promised, allocation, self._grants_of(claim))
                 asks = [
                     cb.PartAsk(
                         shares,
-                        grant_ask(allotment, shares, units, self.settings.elastic),
+                        grant_ask(allocation, shares, units, self.settings.elastic),
                         Nonce(secrets.token_hex(16)),
                         GrantId(str(uuid.uuid4())),
                     )
-                    for shares in parts_of(allotment)
+                    for shares in parts_of(allocation)
                 ]
-                return await self._with_room(allotment, tuple(asks))
-        except NoAllotment as error:
+                return await self._with_room(allocation, tuple(asks))
+        except NoAllocation as error:
             raise NotPrepared(str(error)) from None
 
     def _grants_of(self, claim: ClaimRef) -> frozenset[GrantId]:
         row = self.book.rows.get(claim.uid)
         return frozenset(part.grant for part in row.parts if part.grant) if row else frozenset()
 
-    async def _with_room(self, allotment: Allotment, asks: tuple[cb.PartAsk, ...]) -> float:
+    async def _with_room(self, allocation: ClaimAllocation, asks: tuple[cb.PartAsk, ...]) -> float:
         """The scheduler has counted: what is not free yet will be."""
         end_ns = self._clock.monotonic_ns() + int(ROOM_S * NS_PER_S)
         while True:
@@ -255,7 +255,7 @@ class ClaimDesk:
             try:
                 settles_s = await self._call(
                     lambda call: cb.PrepareAsked(
-                        call, allotment, asks, self._clock.unix_s(), self._cdi.driver
+                        call, allocation, asks, self._clock.unix_s(), self._cdi.driver
                     ),
                     kinds,
                 )
@@ -269,44 +269,44 @@ class ClaimDesk:
                 await asyncio.sleep(settles_s)
             return settles_s
 
-    async def _allotment(self, claim: ClaimRef) -> Allotment:
+    async def _allocation(self, claim: ClaimRef) -> ClaimAllocation:
         row = self.book.rows.get(claim.uid)
         try:
             if self._source is None:
                 raise ClaimsAway("there is no access to the API server")
-            return await self._source.allotment(claim)
-        except (ClaimGone, NoAllotment) as error:
+            return await self._source.allocation(claim)
+        except (ClaimGone, NoAllocation) as error:
             raise NotPrepared(str(error)) from None
         except ClaimsAway as error:
             # What was prepared is as it was: an allocation does not change while it is used.
-            if row is not None and row.allotment is not None and row.allotment.claim == claim:
-                return row.allotment
+            if row is not None and row.allocation is not None and row.allocation.claim == claim:
+                return row.allocation
             raise NotPrepared(str(error)) from None
 
-    def _check_doors(self, allotment: Allotment, units: Mapping[str, GpuUuid]) -> None:
+    def _check_doors(self, allocation: ClaimAllocation, units: Mapping[str, GpuUuid]) -> None:
         """Raises NoAllotment."""
-        wanted = {units[share.device] for share in allotment.shares if share.device in units}
-        wanted |= {one.card for one in self._places.of(allotment).values()}
-        row = self.book.rows.get(allotment.claim.uid)
+        wanted = {units[share.device] for share in allocation.shares if share.device in units}
+        wanted |= {one.card for one in self._places.of(allocation).values()}
+        row = self.book.rows.get(allocation.claim.uid)
         if row is not None and row.parts:
             return  # it had them before the node moved
         for gpu in sorted(wanted):
             if not self._for_claims(gpu):
-                raise NoAllotment(
+                raise NoAllocation(
                     f"{gpu} is given away by the device plugin here (kubelet.door), or has pods"
                     " that came by it: delete the pod, so that its claim is allocated anew"
                 )
 
-    def _given(self, row: PreparedClaim) -> tuple[GivenDevice, ...]:
-        if row.allotment is None:
+    def _given(self, row: PreparedClaim) -> tuple[PreparedDevice, ...]:
+        if row.allocation is None:
             raise NotPrepared(f"claim {row.claim} was taken over and is not known yet")
         found = []
         for part in row.parts:
             names = device_names(part.nonce, row.driver)
             for index in part.shares:
-                share = row.allotment.shares[index]
+                share = row.allocation.shares[index]
                 found.append(
-                    GivenDevice(share.request, share.pool, share.device, share.share_id, names)
+                    PreparedDevice(share.request, share.pool, share.device, share.share_id, names)
                 )
         return tuple(found)
 
@@ -449,8 +449,8 @@ class ClaimDesk:
                 async with asyncio.timeout(LOOK_DEADLINE_S):
                     if self._source is None:
                         raise ClaimsAway("there is no access to the API server")
-                    await self._source.allotment(row.claim)
-            except (ClaimGone, NoAllotment):
+                    await self._source.allocation(row.claim)
+            except (ClaimGone, NoAllocation):
                 gone.add(row.claim.uid)
             except (ClaimsAway, TimeoutError) as error:
                 away = str(error) or "no answer in time"

@@ -24,7 +24,7 @@ from nodeagent.adapters.api.guests import Guest, GuestBook
 from nodeagent.adapters.host.descriptor_room import DescriptorRoom, Spare, is_short
 from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
 from nodeagent.ports.clients import Peer
-from nodeagent.shell.seldom import Seldom
+from nodeagent.shell.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.2
 """When there is nothing left to accept with."""
 
 
-class Door:
+class ApiListener:
     def __init__(self, public: Path, private: Path) -> None:
         """`private` is gRPC's socket, in a directory that is ours alone."""
         self._public = public
@@ -53,7 +53,7 @@ class Door:
         self._relays: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._timers: set[asyncio.TimerHandle] = set()
-        self._short = Seldom(log)
+        self._short = RateLimitedLog(log)
         self._settling = 0
         """Connections whose relay is being made."""
 

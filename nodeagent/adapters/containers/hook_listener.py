@@ -33,7 +33,7 @@ _ASKED: Final = re.compile(rb"wall ([0-9A-Za-z-]{1,64}) ([1-9][0-9]{0,9})\n")
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class HookDoor:
+class HookListener:
     """An Endpoint of the daemon."""
 
     def __init__(

@@ -16,9 +16,9 @@ from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.dra.claims import (
     DRIVER,
-    Allotment,
+    ClaimAllocation,
     ClaimRef,
-    NoAllotment,
+    NoAllocation,
     Share,
 )
 from nodeagent.ports.kubelet import POD_UID, PodIdentity
@@ -32,7 +32,7 @@ EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 named container-N-request-M."""
 
 
-def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> Allotment:
+def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> ClaimAllocation:
     """`pool`: this node's. Raises NoAllotment."""
     try:
         head, status = document["metadata"], document.get("status") or {}
@@ -40,30 +40,32 @@ def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> Allot
         results, entries = devices.get("results") or (), devices.get("config") or ()
         ours = [one for one in results if one["driver"] == DRIVER]
         if len(results) > MOST_RESULTS or len(entries) > 2 * MOST_RESULTS:
-            raise NoAllotment(f"{len(results)} results and {len(entries)} configurations: too many")
+            raise NoAllocation(
+                f"{len(results)} results and {len(entries)} configurations: too many"
+            )
         if not ours:
-            raise NoAllotment(f"no device of {DRIVER} is allocated to it")
+            raise NoAllocation(f"no device of {DRIVER} is allocated to it")
         shares = tuple(_share(one, entries, pool) for one in ours)
         annotations = head.get("annotations") or {}
-        return Allotment(
+        return ClaimAllocation(
             claim,
             shares,
             _only_pod(head, status, claim.namespace),
             annotations.get(EXTENDED) == "true",
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise NoAllotment(f"not a ResourceClaim of resource.k8s.io/v1: {error!r}") from None
+        raise NoAllocation(f"not a ResourceClaim of resource.k8s.io/v1: {error!r}") from None
 
 
 def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Share:
     request, device = _text(result["request"]), _text(result["device"])
     if result["pool"] != pool:
-        raise NoAllotment(
+        raise NoAllocation(
             f"request {request} is allocated from pool {shown(result['pool'])}, this node's is"
             f" {pool}"
         )
     if result.get("adminAccess"):
-        raise NoAllotment(
+        raise NoAllocation(
             f"request {request} wants adminAccess, which {DRIVER} has not: who watches GPUs reads"
             " the agent's metrics, or runs on the host"
         )
@@ -72,9 +74,9 @@ def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Shar
     memory = _amount(consumed, "memory", request) if consumed else None
     cores = _amount(consumed, "cores", request) if consumed else None
     if (memory is None) != (cores is None):
-        raise NoAllotment(f"request {request}: consumedCapacity has not both memory and cores")
+        raise NoAllocation(f"request {request}: consumedCapacity has not both memory and cores")
     if cores is not None and cores > 100:
-        raise NoAllotment(f"request {request}: {cores} cores are more than a GPU has")
+        raise NoAllocation(f"request {request}: {cores} cores are more than a GPU has")
     return Share(
         parent,
         pool,
@@ -93,9 +95,9 @@ def _amount(consumed: Mapping[str, Any], name: str, request: str) -> int | None:
     try:
         value = parse_quantity(str(text))
     except ValueError as error:
-        raise NoAllotment(f"request {request}: consumedCapacity.{name}: {error}") from None
+        raise NoAllocation(f"request {request}: consumedCapacity.{name}: {error}") from None
     if value.denominator != 1 or not 0 <= value < 1 << 60:
-        raise NoAllotment(
+        raise NoAllocation(
             f"request {request}: consumedCapacity.{name}: {shown(text)} is not a whole number"
         )
     return int(value)
@@ -124,61 +126,61 @@ def _text(value: Any) -> str:
 # --- from shares to grants ------------------------------------------------------------------------
 
 
-def parts_of(allotment: Allotment) -> tuple[tuple[int, ...], ...]:
+def parts_of(allocation: ClaimAllocation) -> tuple[tuple[int, ...], ...]:
     """Which shares are one grant together: places in the allotment's shares."""
     found: dict[str, list[int]] = {}
-    for index, share in enumerate(allotment.shares):
-        key = share.request.partition("-request-")[0] if allotment.by_container else ""
+    for index, share in enumerate(allocation.shares):
+        key = share.request.partition("-request-")[0] if allocation.by_container else ""
         found.setdefault(key, []).append(index)
     return tuple(map(tuple, found.values()))
 
 
 def grant_ask(
-    allotment: Allotment, part: Sequence[int], units: Mapping[str, GpuUuid], elastic: bool
+    allocation: ClaimAllocation, part: Sequence[int], units: Mapping[str, GpuUuid], elastic: bool
 ) -> GrantAsk:
     """What one part asks of the ledger. `units`: what each device name stands for; `elastic`: a
     share of the time is a weight unless the claim says otherwise. Raises NoAllotment."""
-    shares = [allotment.shares[index] for index in part]
+    shares = [allocation.shares[index] for index in part]
     gpus: dict[GpuUuid, _Amount] = {}
     for share in shares:
         unit = units.get(share.device)
         if unit is None:
-            raise NoAllotment(f"this node has no device {share.device} (any more)")
+            raise NoAllocation(f"this node has no device {share.device} (any more)")
         gpus[unit] = _together(gpus.get(unit), share)
     if len(gpus) > MAX_DEVICES:
-        raise NoAllotment(f"{len(gpus)} GPUs: one grant has {MAX_DEVICES} at most")
+        raise NoAllocation(f"{len(gpus)} GPUs: one grant has {MAX_DEVICES} at most")
     if len({share.config for share in shares}) > 1:
-        raise NoAllotment(
+        raise NoAllocation(
             f"requests {', '.join(dict.fromkeys(s.request for s in shares))} of one claim have"
             " different configurations: what one container has is one grant"
         )
     if len({amount.share_ppm for amount in gpus.values()}) > 1:
-        raise NoAllotment(
+        raise NoAllocation(
             "the shares have different cores on different GPUs: one claim has the same on each"
             " (count with distinctAttribute sluice.dev/uuid, or the same cores in every request)"
         )
     share_ppm = next(iter(gpus.values())).share_ppm
     config, whole = shares[0].config, all(one.memory_bytes is None for one in shares)
     if not whole and config.policy is SharePolicy.EXCLUSIVE:
-        raise NoAllotment(
+        raise NoAllocation(
             "policy exclusive is of whole GPUs, where no other claim has a part: this node gives"
             ' them with mode = "exclusive"'
         )
     policy = config.policy or _policy(share_ppm, whole, elastic)
     if config.ceiling_percent and policy is not SharePolicy.ELASTIC:
-        raise NoAllotment(
+        raise NoAllocation(
             f"ceilingPercent is of policy elastic; {policy} has its cap by the cores asked for"
         )
     if config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM and config.ceiling_percent:
-        raise NoAllotment(
+        raise NoAllocation(
             f"ceilingPercent {config.ceiling_percent} is below the {share_ppm // 10_000} cores"
             " asked for"
         )
     if policy is SharePolicy.HARD and share_ppm == 0:
-        raise NoAllotment("policy hard needs cores: ask for capacity cores of 1 to 100")
+        raise NoAllocation("policy hard needs cores: ask for capacity cores of 1 to 100")
     if share_ppm == 0:  # the weight of somebody who asks for none, as everywhere
         share_ppm = Ppm(WHOLE_PPM)
-    of, who = allotment.claim, allotment.pod.name if allotment.pod else "shared"
+    of, who = allocation.claim, allocation.pod.name if allocation.pod else "shared"
     return GrantAsk(
         gpus=len(gpus),
         memory=MemoryAsk(part_ppm=Ppm(WHOLE_PPM)),

@@ -7,7 +7,7 @@ without a deadline once per container, writes the checkpoint between Allocate an
 PreStartContainer, repeats its kept answer for every restart, hands an init container's devices on
 to the application containers, and frees devices only when it needs some.
 
-`python -m nodeagent.testing.kubelet --dir DIR` runs one by itself: a line of JSON in, a line out,
+`python -m tests.kit.fakes.kubelet --dir DIR` runs one by itself: a line of JSON in, a line out,
 for tests in other languages; see `serve_lines`.
 
 Longer than a file should be: the parts keep one another's state as the kubelet's own do.
@@ -601,9 +601,7 @@ async def _obey(kubelet: FakeKubelet, resource: str, command: Mapping[str, Any])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m nodeagent.testing.kubelet", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.fakes.kubelet", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True, help="stands for /var/lib/kubelet")
     parser.add_argument("--resource", default="nvidia.com/gpu")
     parser.add_argument("--pods-api", action="store_true", help="serve the Pods API as well")

@@ -11,7 +11,7 @@ from typing import Final
 from nodeagent.core.dra.partitions import Partition, partitions
 from nodeagent.core.gpus.cuts import NoRoom, NoSuchProfile
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.dra.claims import Allotment, ClaimRef, NotPrepared
+from nodeagent.ports.dra.claims import ClaimAllocation, ClaimRef, NotPrepared
 from nodeagent.ports.ledger import LedgerFull
 from nodeagent.ports.mig import MigUnavailable
 from nodeagent.shell.gpus.cuts import Cuts, MigWish
@@ -40,10 +40,10 @@ class Places:
             for one in partitions(state.gpu, state.profiles)
         }
 
-    def of(self, allotment: Allotment) -> dict[str, Partition]:
+    def of(self, allocation: ClaimAllocation) -> dict[str, Partition]:
         """Those that a claim has, by name."""
         known = self.all()
-        return {one.device: known[one.device] for one in allotment.shares if one.device in known}
+        return {one.device: known[one.device] for one in allocation.shares if one.device in known}
 
     def gpu_of(self, device: str) -> GpuUuid | None:
         """The instance that is at that place now."""
@@ -55,14 +55,14 @@ class Places:
     async def cut(
         self,
         promised: contextlib.AsyncExitStack,
-        allotment: Allotment,
+        allocation: ClaimAllocation,
         own: Collection[GrantId],
     ) -> dict[str, GpuUuid]:
         """The instances at a claim's places, promised to it until `promised` ends. `own`: grants
         that it has on them already. Raises NotPrepared, LedgerLost."""
         found = {}
-        for name, partition in self.of(allotment).items():
-            found[name] = await self._one(promised, allotment.claim, name, partition, own)
+        for name, partition in self.of(allocation).items():
+            found[name] = await self._one(promised, allocation.claim, name, partition, own)
         return found
 
     async def _one(
