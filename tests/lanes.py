@@ -20,7 +20,7 @@ from tests.kit.places import REPO
 
 COMPUTES = ("abi", "fuzz", "kubelet", "packages", "properties", "queue", "supply", "unit")
 """Folders of tests that need no other process to be on time …"""
-WAITS = ("tests/queue/adapters/", "tests/queue/serving/")
+WAITS = ("tests/queue/server/", "tests/queue/serving/")
 """… but for these."""
 KERNEL = ("tests/ebpf/",)
 MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")

@@ -49,7 +49,7 @@ def queue_parsers() -> dict[str, argparse.ArgumentParser]:
     for verb, (module, help_) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"sluice-queue {verb}", description=help_)
         parser.set_defaults(verb=verb)
-        importlib.import_module(f"queuecontroller.cli.{module}").configure(parser)
+        importlib.import_module(f"queuecontroller.cli.commands.{module}").configure(parser)
         found[verb] = parser
     return found
 

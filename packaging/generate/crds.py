@@ -1,5 +1,5 @@
 """Writes packaging/kubernetes/kueue-crds.yaml, Kueue's kinds as the API server is told of them, from the table of their
-fields (queuecontroller/kueue_api/table.py). A test holds the file to the table.
+fields (queuecontroller/kueueapi/table.py). A test holds the file to the table.
 
     packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
     packaging/generate/crds.py --url https://127.0.0.1:9443 --ca-file ca.crt
@@ -17,10 +17,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.kueue_api.crds import Webhook, definitions, validation
+from queuecontroller.kueueapi.crds import Webhook, definitions, validation
 
 HEAD = """\
-# Made by packaging/generate/crds.py from queuecontroller/kueue_api/table.py: change it there, then `make docs`.
+# Made by packaging/generate/crds.py from queuecontroller/kueueapi/table.py: change it there, then `make docs`.
 # What is asked for conversions has no caBundle here: it must be filled in (docs/queue/kueue-api.md).
 """
 

@@ -15,8 +15,8 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nodeagent.core.metrics import catalogue, dcgm, hami
-from queuecontroller import kueue_metrics
-from queuecontroller import metrics as queue_metrics
+from queuecontroller.server.metrics import catalogue as queue_catalogue
+from queuecontroller.server.metrics import kueue_catalogue
 from sluicecommon.metric import Kind, Metric
 
 _GENERATED: Final = "Generated from the code by `make docs`. How to scrape, alert and draw: [metrics.md](../metrics.md)."
@@ -36,8 +36,8 @@ def table(metrics: Iterable[Metric]) -> str:
 
 
 def queue_md() -> str:
-    theirs = frozenset(kueue_metrics.CATALOGUE)
-    others = [one for one in queue_metrics.CATALOGUE if one not in theirs]
+    theirs = frozenset(kueue_catalogue.CATALOGUE)
+    others = [one for one in queue_catalogue.CATALOGUE if one not in theirs]
     hamis = [one for one in others if one.name.startswith("hami_")]
     return f"""\
 # Metrics of the queue controller
@@ -48,7 +48,7 @@ def queue_md() -> str:
 
 Names, kinds and labels are those of Kueue 0.19. CPU is given in cores.
 
-{table(kueue_metrics.CATALOGUE)}
+{table(kueue_catalogue.CATALOGUE)}
 ## Sluice's own
 
 {table(one for one in others if one not in hamis)}

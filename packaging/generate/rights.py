@@ -1,5 +1,5 @@
 """Writes packaging/kubernetes/queue-rights.yaml: what the queue controller may do in a cluster in mode kubernetes, from the table
-that a test runs it under (queuecontroller/cluster/joining/rights.py). A test holds the file to the table. With --beside: in mode
+that a test runs it under (queuecontroller/cluster/setup/rbac.py). A test holds the file to the table. With --beside: in mode
 beside.
 
     packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
@@ -15,14 +15,14 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.cluster.joining.rights import (
+from queuecontroller.cluster.setup.rbac import (
     beside_rules,
     cluster_rules,
     documents,
     lease_rules,
 )
 
-HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/joining/rights.py: change it there, then `make docs`.\n"
+HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make docs`.\n"
 
 
 def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool = False) -> str:

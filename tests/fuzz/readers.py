@@ -1,7 +1,7 @@
 """Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
 
 C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
-docs/security.md lists who reads what.
+docs/security.md lists every reader, under Untrusted input.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.processes import ProcessHandle
 from nodeagent.ports.registration import RegisterAnswer
 from nodeagent.settings import hami_pods
-from nodeagent.testing.nvidia_cdi import installed_spec
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GrantId, SlotIndex
 from sluicecommon import yaml_text
 from sluicecommon.kubernetes import credentials, decoding, reviews
@@ -46,6 +44,8 @@ from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.settings import ConfigError
 from tests.fuzz import seeds
 from tests.fuzz.mutation import Reader, Target, through_a_file
+from tests.kit.fakes.nvidia_cdi import installed_spec
+from tests.kit.fakes.nvml import gpu_reading
 
 
 def checkpoint(directory: Path) -> Reader:
@@ -72,7 +72,7 @@ def registrations() -> Reader:
             wanted.append(claimed)
             return RegisterAnswer(0, SlotIndex(3), 5)
 
-    doorman = registration.SeqpacketDoorman(cast(Any, Registrar()), cast(Any, None))
+    doorman = registration.SeqpacketListener(cast(Any, Registrar()), cast(Any, None))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     door = registration._Door(GrantId("g"), os.geteuid(), "", ours)
 

@@ -15,8 +15,8 @@ import pytest
 
 from nodeagent.core.metrics import catalogue as node_metrics
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
-from queuecontroller import metrics as queue_metrics
+from queuecontroller.server import config as queue_config
+from queuecontroller.server.metrics import catalogue as queue_metrics
 from tests.kit.places import REPO
 
 DOCS = REPO / "docs"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
+from queuecontroller.server import config as queue_config
 from tests.golden import check
 from tests.kit.places import REPO
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
-from nodeagent.ports.kubelet import ContainerLimits, Never
+from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 
 FIRST_PRIORITY: Final = 1
@@ -85,7 +85,7 @@ def limits_from_requests(
         ask = MemoryAsk(amount_bytes=Bytes(memory * names.memory_factor * MIB))
     elif percent:
         if percent > 100:
-            raise Never(f"{names.memory_percent}: {percent} is more than 100 percent")
+            raise PermanentError(f"{names.memory_percent}: {percent} is more than 100 percent")
         ask = MemoryAsk(part_ppm=Ppm(percent * 10_000))
     else:
         ask = _default_memory(defaults)
@@ -138,9 +138,9 @@ def _whole(resources: Mapping[str, str], name: str) -> int:
     try:
         value = parse_quantity(text)
     except ValueError as error:
-        raise Never(f"{name}: {error}") from error
+        raise PermanentError(f"{name}: {error}") from error
     if value.denominator != 1 or value < 0 or value > 1 << 40:
-        raise Never(f"{name}: {text[:40]!r} is not a whole number of units")
+        raise PermanentError(f"{name}: {text[:40]!r} is not a whole number of units")
     return int(value)
 
 

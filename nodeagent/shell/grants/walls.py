@@ -61,7 +61,7 @@ class WalledGrants(Protocol):
     def tenants(self, grant: GrantId) -> Any: ...
 
 
-class WallDesk:
+class WallManager:
     """An Endpoint of the daemon."""
 
     def __init__(

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.kueue_api import GROUP, KINDS
-from queuecontroller.kueue_api.crds import Webhook, definitions, validation
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.crds import Webhook, definitions, validation
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify, webhooks
+from tests.queue.kueueapi.serving import certify, webhooks
 from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
 
 __all__ = ["control_plane"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.jobs import framework_named
+from queuecontroller.frameworks import framework_named
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import (
     JOBS,
@@ -30,8 +30,8 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.queue.jobs.crds import cluster_crd_for_tests, crd_for_tests
-from tests.queue.jobs.samples import RUNTIME, sample
+from tests.queue.frameworks.crds import cluster_crd_for_tests, crd_for_tests
+from tests.queue.frameworks.samples import RUNTIME, sample
 from tests.queue.manifests.collected import FOLDER, needs_manifests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.kueue_api import GROUP, KINDS
+from queuecontroller.kueueapi import GROUP, KINDS
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (

@@ -70,7 +70,7 @@ def start(place: PodNode, devices: list[str], cgroup: Path) -> subprocess.Popen[
         [
             sys.executable,
             "-m",
-            "nodeagent.testing.runtime",
+            "tests.kit.fakes.runtime",
             "run",
             *flags,
             "--",

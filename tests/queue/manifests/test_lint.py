@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from queuecontroller.cli.lint import Finding, Severity, lint
+from queuecontroller.cli.lint.rules import RULES
 from queuecontroller.cli.main import main
-from queuecontroller.lint import Finding, Severity, lint
-from queuecontroller.lint.rules import RULES
-from queuecontroller.manifests.documents import load
+from queuecontroller.kueueapi.manifests.documents import load
 from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
 from tests.queue.manifests.texts import GOOD
 

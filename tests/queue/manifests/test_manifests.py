@@ -8,27 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.engine.model.objects import (
-    AdmissionMode,
-    FungibilityPolicy,
-    QueueingStrategy,
-    StopPolicy,
-)
-from queuecontroller.engine.model.selectors import LabelSelector
-from queuecontroller.engine.model.settings import WEIGHT_UNIT, AdmissionFairSharing, EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.manifests import (
+from queuecontroller.kueueapi.manifests import (
     ManifestError,
     read_cluster_queue,
     read_cohort,
     read_local_queue,
     read_workload,
 )
-from queuecontroller.manifests.configuration import read_configuration
-from queuecontroller.manifests.documents import Documents, load
-from queuecontroller.manifests.durations import parse_duration_ns
+from queuecontroller.kueueapi.manifests.configuration import read_configuration
+from queuecontroller.kueueapi.manifests.documents import Documents, load
+from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
+from queuecontroller.scheduler.model.objects import (
+    AdmissionMode,
+    FungibilityPolicy,
+    QueueingStrategy,
+    StopPolicy,
+)
+from queuecontroller.scheduler.model.selectors import LabelSelector
+from queuecontroller.scheduler.model.settings import (
+    WEIGHT_UNIT,
+    AdmissionFairSharing,
+    EngineSettings,
+)
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import SECOND, used
-from tests.queue.jobs.samples import SAMPLES
+from tests.queue.frameworks.samples import SAMPLES
 from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
 from tests.queue.manifests.texts import CONFIGURATION, POD
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.testing import backlog
-from queuecontroller.testing.baseline import (
+from queuecontroller.scheduler.model.settings import EngineSettings
+from tests.kit.conformance import backlog
+from tests.kit.conformance.baseline import (
     BASELINE,
     LARGE_SCALE,
     Scenario,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.testing.traces import Outcome, Verdict, main, records, run_line
+from tests.kit.conformance.traces import Outcome, Verdict, main, records, run_line
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "conformance"
 FOLDER = Path(os.environ.get("SLUICE_CONFORMANCE") or BESIDE) / "traces"
