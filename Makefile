@@ -71,9 +71,11 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
-docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md, the CRDs, the queue's rights
-	$(BIN)/python packaging/generate/reference.py configuration.md >docs/configuration.md
-	$(BIN)/python packaging/generate/commands.py >docs/commands.md
+docs: $(VENV)/.ready ## write what is generated from the code: docs/reference, the CRDs, the queue's rights
+	$(BIN)/python packaging/generate/reference.py configuration.md >docs/reference/configuration.md
+	$(BIN)/python packaging/generate/commands.py >docs/reference/commands.md
+	$(BIN)/python packaging/generate/metrics.py metrics-queue.md >docs/reference/metrics-queue.md
+	$(BIN)/python packaging/generate/metrics.py metrics-node.md >docs/reference/metrics-node.md
 	$(BIN)/python packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
 	$(BIN)/python packaging/generate/crds.py --compact >packaging/helm/sluice/files/kueue-crds.yaml
 	$(BIN)/python packaging/generate/rights.py >packaging/kubernetes/queue-rights.yaml

@@ -109,7 +109,7 @@ def allowed(one: Field[Any]) -> str:
     return "absolute path" if meta.get("absolute") else ""
 
 
-# --- docs/configuration.md ---
+# --- docs/reference/configuration.md ---
 
 _HEAD: Final = """\
 # Configuration

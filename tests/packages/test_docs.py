@@ -1,6 +1,6 @@
 """Documents lead to what is there: links, files, commands with their flags, settings, metrics.
 
-docs/commands.md and docs/configuration.md are generated and held against the code by
+docs/reference/commands.md and docs/reference/configuration.md are generated and held against the code by
 test_reference.py; here the other pages are held against them.
 """
 
@@ -68,7 +68,7 @@ def anchors(page: Path) -> set[str]:
 def flags() -> dict[str, set[str]]:
     """By `sluice run` and the like."""
     found: dict[str, set[str]] = {}
-    for part in (DOCS / "commands.md").read_text().split("\n## `")[1:]:
+    for part in (DOCS / "reference" / "commands.md").read_text().split("\n## `")[1:]:
         name, _, rest = part.partition("`")
         options = re.findall(
             r"`(--?[a-z][a-z-]*)", "\n".join(re.findall(r"^\| (.*?) \|", rest, re.M))

@@ -2,7 +2,7 @@
 granted here. No I/O.
 
 Nothing is carried over: containers that HAMi started keep its library until they end. This is for
-looking at before nodes are drained one by one (docs/migrating.md).
+looking at before nodes are drained one by one (docs/hami.md).
 """
 
 from __future__ import annotations

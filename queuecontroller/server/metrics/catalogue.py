@@ -1,5 +1,5 @@
 """The catalogue of the controller's metrics: name, kind, labels and help, declared once;
-docs/queue/metrics.md is checked against it.
+docs/reference/metrics-queue.md is generated from it.
 
 What is Kueue's is in `kueue_metrics`; what is ours starts with `sluice_queue_`. Base units,
 `_total` on counters. Nothing is labelled by workload: there may be 100,000.

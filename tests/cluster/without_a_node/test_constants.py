@@ -61,7 +61,7 @@ def test_the_device_plugin_registers_where_the_kubelet_listens(newest: dict[str,
     [
         "docs/kubernetes.md",
         "proto/pods.proto",
-        "docs/configuration.md",
+        "docs/reference/configuration.md",
         "tests/kit/fakes/kubelet.py",
     ],
 )
