@@ -193,11 +193,11 @@ class PodSource(Protocol):
     """What a pod asks for, and whose it is."""
 
     async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
-        """Raises KubeletAway; NothingToAsk."""
+        """Raises KubeletAway; NoPodSource."""
 
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
         """From the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway;
-        NothingToAsk."""
+        NoPodSource."""
 
 
 class PodCgroups(Protocol):

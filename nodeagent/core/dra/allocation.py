@@ -33,7 +33,7 @@ named container-N-request-M."""
 
 
 def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> ClaimAllocation:
-    """`pool`: this node's. Raises NoAllotment."""
+    """`pool`: this node's. Raises NoAllocation."""
     try:
         head, status = document["metadata"], document.get("status") or {}
         devices = (status.get("allocation") or {}).get("devices") or {}
@@ -139,7 +139,7 @@ def grant_ask(
     allocation: ClaimAllocation, part: Sequence[int], units: Mapping[str, GpuUuid], elastic: bool
 ) -> GrantAsk:
     """What one part asks of the ledger. `units`: what each device name stands for; `elastic`: a
-    share of the time is a weight unless the claim says otherwise. Raises NoAllotment."""
+    share of the time is a weight unless the claim says otherwise. Raises NoAllocation."""
     shares = [allocation.shares[index] for index in part]
     gpus: dict[GpuUuid, _Amount] = {}
     for share in shares:

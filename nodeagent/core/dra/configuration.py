@@ -31,7 +31,7 @@ FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingP
 
 def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
     """Of `status.allocation.devices.config` what holds for a request, or for the one that it is an
-    alternative of (`parent`). Raises NoAllotment."""
+    alternative of (`parent`). Raises NoAllocation."""
     found = ShareConfig()
     ordered = sorted(enumerate(entries), key=lambda one: (not _from_class(one[1]), one[0]))
     for index, entry in ordered:
@@ -52,7 +52,7 @@ def _from_class(entry: Any) -> bool:
 
 
 def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
-    """`parameters` over `config`. Raises NoAllotment with every mistake."""
+    """`parameters` over `config`. Raises NoAllocation with every mistake."""
     if not isinstance(parameters, Mapping):
         raise NoAllocation(f"{where}: not an object")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")

@@ -132,7 +132,7 @@ class ClaimsAway(Exception):
 
 class ClaimSource(Protocol):
     async def allocation(self, claim: ClaimRef) -> ClaimAllocation:
-        """Raises ClaimGone, ClaimsAway, NoAllotment."""
+        """Raises ClaimGone, ClaimsAway, NoAllocation."""
 
 
 # --- what the kubelet asks --------------------------------------------------------------------
