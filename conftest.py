@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.ci import recorder
 from tests.kit import leftovers
 from tests.kit.node import NodeError, until
 
@@ -80,6 +81,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     with suppress(NodeError):
         until("the run has left nothing", lambda: not leftovers.left(temporary), ENDING_S)
     _left.extend(leftovers.left(temporary))
+    session.config.stash.setdefault(recorder.BROKEN, []).extend(
+        f"left behind: {it}" for it in _left
+    )
     if _left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
