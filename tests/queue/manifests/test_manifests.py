@@ -29,7 +29,7 @@ from queuecontroller.manifests.documents import Documents, load
 from queuecontroller.manifests.durations import parse_duration_ns
 from tests.queue.builders import SECOND, used
 from tests.queue.jobs.samples import SAMPLES
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 from tests.queue.manifests.texts import CONFIGURATION, POD
 
 
@@ -363,16 +363,14 @@ def read_set(folder: Path) -> Documents:
     )
 
 
-@needs_manifests
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_the_owners_manifests_load(folder: Path) -> None:
     assert read_set(folder).problems == []
 
 
-@needs_manifests
 def test_the_owners_shares_add_up() -> None:
     """Two pods of one GPU and one of two: cores 50 + 50 + 2 x 30, memory 1024 + 1024 + 2 x 1024."""
-    found = read_set(FOLDER / "hami-kueue")
+    found = read_set(FOLDER / "deployments-with-gpu-shares")
     assert [one.namespace_selector for one in found.cluster_queues] == [None]
     made = Scheduler(EngineSettings(missing_selector_admits_all=True))
     for flavor in found.flavors:
