@@ -1,4 +1,4 @@
-"""Lint: each rule on the smallest case that breaks it, silence on what is right, the owner's folders."""
+"""Lint: each rule on the smallest case that breaks it, silence on what is right, the examples."""
 
 from __future__ import annotations
 

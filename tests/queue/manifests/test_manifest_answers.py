@@ -1,4 +1,4 @@
-"""The whole answer of `lint` and `simulate` over the owner's manifests, word for word.
+"""The whole answer of `lint` and `simulate` over the examples, word for word.
 
 test_lint.py and test_simulate.py say what each rule and figure means; this says that nothing of
 the whole changes unnoticed (SLUICE_UPDATE_GOLDEN=1 writes the files anew, see tests/golden).
@@ -71,7 +71,10 @@ def test_nothing_is_recorded_of_folders_that_are_gone() -> None:
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
-        ("lint", ("-f", "research-and-production", "-f", "building-blocks", "-f", "spot-and-on-demand")),
+        (
+            "lint",
+            ("-f", "research-and-production", "-f", "building-blocks", "-f", "spot-and-on-demand"),
+        ),
         ("simulate", ("-f", "first-queue", "--jobs", "40", "--seed", "3")),
         ("simulate", ("-f", "deployments-with-gpu-shares", "--jobs", "40", "--seed", "3")),
     ],
@@ -84,7 +87,10 @@ def test_the_order_of_hashes_decides_nothing(verb: str, arguments: tuple[str, ..
 
 
 @pytest.mark.skipif(not SLUICE.exists(), reason="the node's command is not installed beside Python")
-@pytest.mark.parametrize(("verb", "folder"), [("simulate", "deployments-with-gpu-shares"), ("lint", "research-and-production")])
+@pytest.mark.parametrize(
+    ("verb", "folder"),
+    [("simulate", "deployments-with-gpu-shares"), ("lint", "research-and-production")],
+)
 def test_sluice_queue_says_the_same(verb: str, folder: str) -> None:
     through_the_node = answer(verb, "-f", folder, command=(str(SLUICE), "queue"))
     assert through_the_node == answer(verb, "-f", folder)

@@ -1,4 +1,4 @@
-"""`sluice-queue simulate`: the owner's manifests, traces, and the same answer each time."""
+"""`sluice-queue simulate`: the examples, traces, and the same answer each time."""
 
 from __future__ import annotations
 
