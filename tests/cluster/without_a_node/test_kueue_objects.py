@@ -20,13 +20,8 @@ from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.kit.node import until
-<<<<<<< HEAD
 from tests.queue.kueueapi.serving import certify, webhooks
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
-=======
-from tests.queue.kueue_api.serving import certify, webhooks
 from tests.queue.manifests.collected import FOLDER, SETS
->>>>>>> h-complete
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

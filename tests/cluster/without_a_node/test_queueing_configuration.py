@@ -30,15 +30,9 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-<<<<<<< HEAD
 from tests.queue.frameworks.crds import cluster_crd_for_tests, crd_for_tests
 from tests.queue.frameworks.samples import RUNTIME, sample
-from tests.queue.manifests.collected import FOLDER, needs_manifests
-=======
-from tests.queue.jobs.crds import cluster_crd_for_tests, crd_for_tests
-from tests.queue.jobs.samples import RUNTIME, sample
 from tests.queue.manifests.collected import FOLDER
->>>>>>> h-complete
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PODS = "/api/v1/namespaces/default/pods"

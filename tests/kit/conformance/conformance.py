@@ -17,20 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from lzma import LZMAError
 from pathlib import Path
 
-<<<<<<< HEAD:tests/kit/conformance/conformance.py
 from queuecontroller.kueueapi.manifests import ManifestError
 from tests.kit.conformance.case import Case, Outcome, Verdict
 from tests.kit.conformance.cycle_cases import run_cycle_case
 from tests.kit.conformance.flavor_cases import run_flavor_case
 from tests.kit.conformance.preemption_cases import run_preemption_case
-=======
-from queuecontroller.manifests import ManifestError
-from queuecontroller.testing.case import Case, Outcome, Verdict
-from queuecontroller.testing.cycle_cases import run_cycle_case
-from queuecontroller.testing.flavor_cases import run_flavor_case
-from queuecontroller.testing.preemption_cases import run_preemption_case
-from queuecontroller.testing.recorded import open_text
->>>>>>> h-complete:queuecontroller/testing/conformance.py
+from tests.kit.conformance.recorded import open_text
 
 Runner = Callable[[Case], Outcome]
 

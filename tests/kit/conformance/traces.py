@@ -39,16 +39,13 @@ from queuecontroller.kueueapi.manifests import (
     read_local_queue,
     read_workload,
 )
-<<<<<<< HEAD:tests/kit/conformance/traces.py
 from queuecontroller.scheduler.model.assignment import Mode
 from queuecontroller.scheduler.model.decisions import CycleResult, Preempted, QuotaReserved
 from queuecontroller.scheduler.model.objects import FungibilityPreference, Workload, WorkloadKey
 from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.scheduler import Scheduler
-=======
-from queuecontroller.testing.recorded import open_text
->>>>>>> h-complete:queuecontroller/testing/traces.py
+from tests.kit.conformance.recorded import open_text
 
 SECOND_NS: Final = 1_000_000_000
 MOST_CYCLES: Final = 1000

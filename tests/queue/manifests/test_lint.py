@@ -10,15 +10,8 @@ import pytest
 from queuecontroller.cli.lint import Finding, Severity, lint
 from queuecontroller.cli.lint.rules import RULES
 from queuecontroller.cli.main import main
-<<<<<<< HEAD
 from queuecontroller.kueueapi.manifests.documents import load
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
-=======
-from queuecontroller.lint import Finding, Severity, lint
-from queuecontroller.lint.rules import RULES
-from queuecontroller.manifests.documents import load
 from tests.queue.manifests.collected import FOLDER, SETS
->>>>>>> h-complete
 from tests.queue.manifests.texts import GOOD
 
 

@@ -32,13 +32,8 @@ from queuecontroller.scheduler.model.settings import (
 )
 from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import SECOND, used
-<<<<<<< HEAD
 from tests.queue.frameworks.samples import SAMPLES
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
-=======
-from tests.queue.jobs.samples import SAMPLES
 from tests.queue.manifests.collected import FOLDER, SETS
->>>>>>> h-complete
 from tests.queue.manifests.texts import CONFIGURATION, POD
 
 

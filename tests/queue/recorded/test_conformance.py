@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
 from tests.kit.conformance.case import Verdict
-from tests.kit.conformance.conformance import main, run_case
-=======
-from queuecontroller.testing.case import Verdict
-from queuecontroller.testing.conformance import cases_of, main, run_case
->>>>>>> h-complete
+from tests.kit.conformance.conformance import cases_of, main, run_case
 from tests.queue.recorded.places import FOLDER
 
 FILES = sorted(FOLDER.glob("*.json.xz"))

@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from queuecontroller.cli.main import main
-<<<<<<< HEAD:tests/queue/cli/simulate/test_simulate.py
 from queuecontroller.cli.simulate.trace import NS_PER_S, TraceError, by_chance, read_trace
 from queuecontroller.scheduler.model.objects import LocalQueue
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
-=======
-from queuecontroller.engine.model.objects import LocalQueue
-from queuecontroller.simulate.trace import NS_PER_S, TraceError, by_chance, read_trace
 from tests.queue.manifests.collected import FOLDER, SETS
->>>>>>> h-complete:tests/queue/simulate/test_simulate.py
 
 QUEUES = """
 kind: ResourceFlavor

@@ -10,23 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-<<<<<<< HEAD:tests/queue/gpushares/admission/test_pod_verdict.py
 from queuecontroller.gpushares.admission import Rules, admit, patch, refused_change
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_device_config
 from queuecontroller.scheduler.placement.weights import weights
 from tests.queue.gpushares.admission.pods import env_of, limits_of, pod
 from tests.queue.gpushares.vendors.plugins import PLUGINS
-from tests.queue.manifests.collected import FOLDER, needs_manifests
-=======
-from queuecontroller.shares import Rules, admit, patch, refused_change
-from queuecontroller.vendors import ROWS
-from queuecontroller.vendors.config import DeviceConfig, Nvidia, read_device_config
-from queuecontroller.weighing import weights
 from tests.queue.manifests.collected import FOLDER
-from tests.queue.shares.pods import env_of, limits_of, pod
-from tests.queue.vendors.plugins import PLUGINS
->>>>>>> h-complete:tests/queue/shares/test_admitting.py
 
 RULES = Rules(scheduler="sluice-scheduler")
 GPU, MEM, PCT, CORES = (
