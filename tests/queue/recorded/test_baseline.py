@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queuecontroller.testing.recorded import open_text
 
 from queuecontroller.scheduler.model.settings import EngineSettings
 from tests.kit.conformance import backlog
@@ -20,6 +19,7 @@ from tests.kit.conformance.baseline import (
     WorkloadClass,
     rank,
 )
+from tests.kit.conformance.recorded import open_text
 from tests.queue.recorded.places import FOLDER
 
 RECORDED = {

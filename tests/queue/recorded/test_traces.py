@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queuecontroller.testing.traces import Outcome, Verdict, main, records, run_line
 
 from queuecontroller.cli.main import main as simulate
+from tests.kit.conformance.traces import Outcome, Verdict, main, records, run_line
 from tests.queue.recorded.places import FOLDER
 
 FILES = [FOLDER / "traces.jsonl.xz"]
