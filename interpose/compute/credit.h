@@ -109,8 +109,8 @@ bool throttle_pass_rare(enum throttle_kind kind, const void *function, const str
 /* --- off the launch path -------------------------------------------------------------------------------------------- */
 
 /*
- * The shapes a thread has launched recently, for programs that alternate between them, as every framework does. A set has
- * two ways: of 16 shapes nearly all find a place, and one that does not takes the slow path.
+ * The shapes a thread has launched recently, for programs that alternate between them, as every framework does. A set
+ * has two ways: of 16 shapes nearly all find a place, and one that does not takes the slow path.
  */
 #define WAY_SETS 64
 #define WAYS 2
