@@ -1,13 +1,15 @@
-"""Kubernetes quantity notation as exact integers.
+"""Kubernetes quantity notation as exact numbers.
 
-CPU is counted in milli-units, every other resource in base units, rounded up, and both saturate at
-the largest signed 64-bit number: that is what Kueue's ResourceValue does, and its decisions depend
-on it (a request of 9223372036854776 CPUs must exceed a quota, not wrap to a negative number).
+The queue counts CPU in milli-units and every other resource in base units, rounded up, and both
+saturate at the largest signed 64-bit number: that is what Kueue's ResourceValue does, and its
+decisions depend on it (a request of 9223372036854776 CPUs must exceed a quota, not wrap to a
+negative number). The node reads exact fractions, because half a unit of GPU memory is an error.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
@@ -51,24 +53,35 @@ def saturate(amount: int) -> int:
     return max(-MAX_AMOUNT, min(MAX_AMOUNT, amount))
 
 
-@lru_cache(maxsize=4096)
-def _scaled(text: str, scale: int) -> int:
+def _digits(text: str) -> tuple[int, int]:
+    """The number as `(digits, exponent)`: digits times ten to the power of the exponent."""
     match = _NOTATION.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None or not (match["whole"] or match["fraction"]):
         start = text[:80]
         raise QuantityError(f"{start!r} is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)")
     fraction = match["fraction"] or ""
-    numerator = int((match["whole"] or "0") + fraction) * scale
+    digits = int((match["whole"] or "0") + fraction)
     exponent = -len(fraction)
     suffix = match["suffix"] or ""
     if suffix in _BINARY:
-        numerator <<= _BINARY[suffix]
+        digits <<= _BINARY[suffix]
     else:
         exponent += _DECIMAL[suffix] + int(match["exponent"] or 0)
-    if match["sign"] == "-":
-        numerator = -numerator
+    return (-digits if match["sign"] == "-" else digits), exponent
+
+
+@lru_cache(maxsize=4096)
+def _scaled(text: str, scale: int) -> int:
+    digits, exponent = _digits(text)
+    numerator = digits * scale
     value = numerator * 10**exponent if exponent >= 0 else _ceil_div(numerator, 10**-exponent)
     return saturate(value)
+
+
+def exact_value(text: str) -> Fraction:
+    """Whole units, neither rounded nor saturated. Raises QuantityError."""
+    digits, exponent = _digits(text)
+    return Fraction(digits) * Fraction(10) ** exponent
 
 
 def milli_value(text: str) -> int:

@@ -30,7 +30,6 @@ from nodeagent.adapters.region import store as region
 from nodeagent.adapters.web import metrics as metrics_http
 from nodeagent.core.grants import quantities
 from nodeagent.core.kubelet.pod_documents import read_pod
-from nodeagent.core.plain import read_plain
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.ports.kubelet import KubeletAway
 from nodeagent.ports.ledger import GrantRecord
@@ -41,6 +40,7 @@ from nodeagent.units import GrantId, SlotIndex
 from sluicecommon import yaml_text
 from sluicecommon.kubernetes import credentials, decoding, reviews
 from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.plain import read_plain
 from sluicecommon.settings import ConfigError
 from tests.fuzz import seeds
 from tests.fuzz.mutation import Reader, Target, through_a_file

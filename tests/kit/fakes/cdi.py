@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.core.kubelet.cdi import device_names
-from nodeagent.core.plain import write_plain
 from nodeagent.ports.containers import ContainerAnswer, GivenFiles, GrantMounts
 from nodeagent.ports.kubelet import NONCE
 from nodeagent.ports.views import Finding
 from nodeagent.units import GpuUuid
+from sluicecommon.plain import write_all_fields
 
 SETTLES_S: Final = 0.025
 
@@ -61,7 +61,7 @@ class FakeCdi:
             raise ValueError(f"{nonce!r} is not a nonce")
         if driver:
             self._write_driver(driver)
-        text = json.dumps({**write_plain(edits), "driver": driver})
+        text = json.dumps({**write_all_fields(edits), "driver": driver})
         path = self._directory / nonce
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return 0.0

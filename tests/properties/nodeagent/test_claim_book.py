@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from nodeagent.core.dra import book as cb
 from nodeagent.core.dra.allocation import parts_of
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.dra.claims import (
     ClaimAllocation,
@@ -24,6 +23,7 @@ from nodeagent.ports.dra.claims import (
 from nodeagent.ports.kubelet import Nonce
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.units import WHOLE_PPM, Bytes, GrantId, Ppm, SharePolicy
+from sluicecommon.plain import read_plain, write_all_fields
 
 CLAIMS = tuple(ClaimRef("default", f"claim-{n}", ClaimUid(f"uid-{n}")) for n in range(4))
 MIB = 2**20
@@ -74,7 +74,7 @@ class Claims(RuleBasedStateMachine):
                 match do:
                     case cb.Commit(rows):
                         for row in rows:
-                            plain = read_plain(PreparedClaim, write_plain(row))
+                            plain = read_plain(PreparedClaim, write_all_fields(row))
                             assert plain == row, "what is written is read again"
                             if row.state is ClaimState.RELEASED:
                                 self.ledger.pop(row.claim.uid, None)
