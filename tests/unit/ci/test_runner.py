@@ -56,6 +56,7 @@ def workers(request: pytest.FixtureRequest) -> str:
 
 
 def project(tmp_path: Path, tests: str, workers: str, command: str = "", beside: str = "") -> None:
+    tmp_path.joinpath("pytest.ini").write_text("[pytest]\n")  # not one of a directory above
     tmp_path.joinpath("test_tiny.py").write_text(textwrap.dedent(tests))
     pytest_command = command or f"'{sys.executable}' -m pytest -p no:cacheprovider {workers}"
     makefile = f"test:\n\t@{beside}{pytest_command}\nother:\n\t@true\n"
