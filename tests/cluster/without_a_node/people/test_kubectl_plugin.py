@@ -29,9 +29,7 @@ def kubectl(
     place = tmp_path_factory.mktemp("plugin")
     plugin = place / "kubectl-sluice"
     plugin.write_text(
-        f'#!/bin/sh
-exec "{sys.executable}" -m queuecontroller.cli.kubectl.main "$@"
-'
+        f'#!/bin/sh\nexec "{sys.executable}" -m queuecontroller.cli.kubectl.main "$@"\n'
     )
     plugin.chmod(0o755)
     shutil.copy2(control_plane.programs["kubectl"], place / "kubectl")
