@@ -1,6 +1,6 @@
-"""What pods written for HAMi ask for and do not get here, said before they are started.
+"""Warns about what pods written for HAMi request and do not get here, before they are started.
 
-Resources are what counts; annotations and variables are HAMi's scheduler's and its library's.
+Only resources have an effect; annotations and variables are for HAMi's scheduler and its library.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _LIMIT_VARIABLES: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 
 
 def review(parts: Iterable[HamiPart], ours: Collection[str]) -> tuple[str, ...]:
-    """One line for each key that has no effect here, with the pods that have it. `ours` are the
-    names of resources that this node understands."""
-    told: dict[tuple[str, str], list[str]] = {}
+    """One line for each key that has no effect here, with the pods that have it. `ours` has the
+    names of the resources that this node serves."""
+    users_of: dict[tuple[str, str], list[str]] = {}
     for part in parts:
         if part.kind is PartKind.POD:
             name = _name(part.document)
             for key, why in _keys(part.document, ours):
-                users = told.setdefault((f"{part.source}: {key}", why), [])
+                users = users_of.setdefault((f"{part.source}: {key}", why), [])
                 if name not in users:
                     users.append(name)
-    return tuple(f"{key}: {why} (in {', '.join(users)})" for (key, why), users in told.items())
+    return tuple(f"{key}: {why} (in {', '.join(users)})" for (key, why), users in users_of.items())
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    """What else is written there is the API server's to refuse."""
+    """The mappings of a list; the API server refuses anything else."""
     return (one for one in (value if isinstance(value, list) else ()) if isinstance(one, Mapping))
 
 
