@@ -121,7 +121,7 @@ def test_what_cannot_be_is_refused_by_name(results: list[Any], said: str) -> Non
 @pytest.mark.parametrize(
     ("results", "config", "said"),
     [
-        ([result(device="gpu-gone")], [], "no device gpu-gone"),
+        ([result(device="gpu-gone")], [], "device gpu-gone does not exist"),
         ([result(), result("b", GPU_1, consumedCapacity={"memory": "1Gi", "cores": "60"})], [], "different cores"),
         ([result(), result("b", GPU_1)], [opaque(["b"], priority=3)], "different configurations"),
         ([result()], [opaque(policy="exclusive")], 'mode = "exclusive"'),
