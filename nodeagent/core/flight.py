@@ -164,7 +164,7 @@ def replay(text: str) -> dict[str, Replayed]:
     dump."""
     plain = json.loads(text)
     if plain["version"] != VERSION:
-        raise ValueError(f"a dump of version {plain['version']}, this reads {VERSION}")
+        raise ValueError(f"the dump has version {plain['version']}, this release reads {VERSION}")
     return {name: _replay(_KINDS[name], body) for name, body in plain["books"].items() if body}
 
 
@@ -181,5 +181,5 @@ def _replay(kind: _Kind, body: Mapping[str, Any]) -> Replayed:
                 number, f"{one['event']}, number {number}: now {did}, then {one['did']}"
             )
     end = without_secrets(write_all_fields(book.memory()))
-    differs = "" if end == body["end"] else "what the book knows in the end"
+    differs = "" if end == body["end"] else "the book's state at the end"
     return Replayed(len(body["events"]), differs)

@@ -52,7 +52,7 @@ _NO_CORE_SCALING: Final = (
     "is not applied: hard shares of one GPU add up to 100 percent at most; elastic ones"
     " (cores_policy) may add up to more"
 )
-_NO_INVENTED_MEMORY: Final = "is not applied: what a card has is read from NVML"
+_NO_INVENTED_MEMORY: Final = "is not applied: a card's memory is read from NVML"
 
 
 @dataclass(frozen=True, slots=True)

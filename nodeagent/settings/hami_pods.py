@@ -28,7 +28,7 @@ VENDOR_DOMAINS: Final[Mapping[str, str]] = {
 _HAMI_SCHEDULER: Final = "hami-scheduler"
 _PLACING: Final = (
     "has no effect: Kubernetes' scheduler chooses the node and this node the GPU; a queue with a"
-    " ResourceFlavor per GPU type does what it asks for"
+    " ResourceFlavor per GPU type does the same"
 )
 _ANNOTATIONS: Final[Mapping[str, str]] = {
     "nvidia.com/use-gputype": _PLACING,
@@ -39,9 +39,7 @@ _ANNOTATIONS: Final[Mapping[str, str]] = {
     "hami.io/gpu-scheduler-policy": (
         "has no effect: grants.strategy (pack or spread) holds for the whole node"
     ),
-    "hami.io/node-scheduler-policy": (
-        "has no effect: which node a pod goes to is Kubernetes' scheduler's decision"
-    ),
+    "hami.io/node-scheduler-policy": ("has no effect: Kubernetes' scheduler chooses the node"),
 }
 _VARIABLES: Final[Mapping[str, str]] = {
     "GPU_CORE_UTILIZATION_POLICY": (
@@ -99,7 +97,7 @@ def _keys(document: Mapping[str, Any], ours: Collection[str]) -> Iterator[tuple[
                 yield f"resource {name}", not_served(VENDOR_DOMAINS[domain], ())
             elif name not in ours and domain == "nvidia.com":
                 known = ", ".join(ours)
-                yield f"resource {name}", f"is not known to this node, which has {known}"
+                yield f"resource {name}", f"is not served by this node, which serves {known}"
         for variable in _variables(container):
             if variable in _VARIABLES:
                 yield f"variable {variable}", _VARIABLES[variable]

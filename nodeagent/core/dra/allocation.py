@@ -74,9 +74,9 @@ def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Shar
     memory = _amount(consumed, "memory", request) if consumed else None
     cores = _amount(consumed, "cores", request) if consumed else None
     if (memory is None) != (cores is None):
-        raise NoAllocation(f"request {request}: consumedCapacity has not both memory and cores")
+        raise NoAllocation(f"request {request}: consumedCapacity must have both memory and cores")
     if cores is not None and cores > 100:
-        raise NoAllocation(f"request {request}: {cores} cores are more than a GPU has")
+        raise NoAllocation(f"request {request}: {cores} cores are more than a GPU's 100")
     return Share(
         parent,
         pool,
@@ -120,7 +120,7 @@ def _only_pod(
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST:
-        raise TypeError(f"{shown(value)} is not a text")
+        raise TypeError(f"{shown(value)} is not a string")
     return value
 
 
@@ -157,24 +157,24 @@ def grant_ask(
     if len({share.config for share in shares}) > 1:
         raise NoAllocation(
             f"requests {', '.join(dict.fromkeys(s.request for s in shares))} of one claim have"
-            " different configurations: what one container has is one grant"
+            " different configurations: a container has one grant, so they must be the same"
         )
     if len({amount.share_ppm for amount in gpus.values()}) > 1:
         raise NoAllocation(
-            "the shares have different cores on different GPUs: one claim has the same on each"
+            "the shares have different cores on different GPUs: a claim must have the same on each"
             " (count with distinctAttribute sluice.dev/uuid, or the same cores in every request)"
         )
     share_ppm = next(iter(gpus.values())).share_ppm
     config, whole = shares[0].config, all(one.memory_bytes is None for one in shares)
     if not whole and config.policy is SharePolicy.EXCLUSIVE:
         raise NoAllocation(
-            "policy exclusive is of whole GPUs, where no other claim has a part: this node gives"
+            "policy exclusive needs whole GPUs, without other claims: this node allocates"
             ' them with mode = "exclusive"'
         )
     policy = config.policy or _policy(share_ppm, whole, elastic)
     if config.ceiling_percent and policy is not SharePolicy.ELASTIC:
         raise NoAllocation(
-            f"ceilingPercent is of policy elastic; {policy} has its cap by the cores asked for"
+            f"ceilingPercent needs policy elastic; with {policy} the requested cores are the cap"
         )
     if config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM and config.ceiling_percent:
         raise NoAllocation(
@@ -182,7 +182,7 @@ def grant_ask(
             " asked for"
         )
     if policy is SharePolicy.HARD and share_ppm == 0:
-        raise NoAllocation("policy hard needs cores: ask for capacity cores of 1 to 100")
+        raise NoAllocation("policy hard needs cores: request capacity cores of 1 to 100")
     if share_ppm == 0:  # Zero cores means the default weight, as for pods.
         share_ppm = Ppm(WHOLE_PPM)
     claim, pod_name = allocation.claim, allocation.pod.name if allocation.pod else "shared"

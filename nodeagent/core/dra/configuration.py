@@ -58,7 +58,7 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
     if version != API_VERSION:
         raise NoAllocation(
-            f"{where}.apiVersion: {shown(version)}: this release knows {API_VERSION} alone"
+            f"{where}.apiVersion: {shown(version)}: this release supports {API_VERSION} only"
         )
     if kind != KIND:
         raise NoAllocation(f"{where}.kind: {shown(kind)}: must be {KIND}")

@@ -94,20 +94,20 @@ NEXT: Mapping[tuple[Health, Sign], Health] = MappingProxyType(
 
 REMEDIES: Final[Mapping[Health, str]] = MappingProxyType(
     {
-        Health.DEGRADED: "jobs go on; mend it when the GPU is idle",
+        Health.DEGRADED: "jobs keep running; fix it when the GPU is idle",
         Health.UNHEALTHY: "drain it, then `nvidia-smi --gpu-reset -i INDEX`, or reboot",
-        Health.RECOVERING: "wait: it is offered again when it has been well for long enough",
-        Health.LOST: "reboot the node; if it stays away, have the card and its seat looked at",
+        Health.RECOVERING: "wait: it is offered again after it has been healthy for long enough",
+        Health.LOST: "reboot the node; if the GPU does not come back, check the card and its slot",
     }
 )
 
 _CONDITION_TEXTS: Final[Mapping[str, str]] = {
     "ecc_uncorrected": "uncorrectable memory errors since the driver was loaded",
     "row_remap_pending": "a memory row waits to be replaced at the next reset",
-    "row_remap_failed": "no spare memory row is left: the card is to be replaced",
-    "thermal": "slowed down because it is hot",
-    "power_brake": "slowed down by the power supply's brake signal",
-    "hw_slowdown": "slowed down by the hardware",
+    "row_remap_failed": "no spare memory row is left: replace the card",
+    "thermal": "thermal throttling",
+    "power_brake": "throttled by the power supply's brake signal",
+    "hw_slowdown": "throttled by the hardware",
 }
 _STRAINS: Final[Mapping[str, frozenset[str]]] = {
     "thermal": frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown"}),
@@ -206,7 +206,7 @@ def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy)
         rule = policy.xid(xid)
         found.add(rule.consequence, f"XID {xid}" + (f", {rule.name}" if rule.name else ""))
     if reading is None:
-        found.add(Consequence.LOST, "NVML does not list it any more")
+        found.add(Consequence.LOST, "NVML no longer lists it")
         return found
     if reading.recovery_action is not None:
         verdict = policy.verdicts.get(reading.recovery_action, Consequence.DEGRADED)

@@ -41,7 +41,7 @@ def parse_geometry(text: str) -> tuple[str, ...]:
         count = int(found[1] or 1)
         wanted += [found[2]] * count
         if count == 0 or len(wanted) > MAX_INSTANCES:
-            raise GeometryError(f"{part.strip()!r}: 1 to {MAX_INSTANCES} instances in all")
+            raise GeometryError(f"{part.strip()!r}: 1 to {MAX_INSTANCES} instances in total")
     return tuple(wanted)
 
 
@@ -97,7 +97,7 @@ def plan(profiles: Sequence[MigProfile], wanted: Sequence[str]) -> tuple[MigPlac
         has = max(span.start + span.size for every in spans.values() for span in every)
         takes = sum(spans[name][0].size for name in wanted)
         raise GeometryError(
-            f"{in_words(wanted)} has no room side by side: together they take {takes} of {has}"
+            f"{in_words(wanted)} does not fit: together they take {takes} of {has}"
             f" memory slices, and may begin only at {_starts(wanted, spans)}"
         )
     return tuple(MigPlace(name, span) for name, span in zip(order, found, strict=True))

@@ -187,10 +187,10 @@ class GrantBook:
             if event.container is None and held + waits >= self.rules.max_grants_per_uid:
                 reason = (
                     f"uid {event.owner.uid} holds or waits for {held + waits} grants,"
-                    " the most allowed (grants.max_grants_per_uid)"
+                    " the maximum (grants.max_grants_per_uid)"
                 )
             elif event.may_wait and len(self.queue) >= self.rules.max_waiting:
-                reason = f"{len(self.queue)} requests wait already (grants.max_waiting)"
+                reason = f"{len(self.queue)} requests are waiting already (grants.max_waiting)"
         if reason is not None:
             return [ev.TellRefused(event.request, kind, reason)]
         self.queue.append(event)

@@ -115,11 +115,11 @@ def driver_edits(base: Edits, files: GivenFiles) -> Edits:
     mounts = _covered(base, files.libraries, real)
     if not any(name.startswith(DRIVER_STEM) for name in real):
         raise ValueError(
-            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice knows of"
+            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice recognises"
             " (looked for: "
             + (", ".join(one.host_path for one in files.libraries) or "none was found")
-            + "), so a container would have the GPU without limits: is it of another driver"
-            " version? generate it again with nvidia-ctk cdi generate"
+            + "), so a container would have the GPU without limits: is it for another driver"
+            " version? regenerate it with nvidia-ctk cdi generate"
         )
     mounts += _real_ones(files.libraries, real)
     mounts.append(_bind(files.preload_path, LIBRARY_PATH))

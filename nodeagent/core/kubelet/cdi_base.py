@@ -81,8 +81,8 @@ def _version(text: object, source: str) -> tuple[int, int, int]:
     if version > NEWEST_VERSION:
         raise ValueError(
             f"{source}: cdiVersion {text} is newer than this release knows"
-            f" ({dotted(NEWEST_VERSION)}): upgrade sluice, or the specification's maker"
-            " (nvidia-ctk) must write an older one"
+            f" ({dotted(NEWEST_VERSION)}): upgrade sluice, or make nvidia-ctk"
+            " write an older version"
         )
     return version
 
@@ -94,7 +94,7 @@ def _edits(value: object, where: str) -> Edits:
         raise ValueError(f"{where}: not a mapping")
     for key, part in value.items():
         if key not in _EDITS:
-            raise ValueError(f"{where}: {key!r} is not known to CDI {dotted(NEWEST_VERSION)}")
+            raise ValueError(f"{where}: {key!r} is not part of CDI {dotted(NEWEST_VERSION)}")
         if part is not None and not isinstance(part, _EDITS[key]):
             raise ValueError(f"{where}.{key}: not a {_EDITS[key].__name__}")
     for key in ("mounts", "hooks", "deviceNodes", "netDevices"):
@@ -140,7 +140,7 @@ def edits_of(
             raise ValueError(
                 f"{gpu} is not in {', '.join(spec.source for spec in specs)}"
                 + "".join(f" ({one})" for one in broken)
-                + f": the GPU or its MIG layout is newer than the file, run `{GENERATE}` again"
+                + f": the GPU or its MIG layout is newer than the file: run `{GENERATE}` again"
             )
         spec, name = found
         parts += [part for part in (spec.edits, spec.devices[name]) if part not in parts]

@@ -42,7 +42,7 @@ def identify(
     holders = [entry for entry in checkpoint.entries if entry.device_ids == wanted]
     if not holders:
         raise RetryLater(
-            "the kubelet's checkpoint does not say yet which container has these devices"
+            "the kubelet's checkpoint does not have a container with these devices yet"
         )
     uids = sorted({entry.pod_uid for entry in holders})
     if len(uids) > 1:
@@ -51,7 +51,7 @@ def identify(
         names = ", ".join(sorted(entry.container for entry in holders if entry.nonce is None))
         raise PermanentError(
             f"container {names} of pod {uids[0]} got its devices from another plugin, before sluice"
-            " served this node: delete the pod, its controller makes a new one"
+            " served this node: delete the pod, its controller creates a new one"
         )
     nonces = [entry.nonce for entry in holders if entry.nonce is not None]
     if len(set(nonces)) != len(nonces):

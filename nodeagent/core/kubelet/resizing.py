@@ -102,7 +102,7 @@ def to_ask(
     `more` allows limits above the original ones. Raises PermanentError.
     """
     if request.share_ppm is not None and made.policy is SharePolicy.EXCLUSIVE:
-        raise PermanentError(f"{CORES}: the pod has its GPUs for itself, and all of their time")
+        raise PermanentError(f"{CORES}: the pod's GPUs are exclusive, with all of their time")
     memory = request.memory or made.memory
     share = request.share_ppm or made.share_ppm
     if not more:

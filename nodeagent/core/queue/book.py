@@ -191,8 +191,8 @@ class QueueBook:
             return [
                 Reconnect(
                     f"the controller has term {welcome.term} and revision {welcome.revision}, this"
-                    f" node has accepted term {fence.term} and revision {fence.revision}: it is a"
-                    " predecessor, or its database an old copy"
+                    f" node has accepted term {fence.term} and revision {fence.revision}: it is an"
+                    " earlier one, or its database was restored from a backup"
                 )
             ]
         self.connected = True

@@ -58,7 +58,7 @@ def unwanted(hold: Hold, policy: Policy | None, grants: Container[GrantId], ebpf
     if policy is None:
         return "detection is switched off"
     if hold.rule not in set(Rule) or hold.step not in set(Step):
-        return f"this version knows no rule {hold.rule}, or no step {hold.step}"
+        return f"this version has no rule {hold.rule}, or no step {hold.step}"
     level = policy.level(subject_of(hold))
     if Step(hold.step) not in ALLOWED[level]:
         return f"the policy is {level} now"

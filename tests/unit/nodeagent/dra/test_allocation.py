@@ -172,7 +172,7 @@ def test_it_is_in_the_grant() -> None:
         ({"paused": "yes"}, r"p\.paused: 'yes': must be true or false"),
         ({"ceilingPercent": 1.5}, r"p\.ceilingPercent"),
         ({"kind": "GpuConfig"}, r"p\.kind: 'GpuConfig': must be ShareConfig"),
-        ({"apiVersion": "sluice.dev/v2"}, r"p\.apiVersion: 'sluice.dev/v2': this release knows"),
+        ({"apiVersion": "sluice.dev/v2"}, r"p\.apiVersion: 'sluice.dev/v2': this release supports"),
     ],
 )
 def test_a_mistake_is_told_with_its_field(parameters: dict[str, Any], said: str) -> None:
