@@ -417,12 +417,12 @@ class ClaimBook:
                 row = replace(row, parts=parts, state=row.state if done else ClaimState.INTENT)
                 changed.append(row)
             self.rows[row.claim.uid] = row
-        kept = {part.grant for row in self.rows.values() for part in row.parts}
-        left: dict[ClaimUid, list[tuple[GrantId, ContainerRef]]] = {}
+        in_rows = {part.grant for row in self.rows.values() for part in row.parts}
+        orphans: dict[ClaimUid, list[tuple[GrantId, ContainerRef]]] = {}
         for grant, ref in event.grants:
-            if grant not in kept:
-                left.setdefault(ClaimUid(ref.claim), []).append((grant, ref))
-        for uid, grants in left.items():
+            if grant not in in_rows:
+                orphans.setdefault(ClaimUid(ref.claim), []).append((grant, ref))
+        for uid, grants in orphans.items():
             # The grant was made, and its claim released before that was written.
             if uid in self.rows:
                 out += [EndGrant(grant) for grant, _ in grants]

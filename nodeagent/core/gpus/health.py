@@ -105,7 +105,7 @@ _CONDITION_TEXTS: Final[Mapping[str, str]] = {
     "ecc_uncorrected": "uncorrectable memory errors since the driver was loaded",
     "row_remap_pending": "a memory row waits to be replaced at the next reset",
     "row_remap_failed": "no spare memory row is left: replace the card",
-    "thermal": "thermal throttling",
+    "thermal": "throttled by temperature",
     "power_brake": "throttled by the power supply's brake signal",
     "hw_slowdown": "throttled by the hardware",
 }
@@ -189,7 +189,7 @@ def examine(
 
     `reading` is None if an otherwise good pass did not list the GPU. `now_ns` never decreases.
     """
-    symptoms = _look(reading, xids, policy)
+    symptoms = _symptoms_of(reading, xids, policy)
     patient = _remember(patient, reading, xids, policy, symptoms)
     if patient.awaits_reset:
         symptoms.add(Consequence.RESET, patient.awaits_reset)
@@ -200,7 +200,9 @@ def examine(
     return _enter(patient, after, _reason(raw, symptoms), policy, now_ns)
 
 
-def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy) -> _Symptoms:
+def _symptoms_of(
+    reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy
+) -> _Symptoms:
     found = _Symptoms()
     for xid in xids:
         rule = policy.xid(xid)
@@ -214,7 +216,7 @@ def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy)
         if verdict is Consequence.IGNORE:  # The driver itself says that no action is needed.
             found.found.pop(Consequence.RESET, None)
     if reading.error is not None:
-        _look_at_error(reading.error, found)
+        _add_error(reading.error, found)
         return found
     for condition, shown in (
         ("ecc_uncorrected", bool(reading.ecc_uncorrected_total)),
@@ -233,7 +235,7 @@ def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy)
     return found
 
 
-def _look_at_error(error: str, found: _Symptoms) -> None:
+def _add_error(error: str, found: _Symptoms) -> None:
     words = error.lower()
     if any(word in words for word in _LOST_WORDS):
         found.add(Consequence.LOST, error)

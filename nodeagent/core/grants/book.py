@@ -53,7 +53,7 @@ class GrantBook:
         self._gpus: tuple[GpuCapacity, ...] = ()
         self.grants: dict[GrantId, Held] = {}
         self.queue: list[ev.Asked] = []
-        self._told: dict[RequestId, tuple[int, str]] = {}
+        self._reported: dict[RequestId, tuple[int, str]] = {}
 
     def handle(self, event: ev.Event, now_ns: int = 0) -> list[ev.Instruction]:
         """Apply an event; no decision depends on the time.
@@ -112,7 +112,7 @@ class GrantBook:
                 for held in self.grants.values()
             ),
             tuple(self.queue),
-            tuple((request, *told) for request, told in self._told.items()),
+            tuple((request, *status) for request, status in self._reported.items()),
         )
 
     @classmethod
@@ -125,7 +125,7 @@ class GrantBook:
                 one.record, one.owner_alive, one.region, dict(one.slots), one.request
             )
         book.queue = list(memory.queue)
-        book._told = {request: (place, reason) for request, place, reason in memory.told}
+        book._reported = {request: (place, reason) for request, place, reason in memory.told}
         return book
 
     # --- questions ----------------------------------------------------------------------------
@@ -224,18 +224,18 @@ class GrantBook:
                     container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)
-                self._told.pop(event.request, None)
+                self._reported.pop(event.request, None)
                 loads = self.loads()
                 out += [ev.Store(record), ev.MakeRegion(record, self.limits(record))]
             elif event.may_wait and placed.kind is not RefusalKind.INVALID:
                 waiting.append(event)
                 blocked |= placed.candidates
-                told = (len(waiting), placed.reason)
-                if self._told.get(event.request) != told:
-                    self._told[event.request] = told
-                    out.append(ev.TellWaiting(event.request, *told))
+                status = (len(waiting), placed.reason)
+                if self._reported.get(event.request) != status:
+                    self._reported[event.request] = status
+                    out.append(ev.TellWaiting(event.request, *status))
             else:
-                self._told.pop(event.request, None)
+                self._reported.pop(event.request, None)
                 out.append(ev.TellRefused(event.request, placed.kind, placed.reason))
         self.queue = waiting
         return out
@@ -262,10 +262,10 @@ class GrantBook:
         )
 
     def _ask_ended(self, event: ev.AskEnded) -> list[ev.Instruction]:
-        kept = [e for e in self.queue if e.request != event.request]
-        if len(kept) < len(self.queue):
-            _, reason = self._told.pop(event.request, (0, "still waiting"))
-            self.queue = kept
+        remaining = [e for e in self.queue if e.request != event.request]
+        if len(remaining) < len(self.queue):
+            _, reason = self._reported.pop(event.request, (0, "still waiting"))
+            self.queue = remaining
             return [
                 ev.TellRefused(event.request, RefusalKind.EXHAUSTED, f"timed out: {reason}"),
                 *self._serve_queue(),

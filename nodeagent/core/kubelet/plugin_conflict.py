@@ -47,9 +47,9 @@ def look(resource: str, registered: Sequence[str], sockets: Sequence[PluginSocke
     foreign = [one for one in registered if not _alike(one)]
     rivals = [one for one in sockets if any(word in _words(one) for word in NAMES)]
     remedy = (
-        f"only one plugin may serve {resource}: remove the other from this node (its DaemonSet's node"
-        " selector: gpu=on for HAMi, nvidia.com/gpu.deploy.device-plugin for the GPU operator), or"
-        " give one of them another name (kubelet.resource_count)"
+        f"only one plugin may serve {resource}: remove the other from this node (its DaemonSet's"
+        " node selector: gpu=on for HAMi, nvidia.com/gpu.deploy.device-plugin for the GPU"
+        " operator), or give one of them another name (kubelet.resource_count)"
     )
     if foreign:
         shown = ", ".join(map(_printable, foreign[:MAX_SHOWN]))
@@ -59,7 +59,8 @@ def look(resource: str, registered: Sequence[str], sockets: Sequence[PluginSocke
         return Finding(
             TOPIC,
             "missing",
-            f"the kubelet has {count} of {resource} that another plugin registered ({shown}{more}){by}",
+            f"the kubelet has {count} of {resource} that another plugin registered"
+            f" ({shown}{more}){by}",
             remedy,
         )
     if rivals:

@@ -65,15 +65,15 @@ def parse_resize(
     """Parse one annotation. Raises PermanentError."""
     where = f"annotation {prefix}{container}"
     try:
-        said = {name: _whole(where, name, amount) for name, amount in words(text).items()}
+        amounts = {name: _whole(where, name, amount) for name, amount in words(text).items()}
     except ValueError as error:
         raise PermanentError(f"{where}{error}") from None
     memory = None
-    if MEMORY in said:
-        memory = MemoryAsk(amount_bytes=Bytes(said[MEMORY] * names.memory_factor * MIB))
-    elif PERCENT in said:
-        memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, said[PERCENT], 100)))
-    share = Ppm(_percent(where, CORES, said[CORES], 99)) if CORES in said else None
+    if MEMORY in amounts:
+        memory = MemoryAsk(amount_bytes=Bytes(amounts[MEMORY] * names.memory_factor * MIB))
+    elif PERCENT in amounts:
+        memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, amounts[PERCENT], 100)))
+    share = Ppm(_percent(where, CORES, amounts[CORES], 99)) if CORES in amounts else None
     return ResizeRequest(memory, share)
 
 

@@ -125,7 +125,7 @@ class TurnPlanner:
             for stale in self._turns.keys() - keys:
                 del self._turns[stale]
         for key in keys:
-            self._look(key, looks.get(key, Activity()), now_ns)
+            self._observe(key, looks.get(key, Activity()), now_ns)
 
         gpus: dict[GpuUuid, list[Tenant]] = {}
         for tenant in tenants:
@@ -163,7 +163,7 @@ class TurnPlanner:
 
     # --- activity ---
 
-    def _look(self, key: tuple[GrantId, GpuUuid], seen: Activity, now_ns: int) -> None:
+    def _observe(self, key: tuple[GrantId, GpuUuid], seen: Activity, now_ns: int) -> None:
         track = self._tracks.get(key)
         if track is None:
             # A new grant may have a history: only what it does from now on is activity.
