@@ -1,8 +1,8 @@
-"""The daemon's process: arguments, configuration, logging, exit codes. `nodeagent.assembly` builds
-the daemon itself.
+"""The daemon's process: arguments, configuration, logging, exit codes.
 
-`sluice serve` ends up here. Exit status: 0 stopped by a signal, 2 bad configuration, 69
-something needed is missing or another daemon runs, 70 a defect, 75 the ledger cannot be written.
+`nodeagent.assembly` builds the daemon; `sluice serve` calls `main` here. Exit status: 0 stopped by
+a signal, 2 bad configuration, 69 something needed is missing or another daemon runs, 70 a defect,
+75 the ledger cannot be written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, makers: Makers = Makers()) -> i
     environment = dict(os.environ)
 
     def read() -> Loaded:
-        # In a pod the host name is the pod's; the chart gives the node's.
+        # In a pod the host name is the pod's; the chart sets NODE_NAME to the node's.
         return load(options.config, host_name(environment))
 
     try:
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None, makers: Makers = Makers()) -> i
         return EXIT_UNAVAILABLE
     except (LedgerLost, LedgerFull) as error:
         log.critical(
-            "the ledger cannot be written: %s; daemon.state_dir has to be writable and its disk to"
-            " have room; jobs go on under their limits",
+            "the ledger cannot be written: %s; check that daemon.state_dir is writable and its disk"
+            " has room; jobs keep running under their limits",
             error,
         )
         return EXIT_LEDGER_LOST

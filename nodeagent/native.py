@@ -1,8 +1,8 @@
-"""Finds the native files (the interposer, the region library, the wire descriptors) and the
+"""Locates the native files (the interposer, the region library, the wire descriptors) and the
 product's version.
 
-One module knows both places: `nodeagent/native/` in an installed wheel, `build/` in a checkout.
-Everything else asks.
+They are in `nodeagent/native/` in an installed wheel and in `build/` in a checkout. Only this
+module knows both places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NativeFiles:
 
     @property
     def shim_dir(self) -> Path:
-        """Stands first on the tenant's LD_LIBRARY_PATH; holds our libcuda.so.1."""
+        """Directory of our libcuda.so.1; it comes first on the tenant's LD_LIBRARY_PATH."""
         return self.root / "shim"
 
     @property
@@ -33,12 +33,13 @@ class NativeFiles:
 
     @property
     def preload_list(self) -> Path:
-        """An /etc/ld.so.preload with our library alone, as a container sees it."""
+        """An /etc/ld.so.preload that lists only our library, as a container sees it."""
         return self.root / "preload" / "ld.so.preload"
 
     @property
     def container_hook(self) -> Path:
-        """What a container runtime starts; absent where no static program could be built."""
+        """The OCI hook that a container runtime starts; absent where no static program could be
+        built."""
         return self.root / "hook" / "sluice-container-hook"
 
     @property
@@ -47,18 +48,18 @@ class NativeFiles:
 
     @property
     def kubelet_descriptors(self) -> Path:
-        """What the kubelet speaks: device plugin, PodResources and Pods."""
+        """Descriptors of the kubelet's APIs: device plugin, PodResources and Pods."""
         return self.root / "proto" / "kubelet.binpb"
 
     @property
     def bpf_object(self) -> Path:
-        """The programs for the kernel, built ahead of time; absent where the build had no clang
-        with the BPF target. libbpf names a map after it: see adapters/ebpf/loaders/prebuilt.py."""
+        """The eBPF programs, compiled ahead of time; absent where the build had no clang with the
+        BPF target. libbpf names a map after this file: see adapters/ebpf/loaders/prebuilt.py."""
         return self.root / "bpf" / "watch.bpf.o"
 
     @property
     def vendored(self) -> Path:
-        """Python modules of others that a package brings; there is none in a checkout or wheel."""
+        """Third-party Python modules that a package bundles; absent in a checkout or wheel."""
         return self.root / "vendor"
 
     def missing(self) -> list[Path]:
@@ -73,8 +74,8 @@ class NativeFiles:
 
 
 def locate(override: str | None = None) -> NativeFiles:
-    """`override` is the `[paths] native` setting; None: beside the package, else the checkout's
-    build directory."""
+    """Locate the native files: in `override` (the `[paths] native` setting) if it is set, else
+    beside the package, else in the checkout's build directory."""
     if override:
         return NativeFiles(Path(override))
     installed = PACKAGE / "native"
@@ -85,7 +86,8 @@ def locate(override: str | None = None) -> NativeFiles:
 
 @cache
 def version() -> str:
-    """From the file VERSION, which an installed package has beside its modules."""
+    """Read the product's version from the file VERSION, which an installed package has beside its
+    modules; "unknown" if there is none."""
     for place in (PACKAGE, PACKAGE.parent):
         try:
             return (place / "VERSION").read_text(encoding="ascii").strip()

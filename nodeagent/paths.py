@@ -1,5 +1,7 @@
-"""Where the daemon and its clients meet: the runtime and state directories. The environment is
-an argument."""
+"""Default paths of the runtime and state directories, shared by the daemon and its clients.
+
+The environment is an argument, so that only the composition roots read it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from pathlib import Path
 
 SOCKET_NAME = "sluice.sock"
 _LONGEST_SOCKET_PATH = 107
-"""sun_path holds 108 bytes with its NUL."""
+"""Bytes: sun_path holds 108 with its NUL."""
 
 
 def host_name(environment: Mapping[str, str]) -> str:
-    """What this node is called where nobody configured it; a DaemonSet sets NODE_NAME, because a
-    pod's host name is not the node's."""
+    """Name of this node if none is configured. A DaemonSet sets NODE_NAME, because a pod's host
+    name is not the node's."""
     return environment.get("NODE_NAME") or socket.gethostname()
 
 
@@ -37,16 +39,19 @@ def state_dir(configured: str, environment: Mapping[str, str]) -> Path:
 
 
 def library_dir(environment: Mapping[str, str]) -> Path:
-    """Where the copies of our libraries are that programs are given. Root's are not in the state
-    directory, which is closed to others: a program may change its user."""
+    """Directory of the copies of our libraries that programs load.
+
+    Root's copies are not in the state directory, which other users cannot read: a program may
+    change its user and load them afterwards.
+    """
     if os.geteuid() == 0:
         return Path("/var/lib/sluice-libraries")
     return state_dir("", environment) / "libraries"
 
 
 def client_socket(given: str | None, environment: Mapping[str, str]) -> Path:
-    """The daemon a client talks to: --socket, $SLUICE_SOCKET, the user's own daemon if it runs,
-    the system's."""
+    """Path of the daemon's socket for a client: --socket, then $SLUICE_SOCKET, then the user's own
+    daemon if it runs, then the system's."""
     named = given or environment.get("SLUICE_SOCKET")
     if named:
         return Path(named)
@@ -56,5 +61,6 @@ def client_socket(given: str | None, environment: Mapping[str, str]) -> Path:
 
 
 def longest_runtime_dir() -> int:
-    """Bytes of path that leave room for the longest socket name below it."""
+    """Longest path of a runtime directory, in bytes, that leaves room for the longest socket name
+    below it."""
     return _LONGEST_SOCKET_PATH - len("/api/c999999999")

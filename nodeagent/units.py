@@ -1,8 +1,8 @@
-"""Names for the quantities that cross module borders, and the few constants that convert
-between them.
+"""Names for the quantities that cross module borders, and the few constants that convert between
+them.
 
 A number without its unit has cost this field real outages (MiB read as bytes, percent read as a
-ratio), so whatever passes from one module to another carries its unit in its type or in its
+ratio), so each value that passes from one module to another carries its unit in its type or in its
 name.
 """
 
@@ -12,21 +12,21 @@ from enum import StrEnum
 from typing import Final, NewType
 
 GpuUuid = NewType("GpuUuid", str)
-"""As NVML prints it: `GPU-` and a lower-case UUID."""
+"""A GPU's UUID as NVML prints it: `GPU-` and a lower-case UUID."""
 GrantId = NewType("GrantId", str)
 """Lower-case UUID of one grant instance; never reused."""
 PodUid = NewType("PodUid", str)
-"""The UID of a pod's object, as Kubernetes has it."""
+"""The UID of a pod's object in Kubernetes."""
 ANY_POD: Final = "*"
-"""In the place of a PodUid: a claim that several pods may use."""
+"""Used in place of a PodUid for a claim that several pods may use."""
 RequestId = NewType("RequestId", int)
-"""One open question of a client, unique while the daemon runs."""
+"""A client's pending request; unique while the daemon runs."""
 Bytes = NewType("Bytes", int)
 Nanoseconds = NewType("Nanoseconds", int)
 Ppm = NewType("Ppm", int)
 """Parts per million: 1,000,000 is the whole GPU. Integer, so that sums are exact."""
 SlotIndex = NewType("SlotIndex", int)
-"""0 to 255: the place of one process inside its grant's region."""
+"""Slot of one process inside its grant's region, 0 to 255."""
 
 WHOLE_PPM: Final = 1_000_000
 NO_CEILING: Final = Ppm(0)
@@ -44,24 +44,24 @@ MAX_SLOTS: Final = 256
 
 
 class SharePolicy(StrEnum):
-    """What a share means while its holder is alone on the GPU."""
+    """Meaning of a share while its holder is alone on the GPU."""
 
     HARD = "hard"
-    """Never above the share, even alone."""
+    """The share is a cap, even while the grant is alone on the GPU."""
     ELASTIC = "elastic"
-    """Alone: the whole GPU. In company: the share is the weight."""
+    """The whole GPU while alone; otherwise the share is the grant's weight."""
     EXCLUSIVE = "exclusive"
-    """No company: the GPU takes no other grant."""
+    """No other grant may be placed on the GPU."""
 
 
 class Injection(StrEnum):
-    """How a program comes to use our libcuda in the place of the driver's."""
+    """How a program is made to load our libcuda in place of the driver's."""
 
     AUTO = "auto"
-    """By mount where possible."""
+    """A mount where possible."""
     MOUNT = "mount"
     ENVIRONMENT = "environment"
 
 
 MAX_PRIORITY: Final = 1000
-"""Priorities lie between minus and plus this."""
+"""Priorities range from minus this to plus this."""

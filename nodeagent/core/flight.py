@@ -1,11 +1,11 @@
-"""The flight recorder: the last events of each book, and what the book knew before the first of
-them, so that a run from production replays.
+"""The flight recorder: the last events of each book and the book's state before the first of them,
+so that a run from production can be replayed.
 
-A tape keeps whole parts of LENGTH events and drops the oldest part, so a dump has the last LENGTH
-events at least and twice as many at most. `replay` builds the book of a dump anew and tells it the
-same events: decisions and memory have to come out as they were.
+A tape stores parts of LENGTH events and drops the oldest part, so a dump has at least the last
+LENGTH events and at most twice as many. `replay` rebuilds the book of a dump and applies the same
+events: decisions and memory have to come out the same.
 
-A dump has names, pids, paths and GPUs. What may be a secret, it has not: users' command lines, and
+A dump has names, pids, paths and GPUs. It leaves out possible secrets: users' command lines, and
 the proofs and records that a queue controller gives its nodes. No decision depends on them.
 """
 
@@ -30,9 +30,9 @@ from sluicecommon.plain import read_plain, write_all_fields
 VERSION: Final = 1
 LENGTH: Final = 1000
 LARGEST_BYTES: Final = 8 << 20
-"""Of one book in a dump: a kubelet's looks list every container of the node."""
+"""Limit for one book in a dump; a look at the kubelet lists every container of the node."""
 SECRET: Final = frozenset({"command", "proof", "record"})
-"""Fields that are left out where they are text: a grant's record is none."""
+"""Fields that are left out if they are text; a grant's record is not."""
 LEFT_OUT: Final = "(left out)"
 
 EventT = TypeVar("EventT")
@@ -43,12 +43,15 @@ class Noted(Generic[EventT]):
     at_ns: int
     event: EventT
     did: tuple[str, ...]
-    """Names of the instructions; "Refused" where the book refused the event."""
+    """Names of the instructions; "Refused" if the book refused the event."""
 
 
 class Tape(Generic[EventT]):
-    """`memory` is the book's own, as it is now. Events of the types in `quiet` come by the clock:
-    one that equals the last of its type and does nothing is not noted."""
+    """Recorded events of one book.
+
+    `memory` returns the book's current state. Events of the types in `quiet` come by the clock; one
+    that equals the last of its type and has no effect is not recorded.
+    """
 
     def __init__(self, memory: Callable[[], object], quiet: frozenset[type] = frozenset()) -> None:
         self._memory = memory
@@ -59,7 +62,7 @@ class Tape(Generic[EventT]):
         self._events: list[Noted[EventT]] = []
 
     def note(self, event: EventT, at_ns: int, did: Sequence[object] | None) -> None:
-        """After the book was told; `did` None: it refused."""
+        """Record an event after the book has handled it; `did` is None if the book refused it."""
         kind = type(event)
         if kind in self._quiet:
             if not did and self._last.get(kind) == event:
@@ -72,7 +75,7 @@ class Tape(Generic[EventT]):
             self._begin()
 
     def cut(self) -> None:
-        """The book was changed by something that is no event: a replay begins here."""
+        """Start a new tape, because the book was changed by something that is not an event."""
         self._before = None
         self._begin()
 
@@ -80,7 +83,7 @@ class Tape(Generic[EventT]):
         self._start, self._events = self._memory(), []
 
     def plain(self) -> dict[str, Any]:
-        """JSON-ready, of at most LARGEST_BYTES."""
+        """JSON-ready content of at most LARGEST_BYTES."""
         end = self._memory()
         parts = [(self._start, self._events), (end, [])]
         if self._before is not None:
@@ -122,7 +125,7 @@ def without_secrets(plain: Any) -> Any:
 
 
 def dump(tapes: Mapping[str, Tape[Any]], sluice: str) -> str:
-    """`sluice`: the version of what recorded it."""
+    """JSON of all tapes; `sluice` is the version of the daemon that recorded them."""
     books = {name: tape.plain() for name, tape in tapes.items()}
     return json.dumps({"version": VERSION, "sluice": sluice, "books": books})
 
@@ -153,14 +156,15 @@ _KINDS: Final = {
 class Replayed:
     events: int
     differs: str
-    """The first decision that came out otherwise, or the memory; empty: none."""
+    """The first decision that differs, or the memory; empty if none does."""
 
 
 def replay(text: str) -> dict[str, Replayed]:
-    """By book. Raises KeyError, TypeError or ValueError on anything but a dump."""
+    """Replay each book of a dump. Raises KeyError, TypeError or ValueError if the text is not a
+    dump."""
     plain = json.loads(text)
     if plain["version"] != VERSION:
-        raise ValueError(f"a dump of version {plain['version']}, this reads {VERSION}")
+        raise ValueError(f"the dump has version {plain['version']}, this release reads {VERSION}")
     return {name: _replay(_KINDS[name], body) for name, body in plain["books"].items() if body}
 
 
@@ -177,5 +181,5 @@ def _replay(kind: _Kind, body: Mapping[str, Any]) -> Replayed:
                 number, f"{one['event']}, number {number}: now {did}, then {one['did']}"
             )
     end = without_secrets(write_all_fields(book.memory()))
-    differs = "" if end == body["end"] else "what the book knows in the end"
+    differs = "" if end == body["end"] else "the book's state at the end"
     return Replayed(len(body["events"]), differs)

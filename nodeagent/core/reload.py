@@ -1,7 +1,8 @@
-"""Which changes of the configuration a running daemon takes over, and which wait for a restart.
+"""Decides which changes of the configuration a running daemon applies, and which wait for a
+restart.
 
-A key says itself whether it is live; nothing else is ever taken, so that what runs is always one
-configuration somebody could have started with.
+Each key declares whether it is live. Nothing else is applied, so that the daemon always runs with a
+configuration with which it could have started.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from sluicecommon.settings import known_fields, live_keys
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Everything the configuration says, for one node."""
+    """The complete configuration of one node."""
 
     settings: Settings
     node: str
-    """What this node is called."""
+    """Name of this node."""
     kubelet: Effective
     health: HealthPolicy
     files: tuple[Path, ...]
-    """What was read."""
+    """Files that were read."""
     watched: tuple[Path, ...]
-    """The same, and what would be read if it were there."""
+    """Those files, and the ones that would be read if they existed."""
 
     @property
     def refused(self) -> bool:
-        """The daemon would not start with it."""
+        """True if the daemon would not start with it."""
         return self.kubelet.config.enabled and bool(self.kubelet.problems)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The configuration that counts now."""
+    """The configuration in force."""
 
     settings: Settings
     kubelet: KubeletConfig
@@ -50,9 +51,9 @@ class Running:
 class Merged:
     running: Running
     changed: tuple[str, ...]
-    """section.key of what was taken over."""
+    """section.key of each change that was applied."""
     waiting: tuple[str, ...]
-    """section.key of what the files say otherwise and only a restart brings."""
+    """section.key of each change that needs a restart."""
 
 
 def merge(running: Running, wanted: Running) -> Merged:

@@ -1,6 +1,6 @@
-"""The world as the daemon needs it: one Protocol per outside thing, and the plain values that
-cross them; a file for each subject.
+"""Ports of the daemon: one Protocol for each outside system, with the plain values that cross it; a
+file for each subject.
 
-Adapters give these, `tests.kit.fakes` gives fakes that behave, the core sees only the values.
+Adapters implement them, `tests.kit.fakes` has fakes that behave, and the core sees only the values.
 `None` always means "not reported".
 """

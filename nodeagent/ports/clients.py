@@ -1,4 +1,4 @@
-"""What clients of the local API ask and are answered, and the service behind it."""
+"""Requests and answers of the local API's clients, and the service that answers them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nodeagent.units import (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a local connection, by the kernel's word."""
+    """The process at the other end of a local connection, identified by the kernel."""
 
     handle: ProcessHandle
 
@@ -31,7 +31,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAsk:
-    """Exactly one of the two: an amount, or a part of whatever GPU is chosen."""
+    """Exactly one of the two: an amount, or a part of the chosen GPU."""
 
     amount_bytes: Bytes | None = None
     part_ppm: Ppm | None = None
@@ -39,7 +39,8 @@ class MemoryAsk:
 
 @dataclass(frozen=True, slots=True)
 class QueueAsk:
-    """Through the queue controller; empty texts: as it is configured there."""
+    """Options of a request through the queue controller; empty texts mean its configured
+    defaults."""
 
     queue: str
     namespace: str = ""
@@ -58,19 +59,19 @@ class GrantAsk:
     name: str = ""
     gpu_uuids: tuple[GpuUuid, ...] = ()
     not_gpu_uuids: tuple[GpuUuid, ...] = ()
-    """Never on these."""
+    """GPUs that must not be chosen."""
     request: MemoryAsk | None = None
-    """Of `memory`, what is guaranteed; the rest is borrowed while nobody else has it. None: all."""
+    """Guaranteed part of `memory`; the rest is borrowed while it is free. None: all of it."""
     wait_s: float = 0.0
     queue: QueueAsk | None = None
-    """None: given away by this node alone."""
+    """Set for a request through the queue; None if this node decides alone."""
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""
     priority: int = 0
     amounts: tuple[Bytes | None, ...] = ()
-    """Memory on each of `gpu_uuids` instead of `memory`, where it differs; None: all that one
-    grant can have there. Empty: as `memory` says."""
+    """Memory on each of `gpu_uuids` instead of `memory`, if it differs; None: all that one grant
+    can have there. Empty: as `memory` says."""
     ceiling_ppm: Ppm = NO_CEILING
     """See GrantRecord."""
 
@@ -91,28 +92,28 @@ class Granted:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     position: int
-    """1 is next; 0: not in line."""
+    """1 is next; 0: not in the queue."""
     reason: str
     estimate_s: float | None = None
-    """Until it starts, if things go on as they did lately."""
+    """Seconds until it starts, estimated from the recent past."""
     waiting: int = 0
-    """How many stand in that line; 0: not known."""
+    """Number of requests in that queue; 0: unknown."""
     workload: str = ""
-    """namespace/name, of one that came through the queue."""
+    """namespace/name of a request through the queue."""
 
 
 class RefusalKind(StrEnum):
     INVALID = "invalid"
-    """The request itself is wrong: no wait would help."""
+    """The request itself is invalid: waiting would not help."""
     EXHAUSTED = "exhausted"
     UNAVAILABLE = "unavailable"
-    """The GPUs are not known right now."""
+    """The GPUs are not available now."""
     NOT_FOUND = "not_found"
     DENIED = "denied"
 
 
 class Refused(Exception):
-    """The answer is no; the text says what would have to change."""
+    """The request is refused; the text says what would have to change."""
 
     def __init__(self, kind: RefusalKind, reason: str) -> None:
         super().__init__(reason)
@@ -121,7 +122,7 @@ class Refused(Exception):
 
 
 class NodeService(Protocol):
-    """What the local API offers; the daemon's shell implements it."""
+    """Operations of the local API; the daemon's shell implements it."""
 
     def create_grant(
         self, peer: Peer, ask: GrantAsk
@@ -131,7 +132,7 @@ class NodeService(Protocol):
     def pause_grant(self, peer: Peer, grant: str) -> GrantView: ...
     async def resume_grant(self, peer: Peer, grant: str) -> GrantView: ...
     async def spill_grant(self, peer: Peer, grant: str) -> GrantView:
-        """Paused, and its memory on the host."""
+        """Pause the grant and move its memory to the host."""
 
     def release_grant(self, peer: Peer, grant: str) -> GrantView: ...
     def node_view(self, peer: Peer) -> NodeView: ...
@@ -139,9 +140,10 @@ class NodeService(Protocol):
         """The flight recorder's JSON. Raises Refused."""
 
     def events(self, peer: Peer, after: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
-        """Those the peer may see."""
+        """Events that the peer may see."""
 
     def trace(self, peer: Peer, pid: int, interval_s: float) -> AsyncGenerator[TraceView, None]: ...
     def contained(self, peer: Peer) -> list[ContainedView]: ...
     def let_go(self, peer: Peer, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
-        """What was let go. Raises Refused when one of them is not held, or cannot be let go."""
+        """Release acts in force and return them. Raises Refused if one of them is not in force, or
+        cannot be released."""

@@ -1,4 +1,4 @@
-"""Time, as an argument for all who decide by it."""
+"""Time as an argument for all decisions that depend on it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from nodeagent.units import (
 
 class Clock(Protocol):
     def monotonic_ns(self) -> Nanoseconds:
-        """CLOCK_MONOTONIC: the tenants' scale."""
+        """CLOCK_MONOTONIC, which tenants also use."""
 
     def unix_s(self) -> float: ...

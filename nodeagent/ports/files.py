@@ -1,4 +1,4 @@
-"""Word of changes in a directory, and the port to who tells it."""
+"""Port for watching a directory for changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 class DirectoryWatch(Protocol):
     @property
     def lost(self) -> bool:
-        """The directory is not at its path any more: a new watch has to be made."""
+        """True if the directory is no longer at its path, so that a new watch is needed."""
 
     def close(self) -> None:
         """Idempotent."""
@@ -18,5 +18,5 @@ class DirectoryWatch(Protocol):
 
 class WatchDirectory(Protocol):
     def __call__(self, path: Path, changed: Callable[[], None]) -> DirectoryWatch:
-        """Calls `changed` in the running event loop when a name in the directory, or a file's
-        contents, change. Raises OSError."""
+        """Call `changed` in the running event loop when a name in the directory, or a file's
+        content, changes. Raises OSError."""

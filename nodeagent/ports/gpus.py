@@ -20,13 +20,14 @@ class ProcessReading:
     pid: int
     memory_bytes: Bytes | None = None
     sm_ratio: float | None = None
-    """Part of its last sample period in which a kernel of it ran."""
+    """Part of its last sample period in which one of its kernels ran."""
     memory_ratio: float | None = None
-    """The same for the memory controller."""
+    """Part of that period in which the memory controller was busy."""
     encoder_ratio: float | None = None
     decoder_ratio: float | None = None
     gpu_instance: int | None = None
-    """Of a card in MIG mode; None: on no instance, or the driver does not say."""
+    """GPU instance on a card in MIG mode; None: on no instance, or the driver does not report
+    it."""
     compute_instance: int | None = None
 
 
@@ -36,18 +37,18 @@ class MigReading:
 
     uuid: GpuUuid
     profile: str
-    """As NVIDIA writes it: 1g.10gb."""
+    """Profile name such as 1g.10gb."""
     gpu_instance: int
     compute_instance: int
     memory_total_bytes: Bytes | None = None
     memory_used_bytes: Bytes | None = None
     slice_start: int | None = None
-    """The memory slice of the card it begins at, and how many it has."""
+    """First memory slice on the card, and the number of slices."""
     slices: int | None = None
 
 
 SWITCH: Final = "switch"
-"""In the place of a PCI bus id."""
+"""Used in place of a PCI bus id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ProfileReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What NVML says about one GPU; a field this card or driver does not report is None."""
+    """NVML's data of one GPU; a field that this card or driver does not report is None."""
 
     uuid: GpuUuid
     index: int
@@ -82,11 +83,11 @@ class GpuReading:
     power_watts: float | None = None
     processes: tuple[ProcessReading, ...] = ()
     recovery_action: str | None = None
-    """NVML's own verdict, where it gives one: none, reset, reboot, drain."""
+    """NVML's own verdict, if it gives one: none, reset, reboot, drain."""
     error: str | None = None
-    """This GPU could not be read: NVML's name for the reason."""
+    """Set if this GPU could not be read: NVML's name for the reason."""
     memory_reserved_bytes: Bytes | None = None
-    """The driver's own part, not in memory_total_bytes."""
+    """The driver's own part, which is not in memory_total_bytes."""
     memory_utilization_ratio: float | None = None
     """Part of the time in which the memory was read or written."""
     encoder_ratio: float | None = None
@@ -96,50 +97,50 @@ class GpuReading:
     memory_clock_hz: int | None = None
     power_limit_watts: float | None = None
     energy_joules_total: float | None = None
-    """Since the driver was loaded."""
+    """Energy used since the driver was loaded."""
     throttle_reasons: tuple[str, ...] | None = None
-    """Why the clocks are below what was asked, by NVML's names in lower case, sorted:
-    hw_slowdown, hw_thermal_slowdown, hw_power_brake, sw_power_cap, sw_thermal_slowdown,
-    sync_boost. Idleness and clocks set by people are not in it; empty: nothing slows it."""
+    """Reasons why the clocks are below what was requested, with NVML's names in lower case, sorted:
+    hw_slowdown, hw_thermal_slowdown, hw_power_brake, sw_power_cap, sw_thermal_slowdown, sync_boost.
+    Idleness and clocks set by people are excluded; empty: nothing slows it."""
     ecc_corrected_total: int | None = None
-    """Since the driver was loaded; resets with it."""
+    """Corrected errors since the driver was loaded."""
     ecc_uncorrected_total: int | None = None
-    """Since the driver was loaded; resets with it."""
+    """Uncorrected errors since the driver was loaded."""
     row_remap_correctable_total: int | None = None
-    """Rows replaced for good, in the card's life."""
+    """Rows replaced permanently in the card's life."""
     row_remap_uncorrectable_total: int | None = None
     row_remap_pending: bool | None = None
-    """A row waits to be replaced: happens at the next reset."""
+    """True if a row waits to be replaced at the next reset."""
     row_remap_failed: bool | None = None
-    """No spare row was left: the card is to be replaced."""
+    """True if no spare row is left, so that the card has to be replaced."""
     pcie_replay_total: int | None = None
     nvlink_tx_bytes_total: int | None = None
     """Data over all links together."""
     nvlink_rx_bytes_total: int | None = None
     nvlinks_active: int | None = None
     nvlink_peers: Mapping[str, int] | None = None
-    """Links by the PCI bus id of what is at their other end; SWITCH: one that every card of its
-    node is behind."""
+    """Number of links by the PCI bus id at their other end; SWITCH is a switch that connects all
+    cards of its node."""
     vgpu_licensed: bool | None = None
     mig: tuple[MigReading, ...] | None = None
     """Its MIG devices; None: the card has no MIG, or it is off."""
     mig_profile: str = ""
-    """This is no card but an instance of one; see core/gpus/mig.py."""
+    """Set if this is an instance of a card; see core/gpus/mig.py."""
     mig_card: GpuUuid | None = None
-    """Of an instance: its card, and where it is there."""
+    """Card of an instance, and its slices there."""
     mig_slice_start: int | None = None
     mig_slices: int | None = None
     profile: ProfileReading | None = None
     architecture: str | None = None
-    """As NVIDIA names it: Hopper."""
+    """NVIDIA's name, such as Hopper."""
     brand: str | None = None
     compute_capability: str | None = None
-    """9.0"""
+    """Such as 9.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """One pass over all GPUs, or why there was none."""
+    """One pass over all GPUs, or the reason why it failed."""
 
     gpus: tuple[GpuReading, ...] = ()
     driver_version: str | None = None
@@ -147,26 +148,26 @@ class NodeReading:
     xid_events: tuple[tuple[GpuUuid, int], ...] = ()
     error: str | None = None
     cuda_version: str | None = None
-    """The newest that the driver serves: 13.0."""
+    """Newest CUDA version that the driver supports, such as 13.0."""
 
 
 class Nvml(Protocol):
-    """NVML, in a process of its own that can be killed when the driver hangs."""
+    """NVML, in a separate process that can be killed when the driver hangs."""
 
     restarts_total: int
     """Times that process missed its deadline or ended."""
 
     async def read(self) -> NodeReading:
-        """At most the deadline long; a failure is a reading with `error` set."""
+        """Read all GPUs, at most for the deadline; a failure is a reading with `error` set."""
 
     async def refresh(self) -> None:
-        """GPUs came or went: the next reading starts from nothing."""
+        """Discard state because GPUs were added or removed; the next reading starts afresh."""
 
     def exclusive(self) -> AbstractAsyncContextManager[None]:
-        """While it is held nothing is read and that process is not there; the next reading then
-        starts from nothing."""
+        """Stop that process, and all readings, while this is held; the next reading then starts
+        afresh."""
 
     def together(self) -> AbstractAsyncContextManager[None]:
-        """While it is held nobody has the driver exclusively: another process of ours asks it."""
+        """Shared access for another process of ours; excludes `exclusive()`."""
 
     async def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""What the node and its kubelet say to each other, as values, and the ports behind it.
+"""Values that the node and its kubelet exchange, and their ports.
 
 A *slot* is one device id that the kubelet counts, `GPU-<uuid>::<n>`; its GPU is a hint. An
-*allocation* is one answer to Allocate, known by its nonce. A *grant* is made when the kubelet
-starts the container, because only then is it known whose it is.
+*allocation* is one answer to Allocate, identified by its nonce. A *grant* is made when the kubelet
+starts the container, because only then the pod is known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_DEVICE_ID: Final = 63
 
 
 FIRST_PLACE: Final = 1000
-"""Slots from here on are places of a card for MIG instances, see core/kubelet/places.py."""
+"""Slots from here on are placements of MIG instances, see core/kubelet/places.py."""
 
 
 class SlotId(NamedTuple):
@@ -47,7 +47,7 @@ class SlotId(NamedTuple):
 
 
 class NotOurs(ValueError):
-    """An id that this plugin never made."""
+    """A device id that this plugin never created."""
 
 
 def parse_slot(text: str) -> SlotId:
@@ -59,12 +59,12 @@ def parse_slot(text: str) -> SlotId:
     return SlotId(GpuUuid(found[1]), int(found[2]))
 
 
-# --- what the kubelet knows -------------------------------------------------------------------
+# --- records of the kubelet --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SlotDevice:
-    """One line of ListAndWatch."""
+    """One device of ListAndWatch."""
 
     id: str
     healthy: bool
@@ -73,7 +73,7 @@ class SlotDevice:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """The kubelet's own record of one container's devices; the only place with the pod's UID that
+    """The kubelet's own record of one container's devices; the only one with the pod's UID that
     covers init containers."""
 
     pod_uid: PodUid
@@ -81,22 +81,21 @@ class CheckpointEntry:
     resource: str
     device_ids: frozenset[str]
     nonce: Nonce | None
-    """Out of the answer the kubelet keeps; None: the answer was another plugin's."""
+    """Nonce in the answer that the kubelet stored; None: the answer was another plugin's."""
     driver: str = ""
-    """Out of the same answer, see Allocation."""
+    """Driver's generation in the same answer, see Allocation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     entries: tuple[CheckpointEntry, ...] = ()
     registered: tuple[str, ...] = ()
-    """Device ids that the kubelet last knew for our resource, whoever registered them."""
+    """Device ids that the kubelet last knew for our resource, whichever plugin registered them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One container's devices by PodResources, which has neither UIDs nor plain init
-    containers."""
+    """One container's devices in PodResources, which has neither UIDs nor plain init containers."""
 
     namespace: str
     pod: str
@@ -117,7 +116,7 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A container with our answer, as the kubelet's checkpoint has it."""
+    """A container with our answer, from the kubelet's checkpoint."""
 
     nonce: Nonce
     container: str
@@ -143,44 +142,44 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequests:
-    """What a container asks for, in the names of its resources; amounts as Kubernetes writes
-    them: 8000, 8Gi, 500m."""
+    """Requests of a container by resource name; amounts as Kubernetes writes them: 8000, 8Gi,
+    500m."""
 
     pod: PodIdentity
     resources: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
     owner: OwnerRef | None = None
-    """Its controller: a Job, a ReplicaSet. None: somebody made the pod itself."""
+    """Its controller, such as a Job or a ReplicaSet; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestsUnknown:
-    """Nobody here can say what the container asks for."""
+    """The container's requests could not be read."""
 
     why: str
 
 
 class KubeletAway(Exception):
-    """The kubelet, one of its files, or the API server cannot be read now: nothing is known,
-    nothing is gone."""
+    """The kubelet, one of its files, or the API server cannot be read now: nothing is known, and
+    nothing counts as gone."""
 
 
 class NoPodSource(Exception):
-    """This node has nobody to ask about its pods, and waiting changes nothing; the text says what
+    """This node has no source for its pods' requests, and waiting does not help; the text says what
     is missing."""
 
 
 class RetryLater(Exception):
-    """The container cannot start now; the kubelet tries again, and shows the text to people."""
+    """The container cannot start now; the kubelet retries, and shows the text to people."""
 
 
 class PermanentError(Exception):
-    """No try will help; the text says what has to change."""
+    """Retrying does not help; the text says what has to change."""
 
 
 class KubeletRecords(Protocol):
-    """Reads only."""
+    """Read-only."""
 
     def checkpoint(self) -> Checkpoint:
         """Entries of our resource. Raises KubeletAway."""
@@ -190,29 +189,29 @@ class KubeletRecords(Protocol):
 
 
 class PodSource(Protocol):
-    """What a pod asks for, and whose it is."""
+    """Source of a pod's requests and owners."""
 
     async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
-        """Raises KubeletAway; NoPodSource."""
+        """Raises KubeletAway or NoPodSource."""
 
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
-        """From the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway;
-        NoPodSource."""
+        """Owners from the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway
+        or NoPodSource."""
 
 
 class PodCgroups(Protocol):
     def pods(self) -> frozenset[PodUid] | None:
-        """UIDs of pods that have a cgroup now; None: cannot tell."""
+        """UIDs of pods that have a cgroup now; None: cannot be determined."""
 
 
-# --- what we remember -------------------------------------------------------------------------
+# --- rows --------------------------------------------------------------------------------------
 
 
 class AllocationState(StrEnum):
     INTENT = "intent"
-    """Answered to Allocate; whose it is is not known yet."""
+    """Returned by Allocate; its pod is not known yet."""
     BOUND = "bound"
-    """A container's, with a grant."""
+    """Bound to a container, with a grant."""
     RELEASED = "released"
 
 
@@ -228,18 +227,18 @@ class Allocation:
     container: str = ""
     grant: GrantId | None = None
     driver: str = ""
-    """The driver's generation that the answer names beside the nonce; empty: it names none, as
-    the answers of earlier releases, and the grant's own file has everything."""
+    """Driver's generation that the answer names beside the nonce; empty: none, as in answers of
+    earlier releases, and the grant's own file has everything."""
 
 
 class AllocationLedger(Protocol):
-    """Durable when `commit` returns. Raises LedgerLost, LedgerFull."""
+    """Durable when `commit` returns. Raises LedgerLost or LedgerFull."""
 
     def load(self) -> list[Allocation]:
-        """All that are not released."""
+        """All rows that are not released."""
 
     async def commit(self, rows: Sequence[Allocation]) -> None:
-        """All of them or none."""
+        """Write all rows or none."""
 
     def close(self) -> None: ...
 
@@ -249,15 +248,15 @@ class AllocationLedger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """What a container may have, and who says so."""
+    """Limits of a container, and their source."""
 
     ask: GrantAsk
     source: str
     """queue, pod or defaults."""
     workload: str = ""
-    """namespace/name, of the queue's."""
+    """namespace/name of the queue's workload."""
     replica: str = ""
-    """Which of the workload's pods the queue takes this one for."""
+    """Replica of the workload that the queue matches to this pod."""
 
 
 class LimitsSource(Protocol):
@@ -268,10 +267,11 @@ class LimitsSource(Protocol):
         requests: ContainerRequests | RequestsUnknown,
         gpus: int,
     ) -> ContainerLimits | None:
-        """None: nothing to say, ask the next source. Raises NotYet, Never, KubeletAway."""
+        """The limits; None if this source has none, so that the next one is used. Raises
+        RetryLater, PermanentError or KubeletAway."""
 
 
-# --- what the kubelet asks --------------------------------------------------------------------
+# --- requests of the kubelet -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +282,11 @@ class PreferenceAsk:
 
 
 class PluginService(Protocol):
-    """What the device plugin's server offers; the daemon's shell implements it. Every text of an
+    """Operations of the device plugin's server; the daemon's shell implements it. The text of each
     exception is shown to people, in the pod's events."""
 
     def devices(self) -> tuple[SlotDevice, ...]:
-        """All slots, of sick GPUs too."""
+        """All slots, those of unhealthy GPUs included."""
 
     def watch(self) -> AsyncIterator[tuple[SlotDevice, ...]]:
         """The full list at once, and again after each change."""
@@ -294,7 +294,8 @@ class PluginService(Protocol):
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]: ...
 
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
-        """Durable when it returns. Raises NotOurs, Never, LedgerFull, LedgerLost, TimeoutError."""
+        """Durable when it returns. Raises NotOurs, PermanentError, LedgerFull, LedgerLost or
+        TimeoutError."""
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
-        """Raises NotOurs, NotYet, Never, LedgerLost."""
+        """Raises NotOurs, RetryLater, PermanentError or LedgerLost."""

@@ -1,4 +1,4 @@
-"""What outlives the daemon: grants as they are kept, and the port to where they are."""
+"""State that outlives the daemon: grant records, and the port to the ledger that stores them."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from nodeagent.units import (
 
 class GrantState(StrEnum):
     PREPARING = "preparing"
-    """Intent written, region not made yet."""
+    """The intent is recorded; the region does not exist yet."""
     ACTIVE = "active"
     DRAINING = "draining"
-    """Released: nothing new may start, registered processes are still there."""
+    """Released: nothing new may start, but registered processes still run."""
     ENDING = "ending"
-    """Nobody is left; the region is being removed."""
+    """No process is left; the region is being removed."""
     ENDED = "ended"
 
 
 class Spill(StrEnum):
-    """Where a grant's device memory is."""
+    """Location of a grant's device memory."""
 
     RESIDENT = "resident"
-    """On its GPUs, as ever."""
+    """On its GPUs, the normal state."""
     SPILLING = "spilling"
-    """Being written to the host's memory; its room on the GPUs is its own still."""
+    """Being written to the host's memory; the grant still owns its room on the GPUs."""
     SPILLED = "spilled"
-    """In the host's memory; its room on the GPUs is whoever's asks."""
+    """In the host's memory; its room on the GPUs is free for other grants."""
     RETURNING = "returning"
-    """Its room is its own again, and what was spilled is being brought back."""
+    """The grant owns its room again, and its memory is being copied back."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a grant holds on one GPU."""
+    """Promises to a grant on one GPU."""
 
     gpu: GpuUuid
     memory_bytes: Bytes
     physical_bytes: Bytes
     share_ppm: Ppm
     request_bytes: Bytes | None = None
-    """Of memory_bytes, what is its own whatever others do; the rest is borrowed. None: all."""
+    """Guaranteed part of memory_bytes; the rest is borrowed. None: all of it."""
     limit_bytes: Bytes | None = None
-    """The most it may have with what it borrows; memory_bytes moves between the two. None: it
-    borrows nothing."""
+    """Most memory including what it borrows; memory_bytes moves between the two. None: it borrows
+    nothing."""
 
     @property
     def most_bytes(self) -> Bytes:
@@ -66,23 +66,23 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """The container a grant was made for, by the kubelet's word; or the claim."""
+    """The container, according to the kubelet, or the claim that a grant was made for."""
 
     pod_uid: str
     container: str
     device_ids: tuple[str, ...]
-    """The kubelet's, sorted: what it counts, not where the grant is."""
+    """The kubelet's device ids, sorted: what it counts, not where the grant is."""
     namespace: str = ""
     pod: str = ""
     claim: str = ""
-    """UID of the ResourceClaim it was made for, whichever containers use it; empty: none."""
+    """UID of the ResourceClaim that it was made for, whichever containers use it; empty: none."""
     nonce: str = ""
-    """Of a claim: what its CDI file is named by."""
+    """Name of a claim's CDI file."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """One grant as the ledger keeps it."""
+    """One grant as the ledger stores it."""
 
     grant: GrantId
     name: str
@@ -94,42 +94,42 @@ class GrantRecord:
     state: GrantState = GrantState.PREPARING
     paused: bool = False
     lent: bool = False
-    """Paused, and its share of the time given to others meanwhile; its memory is not."""
+    """True while it is paused and others may use its share of time; its memory is not lent."""
     driver_path: str = ""
     nvml_path: str = ""
     command: str = ""
     priority: int = 0
-    """A higher one goes first on a GPU both are active on."""
+    """The grant with the higher priority goes first on a GPU on which both are active."""
     ceiling_ppm: Ppm = NO_CEILING
-    """Of an elastic grant: never above it, also while alone. 0: no such bound."""
+    """Cap of an elastic grant, even while it is alone. 0: none."""
     container: ContainerRef | None = None
-    """Held for a container until it is released; `owner` is then nobody."""
+    """Set if it is held for a container until it is released; `owner` is then empty."""
     spill: Spill = Spill.RESIDENT
     spilled_unix_s: float = 0.0
-    """Since when it is spilled."""
+    """Time since which it is spilled."""
     spilled_bytes: tuple[Bytes, ...] = ()
-    """What of each GPU it took with it, as measured when it began; empty: it is resident."""
+    """Memory that it had on each GPU, as measured when the spill began; empty: it is resident."""
 
 
 class LedgerLost(Exception):
-    """The ledger could not be made durable. Retrying is wrong: after a failed fsync Linux drops
-    the dirty pages."""
+    """The ledger could not be made durable. Retrying is wrong: after a failed fsync Linux drops the
+    dirty pages."""
 
 
 class LedgerFull(Exception):
-    """No space left: the row was not written, nothing else is harmed."""
+    """No space left: the row was not written; nothing else is affected."""
 
 
 class Ledger(Protocol):
     def load(self) -> list[GrantRecord]: ...
     def ended(self) -> frozenset[GrantId]:
-        """Of this boot, as far as they are kept."""
+        """Grants of this boot that have ended, as far as they are stored."""
 
     def store(self, record: GrantRecord) -> None:
-        """Durable when it returns. Raises LedgerLost, LedgerFull."""
+        """Durable when it returns. Raises LedgerLost or LedgerFull."""
 
     @property
     def was_rebuilt(self) -> bool:
-        """The file was damaged and put aside."""
+        """True if the file was corrupt and was moved aside."""
 
     def close(self) -> None: ...

@@ -1,5 +1,4 @@
-"""The world as the desk for MIG needs it: what a card can be cut into, what it is cut into, and
-how it is cut anew."""
+"""Ports and values for MIG: the profiles that a card offers, its instances, and changes to them."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MigPlace:
-    """Where an instance is, or goes."""
+    """Placement of an instance."""
 
     profile: str
     span: Span
@@ -39,26 +38,26 @@ class MigPlace:
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One form of instance that a card offers."""
+    """One kind of instance that a card offers."""
 
     name: str
-    """As NVIDIA writes it: 1g.10gb, 1g.10gb+me."""
+    """NVIDIA's name, such as 1g.10gb or 1g.10gb+me."""
     profile_id: int
-    """NVML's, as `nvidia-smi mig -lgip` prints it."""
+    """NVML's id, as `nvidia-smi mig -lgip` prints it."""
     slices: int
-    """Of compute."""
+    """Compute slices."""
     most: int
     """Instances of it on an empty card."""
     memory_bytes: Bytes
     spans: tuple[Span, ...] = ()
-    """Where one may be; empty: the driver does not say, as while MIG is off."""
+    """Possible placements; empty: the driver does not report them, as while MIG is off."""
     fits: int | None = None
-    """How many more can be made now; None while MIG is off."""
+    """Instances that can still be created now; None while MIG is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """One compute instance: what programs and containers use."""
+    """One compute instance, which programs and containers use."""
 
     uuid: GpuUuid
     compute_instance: int
@@ -74,7 +73,7 @@ class MigInstance:
     profile_id: int
     span: Span
     devices: tuple[MigDevice, ...] = ()
-    """Empty: it has no compute instance, nobody can use it."""
+    """Empty: it has no compute instance, so no program can use it."""
 
     @property
     def place(self) -> MigPlace:
@@ -83,53 +82,53 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class MigProcess:
-    """Somebody with a context on a card or on one of its instances."""
+    """A process with a context on a card or on one of its instances."""
 
     pid: int
     name: str
     uid: int | None = None
-    """None: it is gone, or in a pid namespace we cannot see."""
+    """User of the process; None if it is gone, or in a pid namespace that we cannot see."""
     gpu_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MigState:
-    """One card as NVML tells it."""
+    """MIG state of one card, from NVML."""
 
     gpu: GpuUuid
     index: int
     name: str
     supported: bool
-    """Has it MIG at all?"""
+    """True if the card has MIG at all."""
     enabled: bool = False
     pending: bool = False
     """MIG mode after the next reset of the card."""
     profiles: tuple[MigProfile, ...] = ()
     instances: tuple[MigInstance, ...] = ()
-    """By place."""
+    """Instances sorted by placement."""
     processes: tuple[MigProcess, ...] = ()
     error: str = ""
-    """Why nothing more is known of it."""
+    """The reason why nothing more is known; empty if all is."""
 
     @property
     def uuids(self) -> frozenset[GpuUuid]:
-        """Of the card and its MIG devices."""
+        """UUIDs of the card and its MIG devices."""
         return frozenset({self.gpu, *(one.uuid for i in self.instances for one in i.devices)})
 
 
 @dataclass(frozen=True, slots=True)
 class MigOutcome:
-    """What became of a change."""
+    """Result of a change."""
 
     before: MigState
     after: MigState | None
-    """None: it could not be read any more."""
+    """State after the change; None if it could not be read any more."""
     error: str = ""
-    """Why it is not what was asked for; empty: it is, or will be with the next reset."""
+    """The reason why the change failed; empty if it succeeded, or will with the next reset."""
     rolled_back: bool = False
-    """It failed, and is as it was before."""
+    """True if it failed and the earlier state was restored."""
     reset_needed: bool = False
-    """The mode is changed with the card's next reset; no instance was made."""
+    """True if the mode changes with the card's next reset; no instance was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,54 +141,58 @@ class MigEdit:
 
 
 class MigUnavailable(Exception):
-    """NVML cannot be asked; the text says why."""
+    """NVML cannot be used; the text has the reason."""
 
 
 class MigPort(Protocol):
-    """Cuts cards, in a process of its own that can be killed when the driver hangs."""
+    """Partitions cards, in a separate process that can be killed when the driver hangs."""
 
     async def states(self) -> tuple[MigState, ...]:
         """All cards. Raises MigUnavailable."""
 
     async def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
-        """All instances go, and one of each profile wanted is made; None: MIG off. Refused, with
-        nothing done, when any process uses the card. Raises MigUnavailable when nothing is known of
-        what became of it."""
+        """Replace all instances by one of each wanted profile; None switches MIG off.
+
+        Refused without any change while a process uses the card. Raises MigUnavailable if the
+        result is unknown.
+        """
 
     async def edit(
         self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None
     ) -> MigOutcome:
-        """These instances go and this one is made, beside whatever else is on the card: nobody
-        else's instance is touched. What is gone or there already counts as done. Refused, with
-        nothing done, when a process uses one that is to go. Raises MigUnavailable when nothing is
-        known of what became of it."""
+        """Remove these instances and create this one; no other instance on the card is changed.
+
+        An instance that is already gone, or already exists, counts as done. Refused without any
+        change while a process uses one that is to be removed. Raises MigUnavailable if the result
+        is unknown.
+        """
 
 
-# --- instances that are made as they are asked for --------------------------------------------
+# --- instances that are created on demand -----------------------------------------------------
 
 
 class CutState(StrEnum):
-    """Written before the driver is asked; after a kill the card says which of them came true."""
+    """Written before the driver is called; after a kill the card shows which of them came true."""
 
     RESERVED = "reserved"
-    """It is to be made, and nobody else has its place."""
+    """It is to be created, and no other instance may use its placement."""
     MADE = "made"
     GOING = "going"
-    """It is to be destroyed, for one that has to be where it is."""
+    """It is to be destroyed, because another instance needs its placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One instance of ours on a card: made because somebody asked, and ours to destroy."""
+    """One instance of ours on a card: created for a request, and ours to destroy."""
 
     card: GpuUuid
     place: MigPlace
     state: CutState
     at_unix_s: float
     who: str = ""
-    """Whom it was last made for, for people."""
+    """The holder it was last created for, for people."""
     uuid: GpuUuid | None = None
-    """None: it is not there yet, or has no compute instance."""
+    """UUID of its MIG device; None if it does not exist yet, or has no compute instance."""
 
     @property
     def key(self) -> tuple[GpuUuid, MigPlace]:
@@ -197,17 +200,17 @@ class Cut:
 
 
 class CutLedger(Protocol):
-    """Durable when `commit` returns. Raises LedgerLost, LedgerFull."""
+    """Durable when `commit` returns. Raises LedgerLost or LedgerFull."""
 
     def load(self) -> list[Cut]: ...
 
     async def commit(self, put: Sequence[Cut], drop: Sequence[Cut] = ()) -> None:
-        """All of it or nothing."""
+        """Write all of it or nothing."""
 
     def close(self) -> None: ...
 
 
-# --- what clients ask and see -----------------------------------------------------------------
+# --- requests and views of clients ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ class MigAsk:
     gpu: str
     """UUID or index of a card, or UUID of one of its instances."""
     profiles: tuple[str, ...] = ()
-    """Empty: no instance, MIG stays on."""
+    """Empty: no instance, and MIG stays on."""
     disable: bool = False
     dry_run: bool = False
 
@@ -226,28 +229,28 @@ class MigView:
 
     state: MigState
     holders: tuple[str, ...] = ()
-    """Who is in the way of a change."""
+    """Users that block a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigAnswer:
-    """What became of a MigAsk."""
+    """Result of a MigAsk."""
 
     before: MigView
     after: MigView | None
-    """None after a dry run, or where it could not be read any more."""
+    """None after a dry run, or if it could not be read any more."""
     planned: tuple[MigPlace, ...]
     changed: bool = False
     rolled_back: bool = False
     reset_needed: bool = False
     failure: str = ""
-    """What went wrong, what the card is now, and what to do; empty: done."""
+    """The error, the card's state, and the remedy; empty: done."""
     notes: tuple[str, ...] = ()
-    """What else is to be done, as for the containers' specification."""
+    """Further steps for the user, such as regenerating the containers' specification."""
 
 
 class MigService(Protocol):
-    """What the local API offers; the daemon's shell implements it. Both raise Refused."""
+    """Operations of the local API; the daemon's shell implements it. Both raise Refused."""
 
     async def show(self, peer: Peer, gpu: str) -> list[MigView]: ...
     async def set(self, peer: Peer, ask: MigAsk) -> MigAnswer: ...

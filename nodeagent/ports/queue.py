@@ -1,7 +1,7 @@
-"""What the node and the queue controller say to each other, as values, and the ports behind it.
+"""Values that the node and the queue controller exchange, and their ports.
 
-Times on this side are CLOCK_BOOTTIME nanoseconds: it counts suspended time, so a lease that ran out
-while the machine slept is seen to have run out.
+Times on this side are CLOCK_BOOTTIME nanoseconds: it counts suspended time, so a lease that expired
+while the machine slept is seen to have expired.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ class WorkKey(NamedTuple):
 class Desired(StrEnum):
     RUN = "run"
     PAUSE = "pause"
-    """Launches held, memory kept."""
+    """Launches held, memory stays."""
     CHECKPOINT = "checkpoint"
-    """Launches held, memory on the host; stopped where that cannot be."""
+    """Launches held, memory moved to the host; stopped if that is impossible."""
     STOP = "stop"
 
 
 class WorkState(StrEnum):
     OFFERED = "offered"
-    """Decided, nobody has claimed it yet."""
+    """Decided, but no process has claimed it yet."""
     RUNNING = "running"
     PAUSED = "paused"
     SPILLING = "spilling"
-    """Its memory is on its way to the host."""
+    """Its memory is being moved to the host."""
     SPILLED = "spilled"
-    """Paused, its memory on the host."""
+    """Paused, with its memory on the host."""
     RETURNING = "returning"
-    """Its memory is on its way back."""
+    """Its memory is being moved back."""
     STOPPING = "stopping"
     STOPPED = "stopped"
-    """Over as it was told; kept until the controller knows."""
+    """Stopped as decided; kept until the controller has acknowledged it."""
     FINISHED = "finished"
-    """Over by itself; kept until the controller knows."""
+    """Ended by itself; kept until the controller has acknowledged it."""
     REFUSED = "refused"
-    """Could not be started here; kept until the controller knows."""
+    """Could not be started here; kept until the controller has acknowledged it."""
 
 
 OVER = frozenset({WorkState.STOPPED, WorkState.FINISHED, WorkState.REFUSED})
@@ -61,14 +61,14 @@ class GivenShare:
     memory_bytes: Bytes
     share_ppm: Ppm
     mig_profile: str = ""
-    """Not empty: that MIG instance, whole."""
+    """If set, this MIG instance, whole."""
     mig_start: int = 0
     mig_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the controller wants of this node for one pod."""
+    """The controller's decision for one pod on this node."""
 
     workload: str
     pod: str
@@ -83,7 +83,7 @@ class Decision:
     reason: str = ""
     grace_s: float = 30.0
     record: str = ""
-    """The controller's own row, kept for one that has lost it."""
+    """The controller's own row, stored for a controller that has lost it."""
     pause_when_lost: bool = False
 
     @property
@@ -93,14 +93,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One pod's work on this node: the newest decision acted on, and what became of it."""
+    """One pod's work on this node: the newest decision, and its state."""
 
     decision: Decision
     state: WorkState = WorkState.OFFERED
     grant: GrantId | None = None
     reason: str = ""
     started: bool = False
-    """It ran here at some time."""
+    """True if it has ever run here."""
 
     @property
     def key(self) -> WorkKey:
@@ -109,14 +109,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The newest controller this node has obeyed; whoever has less is refused."""
+    """The newest controller that this node has accepted; an older one is refused."""
 
     cluster_id: str = ""
     term: int = 0
     revision: int = 0
     epoch: int = 0
     proof: str = ""
-    """The controller's own seal on term and revision, to be shown when connecting. Opaque."""
+    """The controller's own seal on term and revision, sent when connecting. Opaque."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +153,16 @@ class ReportedGpu:
     pci_bus_id: str | None = None
     sm_count: int | None = None
     outside_memory_bytes: int = 0
-    """In use by what the queue did not start."""
+    """Used by processes that the queue did not start."""
     outside_share_ppm: int = 0
     outside_slots: int = 0
     used_memory_bytes: int | None = None
     utilization_ratio: float | None = None
     nvlinks: Mapping[str, int] = field(default_factory=dict)
     mig_profile: str = ""
-    """Of a MIG instance; empty: a whole card."""
+    """Profile of a MIG instance; empty: a whole card."""
     parent: GpuUuid | None = None
-    """Its card."""
+    """Card of a MIG instance."""
     mig_start: int = 0
     mig_size: int = 1
     """Its memory slices on the card."""
@@ -170,14 +170,14 @@ class ReportedGpu:
 
 @dataclass(frozen=True, slots=True)
 class PodGpus:
-    """What a pod has that the kubelet started, and no decision of the queue's; it counts as in use
-    outside, too."""
+    """GPUs of a pod that the kubelet started without a decision of the queue; they also count as
+    outside use."""
 
     uid: str
     namespace: str
     pod: str
     shares: tuple[tuple[GpuUuid, int, int, bool], ...]
-    """GPU, memory in bytes, promised time in ppm, and whether it is alone there."""
+    """GPU, memory in bytes, promised time in ppm, and True if it is exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +208,14 @@ class Detection:
     level: str
     text: str
     workload: str = ""
-    """Whose grant it is about."""
+    """Workload of the grant that it is about."""
     evidence: str = "{}"
     """JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Where a workload stands in the queue."""
+    """A workload's position and phase in the queue."""
 
     workload: str
     uid: str
@@ -245,11 +245,11 @@ class Submission:
 
 
 class LinkLost(Exception):
-    """The controller does not answer, or the session is not ours any more: connect again."""
+    """The controller does not answer, or the session is no longer ours: connect again."""
 
 
 class QueueRefused(Exception):
-    """The controller says no; the text says why."""
+    """The controller refuses; the text has the reason."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -258,17 +258,17 @@ class QueueRefused(Exception):
 
 
 class NotOffered(Exception):
-    """The controller is of a release that has no such call."""
+    """The controller's release does not have this call."""
 
 
 MOST_NEWS: Final = 256
-"""Told in one message."""
+"""Works in one message."""
 MOST_DETECTIONS: Final = 32
-"""Told in one report; the controller keeps as many of a node."""
+"""Detections in one report; the controller stores as many for a node."""
 
 
 class QueueLink(Protocol):
-    """The controller. Every call raises LinkLost, those for users QueueRefused too."""
+    """The controller. Every call raises LinkLost; those for users also raise QueueRefused."""
 
     async def connect(
         self, fence: Fence, held: Sequence[Work], waiting: Sequence[str], capacity: Capacity
@@ -281,30 +281,31 @@ class QueueLink(Protocol):
         usage: Sequence[Usage],
         detections: Sequence[Detection],
     ) -> Welcome:
-        """The answer's decisions are empty."""
+        """Report the node's state; the answer's decisions are empty."""
 
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
-        """(term, revision, decision or None for a sign of life, proof of term and revision)."""
+        """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""
 
     async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
-        """What became of them, at most MOST_NEWS; False: the controller does not know of it."""
+        """Report the states of works, at most MOST_NEWS; False for one that the controller
+        does not have."""
 
     async def submit(self, ask: Submission) -> QueueStatus: ...
     def follow_waiting(
         self, fence: Fence, workloads: Sequence[str]
     ) -> AsyncIterator[list[QueueStatus]]:
-        """Of all that processes here wait for; none: a sign of life. Raises NotOffered by a
-        controller of the release before."""
+        """Status of all workloads for which processes here wait; an empty list is a keep-alive.
+        Raises NotOffered if the controller is of the release before."""
 
     def follow(self, workload: str, uid: str) -> AsyncIterator[QueueStatus]: ...
     async def withdraw(self, workload: str, uid: str) -> None:
-        """Idempotent: what is not there is withdrawn."""
+        """Idempotent: a workload that does not exist counts as withdrawn."""
 
     async def close(self) -> None: ...
 
 
 class QueueLedger(Protocol):
-    """The node's memory of the queue; durable when a call returns. Raises LedgerLost,
+    """Stored state of the queue on this node; durable when a call returns. Raises LedgerLost or
     LedgerFull."""
 
     def load_queue(self) -> tuple[Fence, list[Work], list[Done]]: ...

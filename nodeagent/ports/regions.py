@@ -1,4 +1,5 @@
-"""A grant's shared pages: what the daemon writes, what tenants write, and the port to both."""
+"""A grant's shared pages: values that the daemon writes, values that tenants write, and the port to
+both."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from nodeagent.units import (
 )
 
 USAGE_FILE: Final = "usage.shm"
-"""What tenants write, in the region's directory."""
+"""File that tenants write, in the region's directory."""
 NO_PPM: Final = Ppm(0)
 NO_TIME: Final = Nanoseconds(0)
 FIRST_SLOT: Final = SlotIndex(0)
@@ -44,16 +45,16 @@ class DeviceLimits:
     inflight_ns: Nanoseconds
     chunk_ns: Nanoseconds
     share_ppm: Ppm
-    """0 = uncapped."""
+    """0 means uncapped."""
     enforce_memory: bool = True
     enforce_sm: bool = True
     paused: bool = False
     revoked: bool = False
     managed_beyond: bool = False
-    """Managed memory may be larger than what is left of the grant; docs/node/memory.md says what
-    that promises."""
+    """True if managed memory may be larger than what is left of the grant; docs/node/memory.md says
+    what that promises."""
     spilled: bool = False
-    """Its memory is on the host, or on its way there or back."""
+    """True if its memory is on the host, or being moved there or back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class DeviceTurn:
 
 @dataclass(frozen=True, slots=True)
 class SlotOwner:
-    """One odd entry of policy.dir[]: written by the daemon, so believed."""
+    """One odd entry of policy.dir[]: written by the daemon, so trusted."""
 
     slot: SlotIndex
     generation: int
@@ -82,7 +83,7 @@ class SlotOwner:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounters:
-    """One usage line, exactly as a tenant wrote it: unsigned 64-bit words, nothing believed yet."""
+    """One usage line, exactly as a tenant wrote it: unsigned 64-bit words, not verified yet."""
 
     charged_bytes: int = 0
     consumed_ns: int = 0
@@ -109,7 +110,7 @@ class SlotUsage:
 
 
 class UsageDamage(StrEnum):
-    """What a tenant did to usage.shm as a whole."""
+    """Damage that a tenant did to usage.shm as a whole."""
 
     TRUNCATED = "truncated"
     HEADER = "header"
@@ -118,24 +119,24 @@ class UsageDamage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageImage:
-    """One reading of usage.shm: the slots asked for, or what is wrong with the file."""
+    """One reading of usage.shm: the requested slots, or the damage of the file."""
 
     slots: Mapping[SlotIndex, SlotUsage]
     claim_high: int = 0
-    """Self-claimed slots lie below; already clipped to the slot count."""
+    """Self-claimed slots lie below; already limited to the slot count."""
     damage: UsageDamage | None = None
 
 
 class RegionDamaged(Exception):
-    """A region that is not, or no longer, one of ours: version, boot or contents."""
+    """A region that is not, or no longer, one of ours: version, boot or content differs."""
 
 
 class SlotClaimed(Exception):
-    """A tenant claimed the slot for itself while it was being given away."""
+    """A tenant claimed the slot while it was being assigned."""
 
 
 class Region(Protocol):
-    """One grant's region. The daemon is its only writer, apart from the tenant's usage words."""
+    """One grant's region. The daemon is its only writer, except for the tenant's usage words."""
 
     @property
     def directory(self) -> str: ...
@@ -144,8 +145,11 @@ class Region(Protocol):
     def heartbeat(self, now_ns: Nanoseconds) -> None: ...
     def set_population(self, live_slots: int, slot_high: int) -> None: ...
     def own_slot(self, slot: SlotIndex, process: Process, adopted: bool = False) -> int:
-        """Publish the owner; returns the odd generation. The slot's usage is zero, or `adopted`:
-        then it is the process's own and only the claim word is cleared. Raises SlotClaimed."""
+        """Publish the owner and return the odd generation.
+
+        The slot's usage must be zero; if `adopted`, it is the process's own and only the claim word
+        is cleared. Raises SlotClaimed.
+        """
 
     def clear_slot(self, slot: SlotIndex) -> None:
         """Zero the slot's usage, then mark it free."""
@@ -153,36 +157,36 @@ class Region(Protocol):
     def owners(self) -> list[SlotOwner]: ...
     def read_usage(self, slots: Sequence[SlotIndex]) -> UsageImage: ...
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
-        """Slots claimed without the daemon: (pid as the process sees itself, start time in
+        """Slots claimed without the daemon: (pid in the process's own namespace, start time in
         ticks)."""
 
     def image_in(self, slot: SlotIndex) -> int:
-        """Which program the slot's process was when it took it, by its own word and as
-        Processes.image_of has it. 0: not said."""
+        """Program that the slot's process ran when it took the slot, in the form of
+        Processes.image_of; written by the tenant. 0: not set."""
 
     def drop_claim(self, slot: SlotIndex) -> None:
-        """Zero the whole slot: whoever claimed it is gone."""
+        """Zero the whole slot, because the process that claimed it is gone."""
 
     def repair_usage(self) -> None:
-        """Give a truncated usage.shm its size and header back."""
+        """Restore the size and header of a truncated usage.shm."""
 
     def usage_file(self) -> tuple[int, int]:
-        """(device, inode) of usage.shm, to find it among a process's mappings."""
+        """(Device, inode) of usage.shm, to find it among a process's mappings."""
 
     def close(self) -> None: ...
 
 
 class RegionStore(Protocol):
-    """Makes, finds and removes region directories."""
+    """Creates, finds and removes region directories."""
 
     def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region: ...
     def open(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
         """Take over a region after a restart. Raises RegionDamaged."""
 
     def remove(self, grant: GrantId) -> None:
-        """Idempotent; a region that is not there is removed."""
+        """Idempotent; a region that does not exist counts as removed."""
 
     def present(self) -> list[GrantId]: ...
     def write_record(self, record: GrantRecord) -> None: ...
     def read_record(self, grant: GrantId) -> GrantRecord | None:
-        """The copy of the ledger row kept beside the region, for a ledger that was lost."""
+        """The copy of the ledger row beside the region, for a ledger that was lost."""

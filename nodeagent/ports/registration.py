@@ -1,4 +1,5 @@
-"""A tenant's process registers with its grant: the answer, who decides it, and who lets it in."""
+"""Registration of a tenant's process with its grant: the answer, the registrar that decides it, and
+the listener on the sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from nodeagent.units import (
 @dataclass(frozen=True, slots=True)
 class RegisterAnswer:
     error: int = 0
-    """0, or a positive errno as register.h lists them."""
+    """0, or a positive errno listed in register.h."""
     slot: SlotIndex = FIRST_SLOT
     generation: int = 0
 
@@ -35,6 +36,7 @@ class RegistrationListener(Protocol):
     """Listens on the registration sockets of grants."""
 
     def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
-        """Lets in processes of `uid`; with a pod, any user's that are not of another pod."""
+        """Accept processes of `uid`; with a pod, those of any user that do not belong to another
+        pod."""
 
     def shut(self, grant: GrantId) -> None: ...

@@ -1,8 +1,9 @@
-"""What the kernel tells us about who uses the GPUs, and the port it comes through.
+"""Events of the kernel about GPU use, and the port to the kernel watch (eBPF).
 
-Everything here was seen by the kernel (eBPF) or read from /proc by ourselves, unless a field says
-that a tenant wrote it. An adapter runs the programs in a child process; with the child gone the
-port answers `KernelWatchUnavailable` and the daemon goes on without it. See docs/node/telemetry.md.
+Everything here was observed by the kernel (eBPF) or read from /proc by the daemon, unless a field
+says that a tenant wrote it. An adapter runs the programs in a child process; without the child the
+port raises `KernelWatchUnavailable` and the daemon continues without it. See
+docs/node/telemetry.md.
 """
 
 from __future__ import annotations
@@ -16,64 +17,65 @@ from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.units import Nanoseconds
 
 HISTOGRAM_BUCKETS: Final = 32
-"""Bucket i counts values of 2^i up to 2^(i+1) - 1 ns, the first also 0, the last all above."""
+"""Bucket i counts values of 2^i up to 2^(i+1) - 1 ns; the first also counts 0, the last all
+above."""
 
 
 class WatchState(StrEnum):
     OFF = "off"
     """Switched off in the configuration."""
     STARTING = "starting"
-    """The programs are being loaded: tenths of a second, and seconds where bcc compiles them."""
+    """The programs are being loaded: tenths of a second, or seconds if bcc compiles them."""
     RUNNING = "running"
     DOWN = "down"
-    """Not possible here, or the child ended; it is tried again with growing pauses."""
+    """Not possible here, or the child ended; it is retried with growing pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
     state: WatchState
     reason: str = ""
-    """Why it is down, or what does not work although it runs."""
+    """The reason why it is down, or what does not work although it runs."""
     remedy: str = ""
-    """What the operator can do about it."""
+    """Steps that the operator can take."""
     loader: str = ""
     """prebuilt or bcc."""
     instead: str = ""
-    """Why it was not the prebuilt programs that were loaded, where those were to be tried first."""
+    """The reason why the prebuilt programs were not loaded, if those were to be tried first."""
     pid: int | None = None
-    """Of the child."""
+    """Pid of the child."""
     restarts_total: int = 0
     trap_ns: int | None = None
-    """What a probe at the driver's code costs on this machine, per launch; None: no probes."""
+    """Cost of a probe at the driver's code on this machine, per launch; None: no probes."""
     nop_ns: int | None = None
-    """What our own probe costs while it is attached, per launch."""
+    """Cost of our own probe while it is attached, per launch."""
     lost_total: int = 0
-    """Records the kernel or the child had to drop: what they told of is not known."""
+    """Records that the kernel or the child had to drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A process as it was when the kernel saw it do something."""
+    """A process as it was when the kernel observed it."""
 
     pid: int
-    """In the daemon's pid namespace."""
+    """Process id in the daemon's pid namespace."""
     uid: int
     command: str
     """Its 15-byte name, which it chooses itself: for people, never for a decision."""
     cgroup_id: int
     """The kernel's id (inode) of its cgroup in the unified hierarchy."""
     starttime_ticks: int | None = None
-    """As in /proc/PID/stat, read right after; None: it was gone by then."""
+    """Start time as in /proc/PID/stat, read right after; None if it was gone by then."""
     cgroup: str = ""
     """Path in the unified hierarchy, read right after; empty: it was gone by then."""
     pod_uid: str = ""
-    """Of the pod its cgroup belongs to, where it has one."""
+    """UID of the pod to which its cgroup belongs, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOpened:
-    """Somebody opened (or made) a node of a GPU device: by any system call, io_uring included. A
-    descriptor that was inherited or passed through a socket is not seen."""
+    """A process opened (or created) a node of a GPU device, by any system call, io_uring included.
+    A descriptor that was inherited or passed through a socket is not observed."""
 
     at_ns: Nanoseconds
     """CLOCK_MONOTONIC, as in all records here."""
@@ -81,14 +83,14 @@ class DeviceOpened:
     major: int
     minor: int
     access: str
-    """Of the letters r, w, m (mknod)."""
+    """Letters out of r, w, m (mknod)."""
     denied: bool = False
-    """By deny_opens()."""
+    """True if deny_opens() refused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExec:
-    """A watched process, or one in a watched cgroup, became another program."""
+    """A watched process, or one in a watched cgroup, executed another program."""
 
     at_ns: Nanoseconds
     actor: Actor
@@ -104,7 +106,7 @@ class ProcessExit:
 
 @dataclass(frozen=True, slots=True)
 class FileId:
-    """One file for ever, however many names it has."""
+    """Identity of one file, whichever names it has."""
 
     device: int
     inode: int
@@ -112,21 +114,22 @@ class FileId:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLibrary:
-    """A process has a CUDA driver library mapped that is none of known_libraries(): a copy, or one
-    it brought along. Told by the symbols it exports, not by its name."""
+    """A process has a CUDA driver library mapped that is not among known_libraries(): a copy, or
+    one that it brought along. It is recognised by the symbols it exports, not by its name."""
 
     at_ns: Nanoseconds
     actor: Actor
     file: FileId
     path: str
-    """As the process has it mapped."""
+    """The path under which the process has it mapped."""
     resembles: str
     """driver, or interposer: a copy of ours, or a version of it from before an upgrade."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAltered:
-    """The code at a probe is not what it has to be in this process: somebody wrote over it."""
+    """The code at a probe differs from what it has to be in this process: something overwrote
+    it."""
 
     at_ns: Nanoseconds
     actor: Actor
@@ -134,8 +137,8 @@ class ProbeAltered:
     path: str
     symbol: str
     kind: str
-    """restored: attached, yet the original instruction is there, so the probe is blind.
-    patched: neither the file's instruction nor the kernel's breakpoint."""
+    """restored: attached, but the original instruction is there, so the probe is blind. patched:
+    neither the file's instruction nor the kernel's breakpoint."""
     found: str
     """The first bytes there, hexadecimal."""
 
@@ -149,13 +152,14 @@ class ProcessLaunches:
     driver: int
     """Calls that reached a launch entry point of the real driver."""
     shim: int
-    """Launches that passed our interposer in the same window; a tenant can forge more of them,
+    """Launches that passed our interposer in the same window; a tenant can forge more of them, but
     never fewer of the driver's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditWindow:
-    """A short look at the real driver library: what went in there against what went by us."""
+    """A short observation of the real driver library: launches that reached it against launches
+    that passed our interposer."""
 
     began_ns: Nanoseconds
     length_ns: Nanoseconds
@@ -163,7 +167,7 @@ class AuditWindow:
     path: str
     processes: tuple[ProcessLaunches, ...]
     cost_ratio: float
-    """Part of the busiest process's time since the last window that this one took, estimated."""
+    """Estimated part of the busiest process's time since the last window that this one took."""
 
 
 KernelEvent: TypeAlias = (
@@ -173,32 +177,32 @@ KernelEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """Launches of one process on one GPU of its grant since they were first watched. They are
-    counted while somebody watches them, see KernelWatch.trace()."""
+    """Launches of one process on one GPU of its grant since tracing began. They are counted only
+    while a client traces them, see KernelWatch.trace()."""
 
     pid: int
     starttime_ticks: int | None
     grant_tag: int
-    """The first eight bytes of the grant's UUID, big-endian. A tenant wrote it: go by the pid."""
+    """The first eight bytes of the grant's UUID, big-endian. A tenant wrote it: use the pid."""
     device: int
     """Index within the grant. A tenant wrote it."""
     launches: int
     """Kernels and graphs."""
     copies: int
-    """And sets. The interposer's own counter is both together."""
+    """Copies and memsets. The interposer's own counter is both together."""
     cost_ns: int
     """GPU time charged. A tenant wrote it."""
     waited_ns: int
-    """Waited at the gate. A tenant wrote it."""
+    """Time waited at the gate. A tenant wrote it."""
     first_ns: Nanoseconds
     last_ns: Nanoseconds
-    """Of the last launch."""
+    """Time of the last launch."""
     wait_histogram: tuple[int, ...]
-    """Of the waits that were not 0; HISTOGRAM_BUCKETS long."""
+    """Waits that were not 0; HISTOGRAM_BUCKETS long."""
     gap_histogram: tuple[int, ...]
-    """Of the times between two launches; HISTOGRAM_BUCKETS long."""
+    """Times between two launches; HISTOGRAM_BUCKETS long."""
     ended: bool = False
-    """The process is gone; the counts stay to be read for a minute."""
+    """True if the process is gone; its counts can still be read for a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,41 +212,50 @@ class LaunchReading:
 
 
 class KernelWatchUnavailable(Exception):
-    """eBPF is off, does not work here, or its child is being started again."""
+    """eBPF is off, does not work here, or its child is being restarted."""
 
 
 class KernelWatch(Protocol):
-    """eBPF, in a process of its own. Calls that change something are remembered and repeated when
-    the child had to be started again."""
+    """eBPF, in a separate process. Calls that change something are remembered and repeated when the
+    child is restarted."""
 
     def status(self) -> WatchStatus: ...
     def subscribe(self, call: Callable[[KernelEvent], None]) -> None:
-        """Called in the event loop for each event, in the order the kernel saw them."""
+        """Call `call` in the event loop for each event, in the kernel's order."""
 
     def watch_processes(self, pids: Collection[int]) -> None:
-        """The processes known to use a GPU (registered, or seen by NVML): their programs,
-        libraries and exits are told from now on. Replaces the set given before."""
+        """The processes known to use a GPU (registered, or seen by NVML): their programs, libraries
+        and exits are reported from now on. Replaces the set given before."""
 
     def known_libraries(
         self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
     ) -> None:
         """Driver libraries that processes may have mapped: the host's, those kept for containers,
-        and ours; `former`: those it has had, mapped still though their name is another file's now.
-        Replaces the sets given before; the files are looked at anew."""
+        and ours.
+
+        `former` has those of earlier, which are still mapped although their name is another file's
+        now. Replaces the sets given before; the files are examined again.
+        """
 
     async def launches(self) -> LaunchReading:
         """Raises KernelWatchUnavailable."""
 
     async def trace(self, pid: int, on: bool) -> None:
-        """Count the launches of every process that shares this one's copy of our library, until
-        it is switched off as many times as on. About 0.5 us per launch on Linux 6.18, several on
-        kernels before. Raises KernelWatchUnavailable, ProcessLookupError when the process is gone
-        or has no library of ours."""
+        """Count the launches of every process that shares this one's copy of our library, until it
+        is switched off as many times as on.
+
+        The cost is about 0.5 us per launch on Linux 6.18, several on older kernels. Raises
+        KernelWatchUnavailable, or ProcessLookupError if the process is gone or has no library of
+        ours.
+        """
 
     async def deny_opens(self, cgroup: str, denied: bool) -> None:
-        """Refuse (or allow again) new opens of GPU devices to a cgroup of the unified hierarchy
-        and all below it; descriptors already open stay. Outlives the daemon. `cgroup` is a path
-        within that hierarchy. Raises KernelWatchUnavailable, OSError."""
+        """Refuse (or allow again) new opens of GPU devices in a cgroup of the unified hierarchy and
+        all below it.
+
+        `cgroup` is a path within that hierarchy. Open descriptors stay open. Outlives the daemon.
+        Raises KernelWatchUnavailable or OSError.
+        """
 
     def denied(self) -> frozenset[str]:
         """The cgroups whose opens are refused now."""

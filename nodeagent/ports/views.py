@@ -1,4 +1,4 @@
-"""What the daemon shows to people: grants, GPUs, processes and itself, as values."""
+"""Views for people: grants, GPUs, processes and the daemon itself, as values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nodeagent.units import (
 from sluicecommon.metric import Metric
 
 Samples = Mapping[Metric, float | Mapping[str, float]]
-"""Figures by the metric they belong to; of one with a label, a figure for each value of it. What is
-not known is not there."""
+"""Figures by metric; for a metric with a label, a figure for each value of it. Unknown figures are
+absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DeviceView:
     memory_peak_bytes: int
     share_ratio: float
     used_ratio: float | None
-    """GPU time over wall time, from the tenant's counters, over the last second or so."""
+    """GPU time over wall time, from the tenant's counters, over about the last second."""
     busy_seconds_total: float
     throttled_seconds_total: float
     launches_total: int
@@ -39,10 +39,9 @@ class DeviceView:
     denied_total: int
     turn: str
     wall_bytes: int | None = None
-    """Where the driver's own limit stands; None: it has set none."""
+    """The driver's own limit; None: it has set none."""
     memory_request_bytes: int | None = None
-    """Of one that may borrow: what is guaranteed, and the most it may have; memory_limit_bytes is
-    what it has now."""
+    """Guarantee and maximum of a grant that may borrow; memory_limit_bytes is what it has now."""
     memory_most_bytes: int | None = None
 
 
@@ -61,11 +60,11 @@ class GrantView:
     directory: str
     devices: tuple[DeviceView, ...]
     workload: str = ""
-    """namespace/name, of one that came through the queue."""
+    """namespace/name of a grant through the queue."""
     priority: int = 0
     container: ContainerRef | None = None
     pids: tuple[int, ...] = ()
-    """Of the registered processes."""
+    """Pids of the registered processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,13 @@ class GpuView:
     numa_node: int | None
     health: str
     health_reason: str = ""
-    """Why it is not healthy."""
+    """The reason why it is not healthy."""
     health_changes_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """One process on one GPU, by NVML."""
+    """One process on one GPU, from NVML."""
 
     pid: int
     gpu: GpuUuid
@@ -101,7 +100,7 @@ class ProcessView:
     memory_bytes: int | None
     sm_ratio: float | None
     grant: GrantId | None
-    """None: it is registered in none."""
+    """Grant in which it is registered; None if in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class HostFigures:
     memory_available_bytes: int
     cpus: int
     load_average: float
-    """Over one minute."""
+    """Load average over one minute."""
     processes: tuple[OwnProcess, ...] = ()
 
 
@@ -131,30 +130,30 @@ class LoopView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """How the node stands with its queue controller."""
+    """State of the connection to the queue controller."""
 
     connected: bool
     session_s: float | None
-    """Since it connected; None without a session."""
+    """Seconds since it connected; None without a session."""
     silent_s: float | None
-    """Since the controller last said anything that counts; None when it never did."""
+    """Seconds since the controller's last valid message; None if there was none."""
     lease_left_s: float
-    """Until nothing new is started any more."""
+    """Seconds until nothing new is started any more."""
     works: Mapping[str, int]
-    """Decisions held, by state; each state is there."""
+    """Decisions held, by state; each state is present."""
     waiting: int
-    """Processes that wait for their turn."""
+    """Processes that wait for a decision."""
     term: int
-    """The highest fencing term obeyed."""
+    """The highest fencing term accepted."""
     revision: int
     sessions_total: int
     fenced_total: int
-    """Messages of a controller that has a successor, or an old database: not obeyed."""
+    """Messages of a controller that has a successor, or of an old database: rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Everything a screen or a scrape needs, from memory alone."""
+    """Everything that a screen or a scrape needs, from memory alone."""
 
     gpus: tuple[GpuView, ...]
     grants: tuple[GrantView, ...]
@@ -167,19 +166,19 @@ class NodeView:
     version: str
     counters: Samples = field(default_factory=dict)
     readings: tuple[GpuReading, ...] = ()
-    """What NVML said, as long ago as `reading_age_s`; in the order of `gpus`."""
+    """NVML's readings, `reading_age_s` old, in the order of `gpus`."""
     xids: Mapping[GpuUuid, Mapping[int, int]] = field(default_factory=dict)
     """How often each code was reported since the daemon started."""
     last_xid: Mapping[GpuUuid, int] = field(default_factory=dict)
     nvml_version: str | None = None
     queue: QueueView | None = None
-    """None where the node takes no work from a queue."""
+    """None if the node takes no work from a queue."""
     processes: tuple[ProcessView, ...] = ()
     host: HostFigures | None = None
     detections: Mapping[str, int] = field(default_factory=dict)
     """Suspicions raised since the daemon started, by rule."""
     suspicions: Mapping[str, int] = field(default_factory=dict)
-    """Those that stand now, by rule."""
+    """Suspicions that are active now, by rule."""
     acts: Mapping[str, int] = field(default_factory=dict)
     """Steps taken since the daemon started, by step."""
     held: Mapping[str, int] = field(default_factory=dict)
@@ -192,14 +191,14 @@ class Finding:
 
     topic: str
     level: str
-    """ok, warning (works, but less well) or missing."""
+    """ok, warning (works with a limitation) or missing."""
     what: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """One thing that happened on the node."""
+    """An event of the node."""
 
     number: int
     """Counts up from 1 while the daemon runs."""
@@ -210,11 +209,11 @@ class NodeEvent:
     """info, warning or critical."""
     text: str
     uid: int | None = None
-    """Whose grant or process it is about; None: for operators alone."""
+    """Owner of the grant or process that it is about; None: for operators only."""
     grant: GrantId | None = None
     pid: int = 0
     evidence: str = "{}"
-    """JSON: the figures behind it."""
+    """JSON with the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +233,15 @@ class ContainedView:
     """0: the whole grant."""
     uid: int
     cgroup: str
-    """Of the container that is held; empty: none."""
+    """Cgroup of the container that is held; empty: none."""
     evidence: str
     """JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedDevice:
-    """Launches of one process on one GPU of its grant since it was first traced. All but the
-    launches, copies and gaps is what the tenant says of itself."""
+    """Launches of one process on one GPU of its grant since it was first traced. All fields except
+    launches, copies and gaps are written by the tenant."""
 
     device: int
     launches: int
@@ -262,6 +261,6 @@ class TraceView:
     devices: tuple[TracedDevice, ...]
     grant: str = ""
     name: str = ""
-    """Of the grant."""
+    """The grant's name."""
     probe_ns: int | None = None
-    """What the probe costs a launch on this machine."""
+    """Cost of the probe per launch on this machine."""

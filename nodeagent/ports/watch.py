@@ -1,5 +1,4 @@
-"""The world as the watch needs it: facts about processes it derived itself, and ways to hold
-them."""
+"""Ports of the watch: facts about processes, which it reads itself, and ways to restrain them."""
 
 from __future__ import annotations
 
@@ -11,20 +10,20 @@ from nodeagent.ports.processes import LibraryIdentity
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One process by /proc's word."""
+    """Facts about one process from /proc."""
 
     pid: int
     starttime_ticks: int
     uid: int
     program: str
-    """Its executable as it sees it; empty where it is gone or a kernel thread."""
+    """Its executable as the process sees it; empty if it is gone or a kernel thread."""
     cgroup: str
-    """Path of its container's own cgroup in the unified hierarchy; empty: it is in none."""
+    """Path of its container's own cgroup in the unified hierarchy; empty: it has none."""
     pod_uid: str
     ancestors: tuple[tuple[int, int], ...]
-    """(pid, start time), the parent first."""
+    """(Pid, start time), the parent first."""
     freezer: str = ""
-    """The same in version 1's freezer, where the host has it."""
+    """Path of that cgroup in version 1's freezer, if the host has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +32,26 @@ class MappedLibrary:
     inode: int
     path: str
     through: str = ""
-    """A path to the very file, whatever became of its name."""
+    """A path to this very file, even if its name was reused."""
 
 
 class Inspector(Protocol):
     def facts(self, pid: int) -> ProcessFacts | None:
-        """None: it is gone."""
+        """None if it is gone."""
 
     def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
-        """Files called like libcuda.so that it has mapped; none where we may not look."""
+        """Files named like libcuda.so that it has mapped; empty if it may not be inspected."""
 
     def file_id(self, path: str) -> tuple[int, int] | None:
-        """(device, inode) behind a path, links followed."""
+        """(Device, inode) of a path, links followed."""
 
     def identity(self, path: str) -> LibraryIdentity | None:
-        """More of it; None: it is gone, or we may not look."""
+        """The complete identity; None if it is gone, or may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChange:
-    """The kernel's word on a GPU or its driver."""
+    """A change of a GPU or its driver, from the kernel."""
 
     action: str
     """add, remove, bind, unbind, change; lost: some events were dropped."""
@@ -63,12 +62,12 @@ class DeviceChange:
 
 
 class NotPossible(Exception):
-    """This cannot be done to this subject; the text says why."""
+    """The step is impossible for this subject; the text has the reason."""
 
 
 class Restrainer(Protocol):
-    """Holds or ends whole containers. Paths are those of ProcessFacts; one of the two is enough.
-    All raise NotPossible."""
+    """Freezes or kills whole containers. Paths are those of ProcessFacts; one of the two is enough.
+    All calls raise NotPossible."""
 
     def freeze(self, cgroup: str, freezer: str, frozen: bool) -> None: ...
     def kill(self, cgroup: str, freezer: str) -> None: ...
@@ -76,8 +75,8 @@ class Restrainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Written, durably, before an act of its own accord, or one that a person asks of the whole
-    node."""
+    """Written, durably, before an act that the daemon takes by itself, or that a person requests
+    for the whole node."""
 
     at_unix_s: float
     rule: str
@@ -94,26 +93,26 @@ class AuditRow:
 
 class AuditLog(Protocol):
     def audit(self, row: AuditRow) -> None:
-        """Durable when it returns. Raises LedgerLost, LedgerFull."""
+        """Durable when it returns. Raises LedgerLost or LedgerFull."""
 
     def audit_rows(self, rule: str = "") -> list[AuditRow]:
-        """Oldest first; the last thousands, of one rule where it is named."""
+        """The last thousands of rows, oldest first; of one rule if it is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An act that can be taken back and was not yet: written before the act, dropped after it was
-    undone, so that a daemon that died in between is followed by one that knows."""
+    """An act that can be undone and has not been: written before the act and dropped after it was
+    undone, so that a restarted daemon knows of it."""
 
     number: int
-    """What people call it; 0 until it is written."""
+    """Number shown to people; 0 until it is written."""
     since_unix_s: float
     step: str
     holder: str
-    """What is held: core.response.held()."""
+    """Target of the act: core.response.held()."""
     rule: str
     cause: str
-    """What about the subject: the last part of the alarm's key."""
+    """Which case of the subject: the last part of the alarm's key."""
     level: str
     evidence: str
     """JSON."""
@@ -129,30 +128,30 @@ class Hold:
     namespace: str
     queue: str
     cgroup_id: int
-    """Inodes of the two cgroups when it was done: a path may be another container's later. 0: it
-    has none."""
+    """Inodes of the two cgroups at the time of the act, because a path may be another container's
+    later. 0: none."""
     freezer_id: int
     stopped: tuple[tuple[int, int], ...] = ()
-    """(pid, start time) of those that were stopped one by one."""
+    """(Pid, start time) of the processes that were stopped one by one."""
     done: bool = False
-    """False: the daemon may have died before it did it."""
+    """False: the daemon may have ended before the act."""
 
 
 class HoldLog(Protocol):
-    """The ledger's list of acts in force, of this boot: no other outlives one. All raise
-    LedgerLost, and those that write LedgerFull."""
+    """The ledger's acts in force of this boot; no act outlives a boot. All calls raise LedgerLost,
+    and those that write also LedgerFull."""
 
     def holds(self) -> list[Hold]:
         """Oldest first."""
 
     def store_hold(self, hold: Hold) -> Hold:
-        """Durable when it returns; the answer has its number."""
+        """Durable when it returns; the result has its number."""
 
     def drop_hold(self, number: int) -> None: ...
 
 
 class DriverLog(Protocol):
-    """The ledger's list of driver libraries, of this boot: no process outlives one. Both raise
+    """The ledger's driver libraries of this boot; no process outlives a boot. Both calls raise
     LedgerLost."""
 
     def driver_files(self) -> list[LibraryIdentity]: ...
@@ -161,22 +160,22 @@ class DriverLog(Protocol):
 
 
 class WatchLedger(AuditLog, HoldLog, Protocol):
-    """What the watch writes down."""
+    """The ledger tables that the watch writes."""
 
 
 class Targets(Protocol):
-    """Whether what was held still is there, and held."""
+    """Checks whether a target still exists and is held."""
 
     def cgroup_ids(self, cgroup: str, freezer: str) -> tuple[int, int]:
-        """Inodes, in the unified hierarchy and in version 1's freezer; 0: it is gone."""
+        """Inodes in the unified hierarchy and in version 1's freezer; 0: it is gone."""
 
     def is_frozen(self, cgroup: str, freezer: str) -> bool: ...
     def is_stopped(self, pid: int) -> bool:
-        """By a signal."""
+        """True if a signal has stopped it."""
 
     def refused(self) -> frozenset[int]:
         """Inodes of cgroups whose opens of GPU devices are refused by a program that outlives its
         daemon."""
 
     def allow(self, cgroup_id: int) -> None:
-        """Take that back, with or without a running eBPF child. Raises NotPossible."""
+        """Allow opens again, with or without a running eBPF child. Raises NotPossible."""

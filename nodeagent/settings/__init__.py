@@ -1,1 +1,2 @@
-"""What the operator may set: frozen dataclasses over checked fields, a module per configuration."""
+"""Settings of the operator: frozen dataclasses over checked fields, a module for each
+configuration."""

@@ -1,11 +1,11 @@
-"""Settings: frozen dataclasses, one per TOML section, each field with its unit, its default and
-the reason for it.
+"""Settings: frozen dataclasses, one per TOML section, each field with its unit, its default and the
+reason for it.
 
 `parse` reports every mistake at once, because a daemon that is restarted once per typing error
 wastes an evening. Nothing here reads a file or the environment; `nodeagent.__main__` does.
 
-Longer than a file should be: all sections in the order of docs/reference/configuration.md, which
-is generated from them.
+This file is longer than usual: it has all sections in the order of docs/reference/configuration.md,
+which is generated from them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ConfigError", "Settings", "parse", "split_address"]
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """[daemon]: where the daemon keeps its things."""
+    """[daemon]: directories and logging of the daemon."""
 
     runtime_dir: str = _absolute_path()
     """Sockets and regions; lost at reboot. Default: /run/sluice as root, else
@@ -41,53 +41,53 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True)
 class GrantSettings:
-    """[grants]: how much of a GPU may be given away."""
+    """[grants]: how GPUs are divided into grants."""
 
     slots_per_gpu: int = _number(10, 1, 256)
     """Grants that may share one GPU. 10: what HAMi advertises; more tenants mean longer turns."""
     strategy: str = _choice("pack", "pack", "spread", live=True)
-    """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: take the
+    """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: use the
     emptiest."""
     memory_reserve_mib: int = _number(0, 0, 1_000_000)
     """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
     tenant itself."""
     managed_oversubscription: bool = _flag(False)
-    """Whether a grant may have more managed memory (cudaMallocManaged) than is left of it. What
-    does not fit is not charged; docs/node/memory.md says what that promises and what not."""
+    """True if a grant may have more managed memory (cudaMallocManaged) than is left of it. The
+    excess is not charged; docs/node/memory.md says what that promises and what not."""
     max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
     """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
     controller."""
     max_waiting: int = _number(256, 1, 10_000, live=True)
-    """Requests that may wait at once; bounds what one user can make the daemon remember."""
+    """Requests that may wait at once; limits what one user can make the daemon remember."""
     max_grants_per_uid: int = _number(256, 1, 100_000, live=True)
     """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
     max_slots_percent_per_uid: float = _number(50.0, 1.0, 100.0, live=True)
-    """Of all slots of this node, in percent, what the grants of one user may hold, at least one;
-    for others than root, and not for pods and queued work, whose limits are elsewhere. 50: two
-    users get along without anybody's word; 100 where a node is one user's."""
+    """Percentage of this node's slots that the grants of one user may hold, at least one slot;
+    root, pods and queued work are exempt, because their limits are elsewhere. 50: two users can
+    share a node without an agreement; set 100 if a node belongs to one user."""
     max_user_priority: int = _number(0, -1000, 1000, live=True)
-    """Highest priority that a user other than root may ask for. 0: users may step back behind
-    each other, only root puts a job in front."""
+    """Highest priority that a user other than root may request. 0: users may only lower their
+    priority; only root puts a job in front."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """[throttle]: the arithmetic the tenants do, written into each region."""
+    """[throttle]: parameters of the tenants' throttling, written into each region."""
 
     burst_ms: float = _number(20.0, 1.0, 1000.0)
     """How far a tenant's virtual clock may run ahead, in ms of wall time. 20: two default
     periods."""
     inflight_ms: float = _number(4.0, 0.5, 1000.0)
-    """Estimated GPU time a grant may have outstanding, in ms. 4: neighbours wait that long at
-    most for a turn."""
+    """Estimated GPU time that a grant may have outstanding, in ms. 4: other grants wait at most
+    that long for a turn."""
     chunk_us: float = _number(200.0, 10.0, 10_000.0)
-    """GPU time a thread draws at once, in µs. 200: the shared word is touched every few hundred
-    launches only."""
+    """GPU time that a thread draws at once, in µs. 200: the shared word is touched every few
+    hundred launches only."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """[planner]: how tenants of one GPU take turns."""
+    """[planner]: how grants on one GPU take turns."""
 
     period_ms: float = _number(10.0, 2.0, 1000.0)
     """Length of one round of turns, in ms. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
@@ -95,21 +95,21 @@ class PlannerSettings:
     longest_period_ms: float = _number(100.0, 2.0, 10_000.0)
     """The round grows up to this, in ms, so that the smallest share still gets its quantum."""
     smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
-    """Shortest turn worth handing over for, in ms: over 20 times the cost of a hand-over."""
+    """Shortest turn, in ms: over 20 times the cost of switching turns."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
     """Planning interval, in ms, while two or more grants are active on one GPU."""
     active_tick_ms: float = _number(50.0, 1.0, 1000.0)
-    """Planning interval, in ms, while some grant is active but none has company."""
+    """Planning interval, in ms, while some grant is active but no two on one GPU."""
     idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
-    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants.
-    While no grant has a process at all it is 400 at least; the first one is looked at at once."""
+    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants. While
+    no grant has a process at all it is at least 400; the first process is planned at once."""
     priority_floor_percent: float = _number(5.0, 1.0, 20.0)
-    """What a grant keeps of the GPU's time, in percent, while one of higher priority wants all of
-    it; all such grants together at most 20. 5: a job goes on visibly and its watchdogs stay
-    quiet. To hold one altogether there is `sluice pause`."""
+    """Share of the GPU's time, in percent, that a grant keeps while one of higher priority could
+    use all of it; at most 20 for all such grants together. 5: a job still makes progress and its
+    watchdogs stay quiet. To stop one altogether use `sluice pause`."""
     active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
-    """A grant counts as active this long, in ms, after its last sign of work. Several periods,
-    so that waiting for one's turn does not look like idleness."""
+    """A grant counts as active this long, in ms, after its last sign of work. It is several
+    periods, so that waiting for a turn does not look like idleness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +125,30 @@ class NvmlSettings:
     """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
     also take."""
     idle_interval_s: float = _number(1.0, 0.1, 300.0, live=True)
-    """Time between readings, in s, on a node without grants. 1: whoever uses a GPU without a
+    """Time between readings, in s, on a node without grants. 1: a process that uses a GPU without a
     grant is seen within two seconds."""
     burst_interval_s: float = _number(0.1, 0.05, 60.0, live=True)
-    """Time between readings, in s, for a moment after something changed: a process came, memory
-    or load jumped."""
+    """Time between readings, in s, shortly after a change: a new process, or a jump of memory or
+    load."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """[health]: when a GPU is offered, and when not any more. What each XID, error and verdict of
-    NVML's means is a table of its own, docs/node/health.md."""
+    """[health]: when a GPU is offered, and when it is withdrawn. The meaning of each XID, error and
+    verdict of NVML is a table of its own, see docs/node/health.md."""
 
     policy: str = _absolute_path("", live=True)
-    """A TOML file with what differs from the shipped table, nodeagent/data/xid.toml."""
+    """A TOML file with the differences from the shipped table, nodeagent/data/xid.toml."""
     good_s: float = _number(60.0, 1.0, 3600.0, live=True)
     """How long, in s, a GPU has to be fit before it is offered again. 60: a pod that lands on one
     that fails again costs more than a minute."""
     unread_s: float = _number(30.0, 1.0, 3600.0, live=True)
-    """A GPU that cannot be read is suspect at once and, after this long, in s, unhealthy. 30:
-    drivers that load firmware and readers that are started again are back by then."""
+    """How long, in s, a GPU may be unreadable before it is unhealthy; it is suspect at once. 30:
+    drivers that load firmware and restarted readers are back by then."""
     strain_s: float = _number(60.0, 1.0, 3600.0, live=True)
-    """Heat or a power brake makes a GPU degraded after this long, in s."""
+    """How long, in s, thermal or power throttling must last before a GPU is degraded."""
     falls_per_hour: int = _number(3, 1, 100, live=True)
-    """A GPU that stops being offered more often than this within an hour is left out for
-    flap_hold_s."""
+    """A GPU that is withdrawn more often than this within an hour is left out for flap_hold_s."""
     flap_hold_s: float = _number(3600.0, 60.0, 86_400.0, live=True)
     """How long, in s, such a GPU has to be fit."""
 
@@ -166,49 +165,51 @@ class MetricsSettings:
     """Address and port of a listener for /healthz and /readyz alone, for a pod's probes. Empty:
     none, both are beside /metrics only."""
     dcgm: str = _choice("off", "off", "on", "auto")
-    """Also serve dcgm-exporter's default counters under its names. auto: only when nothing answers
-    at 127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
+    """Also serve dcgm-exporter's default counters under its names. auto: only if nothing answers at
+    127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
     dcgm_hostname_label: str = _choice("Hostname", "Hostname", "hostname", "both")
-    """How the label with the node's name is spelt; dcgm-exporter renamed it in May 2026, most
-    dashboards ask for the old one."""
+    """Spelling of the label with the node's name; dcgm-exporter renamed it in May 2026, and most
+    dashboards query the old one."""
     hami: str = _choice("off", "off", "on", "legacy")
-    """Also serve the names of HAMi's monitor and scheduler. legacy: those from before HAMi 2.9
-    beside the new ones."""
+    """Also serve the names of HAMi's monitor and scheduler. legacy: those from before HAMi 2.9 as
+    well."""
     node_name: str = ""
-    """In the labels of both. Default: the host name."""
+    """Node name in the labels of both. Default: the host name."""
     max_series: int = _number(50_000, 100, 10_000_000)
-    """Most series in one scrape; what is left out is counted. 50,000: sixteen full GPUs."""
+    """Maximum number of series in one scrape; dropped ones are counted. 50,000: sixteen full
+    GPUs."""
     tls_certificate: str = _absolute_path()
     """PEM chain; with tls_key the endpoint speaks HTTPS. A new file is used without a restart."""
     tls_key: str = _absolute_path()
     """PEM of its key."""
     bearer_token_file: str = _absolute_path()
-    """A scrape must bring this token; /healthz stays open."""
+    """File with a token that a scrape must send; /healthz stays open."""
     basic_user: str = ""
-    """A scrape may bring this user name with the password from basic_password_file instead."""
+    """User name that a scrape may send instead, with the password from basic_password_file."""
     basic_password_file: str = _absolute_path()
     """Its password, on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectionSettings:
-    """[detection]: who uses a GPU around the interposer, and what is done about it. observe: tell;
+    """[detection]: use of GPUs around the interposer, and the response to it. observe: report;
     contain: also pause, deny opens, freeze; kill: also kill. See docs/node/telemetry.md."""
 
     enabled: bool = True
-    """Look at all."""
+    """Enable detection."""
     grants: str = _choice("contain", "observe", "contain", "kill")
-    """For processes in grants, and in pods."""
+    """Level for processes in grants, and in pods."""
     bare_metal: str = _choice("observe", "observe", "contain", "kill")
-    """For all other processes of the host. observe: they may have been there before us."""
+    """Level for all other processes of the host. observe: they may have been there before us."""
     policies: str = ""
-    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace goes before a queue."""
+    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace takes precedence over a
+    queue."""
     exempt: str = (
         "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
         " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
     )
-    """Programs of the host, by full path, that may use a GPU without a grant; one in a pod never
-    is."""
+    """Programs of the host, by full path, that may use a GPU without a grant; a program in a pod is
+    never exempt."""
     grace_s: float = _number(0.4, 0.0, 600.0)
     """How long, in s, a process may be on a GPU before it must have registered. 0.4: programs
     register before they have a context; what remains is the time between two readings."""
@@ -219,14 +220,15 @@ class DetectionSettings:
     memory_slack_percent: float = _number(5.0, 0.0, 100.0)
     """Percent of the memory NVML sees."""
     time_slack_percent: float = _number(10.0, 0.0, 100.0)
-    """Points by which NVML's busy time may exceed a grant's own. 10: NVML's samples are coarse."""
+    """Percentage points by which NVML's busy time may exceed a grant's own. 10: NVML's samples are
+    coarse."""
     time_window_s: float = _number(30.0, 1.0, 3600.0)
-    """Over this long, in s."""
+    """Window, in s, over which busy time is compared."""
     runaway_kernel_s: float = _number(1800.0, 0.0, 604_800.0)
-    """Work on the GPU that does not get on for this long, in s, is a runaway. 0: never; for jobs
+    """Work on the GPU that makes no progress for this long, in s, is a runaway. 0: never; for jobs
     whose kernels run for ever by design."""
     repeat_s: float = _number(600.0, 0.0, 86_400.0)
-    """The same suspicion of the same grant or program is told again after this long, in s."""
+    """The same suspicion of the same grant or program is reported again after this long, in s."""
 
     def exempt_paths(self) -> frozenset[str]:
         return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
@@ -244,54 +246,54 @@ class DetectionSettings:
 
 @dataclass(frozen=True, slots=True)
 class WallSettings:
-    """[wall]: the driver's own memory limits, as a second wall around each grant. Drivers have them
-    from release 615 on; of MIG instances they set none. See docs/security.md."""
+    """[wall]: the driver's own memory limits, as a second limit around each grant. Drivers have
+    them from release 615 on, but not for MIG instances. See docs/security.md."""
 
     enabled: str = _choice("auto", "auto", "on", "off")
-    """auto: where the driver has them, and a program starts also when its wall could not be built,
-    which is then an event; on: without its wall no program and no container starts; off: none."""
+    """auto: used if the driver has them; a program starts even if its limit could not be set, and
+    an event reports it. on: no program and no container starts without its limit. off: not used."""
     headroom_mib: int = _number(64, 0, 100_000)
-    """How far outside of the grant it stands, in MiB. 64: the interposer, which is exact, answers
-    first; small blocks and a context's tables may lie a little beyond what is charged."""
+    """How far above the grant the limit is, in MiB. 64: the interposer, which is exact, should
+    refuse first; small blocks and a context's tables may exceed what is charged a little."""
     run_cgroups: bool = _flag(False)
-    """Also around what `sluice run` starts: its programs then leave the cgroup of their session for
-    one of their own, so that what is limited or counted there no longer has them. Containers have
-    a cgroup of their own anyway."""
+    """Also limit programs that `sluice run` starts: they then leave the cgroup of their session for
+    one of their own, so that limits and counters of the session's cgroup no longer cover them.
+    Containers have a cgroup of their own anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """[checkpoint]: a paused grant's GPU memory may go to the host's, where the driver can (release
-    570 and later, on x86-64). See docs/node/checkpoint.md."""
+    """[checkpoint]: a paused grant's GPU memory may be moved to the host's memory, if the driver
+    can (release 570 and later, on x86-64). See docs/node/checkpoint.md."""
 
     enabled: bool = _flag(True)
-    """Whether anybody may ask for it: `sluice pause --spill`, and queued work that says so. It is
-    done for nobody who does not."""
+    """True if it may be requested: by `sluice pause --spill`, and by queued work. It is never done
+    without a request."""
     host_memory_percent: float = _number(50.0, 0.1, 100.0)
-    """Of the host's memory, in percent, what all spilled grants may have together. 50: the jobs
-    that run have the other half."""
+    """Percentage of the host's memory that all spilled grants may use together. 50: the running
+    jobs keep the other half."""
     spare_host_memory_mib: int = _number(2048, 0, 100_000_000)
-    """Memory of the host, in MiB, that must be available beside what is spilled. 2048: the kernel
-    begins to reclaim in earnest below that."""
+    """Memory of the host, in MiB, that must remain available beside what is spilled. 2048: the
+    kernel begins to reclaim heavily below that."""
     lock_timeout_s: float = _number(10.0, 0.1, 3600.0)
-    """How long each process may take, in seconds, to end the work that it has submitted. 10: a
-    kernel that runs for longer is no one to wait for."""
+    """How long each process may take, in seconds, to finish the work that it has submitted. 10: a
+    kernel that runs longer is not waited for."""
     copy_timeout_s: float = _number(120.0, 1.0, 86_400.0)
     """How long the copy of each process may take, in seconds, in either direction. 120: 80 GiB at
     less than 1 GiB/s."""
     total_timeout_s: float = _number(300.0, 1.0, 86_400.0)
     """How long all processes of a grant may take together, in seconds, in either direction."""
     longest_s: float = _number(86_400.0, 0.0, 31_536_000.0)
-    """How long queued work may stay in the host's memory, in seconds: then it is stopped. 0: for as
-    long as it takes. One day: by then somebody waits for its result. A grant that somebody spilled
-    by hand stays."""
+    """How long queued work may stay in the host's memory, in seconds; it is stopped then. 0:
+    without a limit. One day: by then its result is overdue. A grant that was spilled by hand
+    stays."""
     library: str = ""
     """Path or file name of the driver's libcuda.so.1. Default: what the loader finds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathSettings:
-    """[paths]: where to find our own files."""
+    """[paths]: location of our own files."""
 
     native: str = _absolute_path()
     """Directory with shim/, preload/, proto/ and libsluice_region.so. Default: beside the
@@ -300,41 +302,41 @@ class PathSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """[queue]: the queue controller this node takes work from."""
+    """[queue]: the queue controller from which this node takes work."""
 
     server: str = ""
     """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock on its own machine.
     Empty: no queue, `sluice run --queue` is refused."""
     node_name: str = ""
     """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME (of a DaemonSet),
-    else the host name. With mutual TLS the certificate must be this node's by its URI
+    else the host name. With mutual TLS the certificate must identify this node by its URI
     sluice:node:NAME, or by its name and the controller's tls.nodes."""
     namespace: str = "default"
-    """Where `sluice run --queue NAME` looks for the LocalQueue when it names no namespace."""
+    """Namespace in which `sluice run --queue NAME` looks for the LocalQueue if it names none."""
     ca: str = _absolute_path()
-    """PEM of the controller's authority; TCP needs it."""
+    """PEM of the controller's certificate authority; TCP needs it."""
     certificate: str = _absolute_path()
     """PEM of this node's own certificate, for mutual TLS."""
     key: str = _absolute_path()
     """PEM of its key."""
     token: str = _absolute_path()
-    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod: instead
-    of a certificate. It is read at every call, since it is renewed."""
+    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod, instead
+    of a certificate. It is read at every call, because it is renewed."""
     server_name: str = ""
-    """The name in the controller's certificate, where that is not the address."""
+    """The name in the controller's certificate, if that is not the address."""
     labels: str = _text("", live=True)
     """Node labels for flavors and selectors: `name=value, name=value`."""
     taints: str = _text("", live=True)
     """Node taints: `name=value:NoSchedule, …`."""
     unschedulable: bool = _flag(False, live=True)
-    """Take no new work from the queue; what runs goes on."""
+    """Take no new work from the queue; running work continues."""
 
     def label_map(self) -> dict[str, str]:
         pairs = [one.strip().partition("=") for one in self.labels.split(",") if one.strip()]
         return {name: value for name, _, value in pairs}
 
     def taint_list(self) -> tuple[tuple[str, str, str], ...]:
-        """Name, value, effect."""
+        """(Name, value, effect) of each taint."""
         found = []
         for one in self.taints.split(","):
             text, _, effect = one.strip().rpartition(":")
@@ -346,25 +348,25 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class EbpfSettings:
-    """[ebpf]: what the kernel tells about who uses the GPUs; see docs/node/telemetry.md."""
+    """[ebpf]: the kernel's events about GPU use; see docs/node/telemetry.md."""
 
     enabled: str = _choice("auto", "auto", "on", "off")
-    """auto: where this host can, and `sluice doctor` says why not; on: the daemon refuses to start
-    without it; off: not at all."""
+    """auto: used if this host can, and `sluice doctor` gives the reason if not; on: the daemon
+    refuses to start without it; off: not used."""
     loader: str = _choice("auto", "auto", "prebuilt", "bcc")
-    """prebuilt: the programs as they came with this version, through libbpf; bcc: compiled on this
-    host, which needs bcc and kernel headers; auto: prebuilt where they are there and load, else
-    bcc, and `sluice doctor` says why."""
+    """prebuilt: the programs as shipped with this version, loaded by libbpf; bcc: compiled on this
+    host, which needs bcc and kernel headers; auto: prebuilt if they exist and load, else bcc, and
+    `sluice doctor` gives the reason."""
     devices: str = ""
-    """Device nodes whose opens are told: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
+    """Device nodes whose opens are reported: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
     /proc/devices."""
     audit_interval_s: float = _number(10.0, 0.0, 3600.0)
-    """Time between two looks at the driver's launch entry points, in s. 0: none."""
+    """Time between two audit windows at the driver's launch entry points, in s. 0: none."""
     audit_window_ms: float = _number(100.0, 1.0, 1000.0)
-    """How long one look takes at most, in ms. 100 in 10 s sees 1 % of the launches."""
+    """Longest audit window, in ms. 100 in 10 s sees 1 % of the launches."""
     audit_budget_percent: float = _number(1.0, 0.01, 10.0)
-    """Part of its time, in percent, that looks may take from the busiest process; they end early
-    for it."""
+    """Share of the busiest process's time, in percent, that audit windows may take; they end early
+    to keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +412,7 @@ T = TypeVar("T")
 
 
 def parse(document: Mapping[str, object]) -> Settings:
-    """The settings of a parsed TOML document. Raises ConfigError with all mistakes."""
+    """Build the settings from a parsed TOML document. Raises ConfigError with all mistakes."""
     problems: list[str] = []
     parsed: dict[str, Any] = {}
     for name, table in document.items():
@@ -432,7 +434,7 @@ def parse(document: Mapping[str, object]) -> Settings:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port`. Raises ValueError."""
+    """Split `host:port` or `[v6]:port`. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
@@ -498,7 +500,8 @@ def _check_detection(detection: DetectionSettings) -> list[str]:
 
 
 def device_numbers(spelled: str) -> tuple[tuple[int, int | None], ...]:
-    """(major, minor; None: any) of `MAJOR:MINOR, MAJOR:*`. Raises ValueError."""
+    """Parse `MAJOR:MINOR, MAJOR:*` into (major, minor), with minor None for any. Raises
+    ValueError."""
     found: list[tuple[int, int | None]] = []
     for one in (part.strip() for part in spelled.split(",")):
         if not one:
@@ -545,7 +548,7 @@ def _check_queue(queue: QueueSettings) -> list[str]:
         if not queue.server.startswith("unix:/"):
             problems.append(f"queue.server: {queue.server!r}: must be unix: and an absolute path")
         if queue.ca or queue.token:
-            problems.append("queue.ca, queue.token: a Unix socket needs none of them")
+            problems.append("queue.ca, queue.token: a Unix socket needs neither")
     elif queue.server:
         try:
             split_address(queue.server)

@@ -1,9 +1,10 @@
-"""HAMi's own configuration in our terms, for one node.
+"""Translates HAMi's own configuration into our settings, for one node.
 
-Two documents: `device-config.yaml` (of the ConfigMap hami-scheduler-device) says what resources are
-called and what holds everywhere; `config.json` (of hami-device-plugin) has an entry per node. Their
-keys are HAMi's interface (v2.10), the tables below are all of them. What is asked for and not done
-here is a warning of its own, never left out in silence; what cannot be read at all is an error.
+There are two documents: `device-config.yaml` (of the ConfigMap hami-scheduler-device) has the names
+of the resources and what holds everywhere; `config.json` (of hami-device-plugin) has an entry per
+node. Their keys are HAMi's interface (v2.10), and the tables below have all of them. A key that has
+no effect here is reported by a warning of its own, never ignored silently; a document that cannot
+be read is an error.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _DEVICE_KEYS: Final[Mapping[str, str]] = {
     "resourceMemoryPercentageName": "resource_memory_percentage",
     "resourceCoreName": "resource_cores",
     "resourcePriorityName": "resource_priority",
-    "defaultMem": "default_memory_mib",  # the chart's spelling
-    "defaultMemory": "default_memory_mib",  # the code's
+    "defaultMem": "default_memory_mib",  # This is the chart's spelling.
+    "defaultMemory": "default_memory_mib",  # This is the code's spelling.
     "defaultCores": "default_cores_percent",
     "memoryFactor": "memory_factor",
     "deviceSplitCount": "slots_per_gpu",
@@ -51,7 +52,7 @@ _NO_CORE_SCALING: Final = (
     "is not applied: hard shares of one GPU add up to 100 percent at most; elastic ones"
     " (cores_policy) may add up to more"
 )
-_NO_INVENTED_MEMORY: Final = "is not applied: what a card has is read from NVML"
+_NO_INVENTED_MEMORY: Final = "is not applied: a card's memory is read from NVML"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,12 @@ class _Undone:
 
     why: str
     nothing: tuple[object, ...] = ()
-    """Values that ask for nothing."""
+    """Values that request nothing, so that no warning is needed."""
 
 
 _DEVICE_UNDONE: Final[Mapping[str, _Undone]] = {
     "defaultGPUNum": _Undone(
-        "is not applied: nothing here changes pods, so a pod that wants a GPU has to ask for"
+        "is not applied: nothing here changes pods, so a pod that needs a GPU has to request"
         " {resource_count} itself"
     ),
     "deviceCoreScaling": _Undone(_NO_CORE_SCALING, (1,)),
@@ -81,7 +82,7 @@ _DEVICE_UNDONE: Final[Mapping[str, _Undone]] = {
         "is not applied: nothing here changes pods; with CDI no runtime class is needed", ("",)
     ),
     "migProfileAllowlist": _Undone(
-        "is not applied: every profile of a card may be asked for", ([],)
+        "is not applied: every profile of a card may be requested", ([],)
     ),
 }
 _NODE_UNDONE: Final[Mapping[str, _Undone]] = {
@@ -89,7 +90,8 @@ _NODE_UNDONE: Final[Mapping[str, _Undone]] = {
     "libcudaloglevel": _Undone(_NO_LOG),
     "preconfigureddevicememory": _Undone(_NO_INVENTED_MEMORY, (0,)),
     "enablegetpreferredallocation": _Undone(
-        "cannot be switched off: the advice costs nothing and the kubelet may leave it", (True,)
+        "cannot be switched off: the preference costs nothing and the kubelet may ignore it",
+        (True,),
     ),
 }
 
@@ -102,8 +104,8 @@ class HamiReading:
 
 
 def read(parts: Iterable[HamiPart], node: str) -> HamiReading:
-    """Of device configurations and node configurations; entries of other nodes are not looked
-    into. Raises ConfigError with all mistakes."""
+    """Read device configurations and node configurations; entries of other nodes are ignored.
+    Raises ConfigError with all mistakes."""
     problems: list[str] = []
     warnings: list[str] = []
     layers: list[Layer] = []
@@ -158,7 +160,8 @@ def _node_layers(
             if not isinstance(entry, Mapping):
                 problems.append(f"{where}: must be a mapping, not {short(entry)}")
                 continue
-            small = {str(name).lower(): value for name, value in entry.items()}  # as Go reads it
+            # Go reads keys without regard to case.
+            small = {str(name).lower(): value for name, value in entry.items()}
             name = small.pop("name", None)
             if not isinstance(name, str) or not name:
                 problems.append(f"{where}.name: must be the name of a node, not {short(name)}")
@@ -172,8 +175,8 @@ def _node_layers(
 
 
 _Special = Callable[[str, Any], Mapping[str, Any] | str | None]
-"""What a key that needs more than another name means; a text is what is wrong with its value; None:
-not a key of that sort."""
+"""Translates a key that needs more than another name; a text says what is wrong with its value, and
+None means that the key is not a special one."""
 
 
 def _section(
@@ -240,7 +243,7 @@ def _node_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
 
 
 def _filter(value: Any) -> Mapping[str, Any] | str:
-    """The devices that HAMi is to leave alone."""
+    """The devices that HAMi does not use."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not value.keys() <= {"uuid", "index"}:
@@ -263,7 +266,7 @@ def _lower_uuid(text: str) -> str:
 
 
 def not_served(vendor: str, resources: Sequence[str]) -> str:
-    asked = f"; pods that ask for {', '.join(resources)}" if resources else "; its pods"
+    asked = f"; pods that request {', '.join(resources)}" if resources else "; its pods"
     return f"{vendor} is not served here yet{asked} need that vendor's own device plugin"
 
 

@@ -1,6 +1,6 @@
-"""What pods written for HAMi ask for and do not get here, said before they are started.
+"""Warns about what pods written for HAMi request and do not get here, before they are started.
 
-Resources are what counts; annotations and variables are HAMi's scheduler's and its library's.
+Only resources have an effect; annotations and variables are for HAMi's scheduler and its library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VENDOR_DOMAINS: Final[Mapping[str, str]] = {
 _HAMI_SCHEDULER: Final = "hami-scheduler"
 _PLACING: Final = (
     "has no effect: Kubernetes' scheduler chooses the node and this node the GPU; a queue with a"
-    " ResourceFlavor per GPU type does what it asks for"
+    " ResourceFlavor per GPU type does the same"
 )
 _ANNOTATIONS: Final[Mapping[str, str]] = {
     "nvidia.com/use-gputype": _PLACING,
@@ -39,9 +39,7 @@ _ANNOTATIONS: Final[Mapping[str, str]] = {
     "hami.io/gpu-scheduler-policy": (
         "has no effect: grants.strategy (pack or spread) holds for the whole node"
     ),
-    "hami.io/node-scheduler-policy": (
-        "has no effect: which node a pod goes to is Kubernetes' scheduler's decision"
-    ),
+    "hami.io/node-scheduler-policy": ("has no effect: Kubernetes' scheduler chooses the node"),
 }
 _VARIABLES: Final[Mapping[str, str]] = {
     "GPU_CORE_UTILIZATION_POLICY": (
@@ -61,17 +59,17 @@ _LIMIT_VARIABLES: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 
 
 def review(parts: Iterable[HamiPart], ours: Collection[str]) -> tuple[str, ...]:
-    """One line for each key that has no effect here, with the pods that have it. `ours` are the
-    names of resources that this node understands."""
-    told: dict[tuple[str, str], list[str]] = {}
+    """One line for each key that has no effect here, with the pods that have it. `ours` has the
+    names of the resources that this node serves."""
+    users_of: dict[tuple[str, str], list[str]] = {}
     for part in parts:
         if part.kind is PartKind.POD:
             name = _name(part.document)
             for key, why in _keys(part.document, ours):
-                users = told.setdefault((f"{part.source}: {key}", why), [])
+                users = users_of.setdefault((f"{part.source}: {key}", why), [])
                 if name not in users:
                     users.append(name)
-    return tuple(f"{key}: {why} (in {', '.join(users)})" for (key, why), users in told.items())
+    return tuple(f"{key}: {why} (in {', '.join(users)})" for (key, why), users in users_of.items())
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -99,7 +97,7 @@ def _keys(document: Mapping[str, Any], ours: Collection[str]) -> Iterator[tuple[
                 yield f"resource {name}", not_served(VENDOR_DOMAINS[domain], ())
             elif name not in ours and domain == "nvidia.com":
                 known = ", ".join(ours)
-                yield f"resource {name}", f"is not known to this node, which has {known}"
+                yield f"resource {name}", f"is not served by this node, which serves {known}"
         for variable in _variables(container):
             if variable in _VARIABLES:
                 yield f"variable {variable}", _VARIABLES[variable]
@@ -130,7 +128,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    """What else is written there is the API server's to refuse."""
+    """The mappings of a list; the API server refuses anything else."""
     return (one for one in (value if isinstance(value, list) else ()) if isinstance(one, Mapping))
 
 

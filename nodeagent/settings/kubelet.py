@@ -1,7 +1,7 @@
-"""The section [kubelet]: what this node offers to Kubernetes, put together from several hands.
+"""The section [kubelet]: what this node offers to Kubernetes, merged from several sources.
 
 Later ones win: our defaults, HAMi's device-config.yaml, HAMi's entry for this node, [kubelet],
-[kubelet.nodes.NAME]. Each value remembers who said it, because that is the first question when a
+[kubelet.nodes.NAME]. Each value remembers its source, because that is the first question when a
 node behaves unlike its neighbours.
 """
 
@@ -24,7 +24,7 @@ from sluicecommon.settings import (
 )
 
 DEFAULTS: Final = "default"
-"""Where a value comes from that nobody set."""
+"""Source of a value that is not configured."""
 RESOURCE_KEYS: Final = (
     "resource_count",
     "resource_memory",
@@ -41,124 +41,127 @@ _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class KubeletConfig:
-    """[kubelet]: what this node offers to Kubernetes. What counts is the last of: the defaults
-    below, HAMi's device-config.yaml, HAMi's entry for this node, `[kubelet]`,
-    `[kubelet.nodes.NAME]` (the same keys, for the node of that name: one file for a whole cluster).
-    `sluice config check` prints what holds on a node, who said it and what of it is not done.
-    HAMi's keys, overcommit and the modes: docs/hami.md."""
+    """[kubelet]: what this node offers to Kubernetes. The last of these wins: the defaults below,
+    HAMi's device-config.yaml, HAMi's entry for this node, `[kubelet]`, `[kubelet.nodes.NAME]` (the
+    same keys, for the node of that name: one file for a whole cluster). `sluice config check`
+    prints the values of a node, their sources, and what has no effect. HAMi's keys, overcommit and
+    the modes: docs/hami.md."""
 
     enabled: bool = flag(False)
     """Serve the kubelet's device plugin API."""
     door: str = choice("device-plugin", "device-plugin", "dra")
-    """By which of Kubernetes' two ways this node gives its GPUs away. device-plugin: as the
-    resource resource_count; dra: as devices of ResourceSlices, to ResourceClaims (driver
-    sluice.dev, Kubernetes 1.34; shares of a GPU from 1.36 on). Needs the API server. A card with
-    work that came by the other door is offered by neither until that has ended."""
+    """How this node allocates its GPUs. device-plugin: as the resource resource_count; dra: as
+    devices of ResourceSlices, to ResourceClaims (driver sluice.dev, Kubernetes 1.34; shares of a
+    GPU from 1.36 on). Needs the API server. A card with work that came the other way is offered by
+    neither until that work has ended."""
     dra_sick: str = choice("evict", "evict", "keep")
-    """What becomes of pods with a claim on a GPU that is unhealthy or lost. evict: Kubernetes
-    deletes them (a NoExecute taint, which a claim may tolerate); keep: no new ones come."""
+    """Treatment of pods with a claim on a GPU that is unhealthy or lost. evict: Kubernetes deletes
+    them (a NoExecute taint, which a claim may tolerate); keep: no new ones come."""
     dra_status_s: float = number(30.0, 0.0, 3600.0)
-    """Time, in s, between two looks at whether what is said of a claim's use in its status has
-    become wrong by more than a point. 0: nothing is written there."""
+    """Time, in s, between two checks whether the use in a claim's status is wrong by more than a
+    point. 0: nothing is written there."""
     directory: str = absolute_path("/var/lib/kubelet")
-    """The kubelet's --root-dir; its sockets and its checkpoint are below. k0s and microk8s have
+    """The kubelet's --root-dir; its sockets and its checkpoint are below it. k0s and microk8s have
     another."""
     hami: tuple[str, ...] = absolute_paths()
     """HAMi's own configuration, read unmodified: its ConfigMaps hami-scheduler-device and
     hami-device-plugin, as a manifest or as the bare device-config.yaml and config.json."""
     mode: str = choice("share", "share", "exclusive", "mig", "mps")
-    """share: grants beside each other on one GPU; exclusive: one slot per GPU, and the whole of it;
-    mig: MIG instances, each whole to one container; mps: not there yet, see below."""
+    """share: grants share a GPU; exclusive: one slot per GPU, with the whole of it; mig: MIG
+    instances, each whole to one container; mps: not supported yet, see below."""
     mig_strategy: str = choice("none", "none", "single", "mixed")
-    """How MIG instances are named, with mode mig. single: as resource_count, if all cards are cut
-    into instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, shared as ever."""
+    """How MIG instances are named, with mode mig. single: as resource_count, if all cards have
+    instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, which are shared as
+    usual."""
     mig_geometry: str = choice("fixed", "fixed", "demand")
-    """Who cuts cards in MIG mode, with mode mig. fixed: an operator, by `sluice mig set`; demand:
-    the daemon makes an instance when a pod or a claim asks for its profile, and keeps it until its
-    room is wanted for another. With door device-plugin it needs mig_strategy mixed."""
+    """How cards in MIG mode are partitioned, with mode mig. fixed: by an operator, with `sluice mig
+    set`; demand: the daemon creates an instance when a pod or a claim requests its profile, and
+    keeps it until another needs its room. With door device-plugin it needs mig_strategy mixed."""
     strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
-    """How the container runtime learns what belongs into a container. cdi-cri: containerd 1.7,
-    CRI-O 1.28 and later; cdi-annotations: the runtimes before; envvar: without CDI."""
+    """How the container runtime gets the edits of a container. cdi-cri: containerd 1.7, CRI-O 1.28
+    and later; cdi-annotations: earlier runtimes; envvar: without CDI."""
     cdi_dir: str = absolute_path("/var/run/cdi")
-    """Where the runtime looks for CDI files that come and go; ours are written there, the driver's
-    are read there and in /etc/cdi."""
+    """Directory in which the runtime looks for dynamic CDI files; ours are written there, the
+    driver's are read there and in /etc/cdi."""
     reconcile_s: float = number(10.0, 0.1, 600.0)
-    """Time, in s, between two looks at what the kubelet still has. A pod's share is free again
-    after the second look that finds it gone."""
+    """Time, in s, between two looks at the pods that the kubelet still has. A pod's share is free
+    again after the second look that finds it gone."""
     slots_per_gpu: int = number(0, 0, 256)
     """Device ids per GPU, which is how many containers may share it. 0: as grants.slots_per_gpu."""
     limits: tuple[str, ...] = choices(
         ("queue", "pod", "defaults"), "queue", "placement", "pod", "defaults", live=True
     )
-    """Who says how much a container may have, the first that knows. queue: the decision of a queue
+    """Sources of a container's limits; the first that has them wins. queue: the decision of a queue
     controller with a database of its own; pod: the pod's own requests (read as pod_sources says);
-    placement: the same, on the GPUs that a queue controller in mode kubernetes has written at the
+    placement: the same, on the GPUs that a queue controller in mode kubernetes has written to the
     pod; defaults: those below."""
     pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
-    """Who is asked what a pod asks for and whose it is, the first that can say. api: the API
-    server, by a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which
-    knows nothing of the Jobs and Deployments above a pod."""
+    """Sources of a pod's requests and owners; the first that has them wins. api: the API server, by
+    a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which does not
+    have the Jobs and Deployments above a pod."""
     kubeconfig: str = absolute_path("")
-    """How the API server is reached. Empty: as the pod that the daemon runs in, by its service
-    account; outside of a pod then not at all. On a node, the kubelet's own is enough:
+    """How the API server is reached. Empty: with the service account of the daemon's pod; outside
+    of a pod then not at all. On a node, the kubelet's own is enough:
     /etc/kubernetes/kubelet.conf."""
     advertise_sums: bool = flag(True)
     """Write the sums over this node's GPUs into its Node object, as resource_memory,
     resource_memory_percentage, resource_cores and resource_priority, so that Kubernetes' own
-    scheduler can place pods that ask for them. false: taken away again. Needs the API server."""
+    scheduler can place pods that request them. false: they are removed again. Needs the API
+    server."""
     resource_count: str = text("nvidia.com/gpu")
-    """The resource this node advertises: how many GPUs a container wants."""
+    """The resource that this node advertises: the number of GPUs of a container."""
     resource_memory: str = text("nvidia.com/gpumem", live=True)
     """A pod's request for memory on each GPU, in units of memory_factor MiB."""
     resource_memory_percentage: str = text("nvidia.com/gpumem-percentage", live=True)
-    """The same in percent of a GPU."""
+    """A pod's request for memory on each GPU, in percent of the GPU's."""
     resource_cores: str = text("nvidia.com/gpucores", live=True)
     """A pod's request for a share of each GPU's time, in percent."""
     resource_priority: str = text("nvidia.com/priority", live=True)
-    """A pod's request for HAMi's priority: 0 goes before 1, and before who does not ask."""
+    """A pod's request for HAMi's priority: 0 goes before 1, and before pods without a priority."""
     memory_factor: int = number(1, 1, 1_048_576, live=True)
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
-    """Memory of a container that does not say, on each GPU, in MiB. 0: all of it."""
+    """Memory, on each GPU, of a container without a request, in MiB. 0: all of it."""
     default_cores_percent: int = number(0, 0, 100, live=True)
-    """Share of time of a container that does not say, in percent. 0: no cap while alone, an equal
-    weight in company; 100: the GPU for itself."""
+    """Share of time of a container without a request, in percent. 0: no cap while alone, and
+    otherwise an equal weight; 100: an exclusive GPU."""
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
-    """hard: a share of time is a cap, also while alone; elastic: a weight in company (HAMi's
-    gpuCorePolicy disable)."""
+    """hard: a share of time is a cap, even while the grant is alone; elastic: a weight among active
+    grants (HAMi's gpuCorePolicy disable)."""
     resize: str = choice("down", "off", "down", "on", live=True)
-    """Whether the annotation resize.sluice.dev/CONTAINER of a running pod changes what it has.
-    down: up to what its resources ask for, for which quota was counted; on: beyond, too, where
-    something counts the annotation; off: not at all. Needs the API server."""
+    """Effect of the annotation resize.sluice.dev/CONTAINER of a running pod on its limits. down: up
+    to what its resources request, for which quota was counted; on: above that, too, if the quota
+    counts the annotation; off: none. Needs the API server."""
     memory_scaling: float = number(1.0, 0.1, 10.0)
-    """Memory offered for each byte of a card's. Over 1 is overcommit: what happens when the card is
-    full is said below."""
+    """Memory offered for each byte of a card's. Over 1 is overcommit; the effects of a full card
+    are described below."""
     exclude_uuids: tuple[str, ...] = field(default=(), metadata={"live": True})
     """GPUs that are not offered, by UUID."""
     exclude_indexes: tuple[int, ...] = field(default=(), metadata={"live": True})
-    """The same by NVML's index. An index can change at a reboot: prefer the UUID."""
+    """GPUs that are not offered, by NVML index. An index can change at a reboot: prefer the
+    UUID."""
     numa_topology: bool = flag(True, live=True)
-    """Tell the kubelet each GPU's NUMA node. Without, a topologyManagerPolicy such as
+    """Report each GPU's NUMA node to the kubelet. Without it, a topologyManagerPolicy such as
     single-numa-node has nothing to align by."""
 
     @property
     def makes_instances(self) -> bool:
-        """MIG instances are made as they are asked for."""
+        """True if MIG instances are created on demand."""
         return self.enabled and self.mode == "mig" and self.mig_geometry == "demand"
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletSection:
-    """What the configuration file itself says in [kubelet], checked key by key."""
+    """The contents of [kubelet] in the configuration file, checked key by key."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """[kubelet.nodes.NAME]: the same keys for one node, to keep one file for a cluster."""
+    """[kubelet.nodes.NAME]: the same keys for one node, so that one file serves a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one hand says; keys and types are KubeletConfig's."""
+    """Values of one source; keys and types are KubeletConfig's."""
 
     source: str
     values: Mapping[str, Any]
@@ -166,19 +169,19 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds on this node."""
+    """The values in force on this node."""
 
     config: KubeletConfig
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Who said it, by key; DEFAULTS where nobody did."""
+    """Source of each key; DEFAULTS if it is not configured."""
     warnings: tuple[str, ...] = ()
-    """What was asked for and is not done, one line per key."""
+    """Requested values that have no effect, one line per key."""
     problems: tuple[str, ...] = ()
-    """Why the daemon would refuse to serve the kubelet so, one line per key."""
+    """Reasons why the daemon would refuse to serve the kubelet, one line per key."""
 
 
 def parse_section(table: Mapping[str, object], problems: list[str]) -> KubeletSection:
-    """The TOML table `kubelet`."""
+    """Read the TOML table `kubelet`."""
     own = {key: value for key, value in table.items() if key != "nodes"}
     values = check_table(KubeletConfig, "kubelet", own, problems)
     nodes: dict[str, Mapping[str, Any]] = {}
@@ -207,7 +210,8 @@ def effective(
     slots_per_gpu: int,
     warnings: Iterable[str] = (),
 ) -> Effective:
-    """`hami` in the order of increasing weight; `slots_per_gpu` is [grants]'."""
+    """Merge the sources: `hami` in the order of increasing weight, then the section.
+    `slots_per_gpu` is that of [grants]."""
     layers = [*hami, Layer("[kubelet]", section.values)]
     if node in section.nodes:
         layers.append(Layer(f"[kubelet.nodes.{node}]", section.nodes[node]))
@@ -219,14 +223,14 @@ def effective(
             sources[key] = layer.source
     config = KubeletConfig(**values)
     problems = _problems(config, sources)
-    told = [*warnings, *_warnings(config, sources)]
+    found = [*warnings, *_warnings(config, sources)]
     if not config.slots_per_gpu:
         config = replace(config, slots_per_gpu=slots_per_gpu)
         sources["slots_per_gpu"] = "grants.slots_per_gpu"
     if config.mode == "exclusive":
         config = replace(config, slots_per_gpu=1, memory_scaling=1.0)
         sources["slots_per_gpu"] = sources["memory_scaling"] = "mode = exclusive"
-    return Effective(config, sources, tuple(told), tuple(problems))
+    return Effective(config, sources, tuple(found), tuple(problems))
 
 
 def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
@@ -236,7 +240,7 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
     problems = []
     if config.mode == "mps":
         problems.append(
-            f"{said('mode')}: mps is not there yet; share has memory caps and shares of time"
+            f"{said('mode')}: mps is not supported yet; share has memory caps and shares of time"
             " without an MPS server, exclusive gives whole GPUs"
         )
     if config.makes_instances and config.mig_strategy == "single":
@@ -247,17 +251,17 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
     if config.makes_instances and config.strategy == "envvar":
         problems.append(
             f"{said('strategy')}: mig_geometry demand needs CDI, by cdi-cri or cdi-annotations:"
-            " envvar names the instance before it is made"
+            " envvar names the instance before it is created"
         )
     if config.mode == "mig" and config.mig_strategy == "none":
         problems.append(
-            f"{said('mig_strategy')}: mode mig needs single (all cards cut into instances of one"
+            f"{said('mig_strategy')}: mode mig needs single (all cards with instances of one"
             " profile, under resource_count) or mixed (a resource for each profile)"
         )
     if config.door == "dra" and config.strategy == "envvar":
         problems.append(
             f"{said('strategy')}: door dra needs CDI, by cdi-cri or cdi-annotations: envvar cannot"
-            " say what a claim's containers are given"
+            " describe a claim's containers"
         )
     if not config.limits:
         problems.append(f"{said('limits')}: is empty, so no container could ever start")
@@ -280,7 +284,7 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
 
 
 def _resource_name_problem(name: str) -> str | None:
-    """The kubelet's own rules for extended resources."""
+    """Check the kubelet's own rules for extended resources."""
     domain = name.partition("/")[0]
     if not _QUALIFIED.fullmatch(name):
         return f"{name!r} is not DOMAIN/NAME, as in nvidia.com/gpu"
@@ -292,9 +296,9 @@ def _resource_name_problem(name: str) -> str | None:
 
 
 def _warnings(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
-    told = []
+    found = []
     if config.memory_scaling > 1 and config.mode == "share":
-        told.append(
+        found.append(
             f"kubelet.memory_scaling (by {sources['memory_scaling']}): {config.memory_scaling:g}"
             " promises more memory than the cards have; when a card is full, allocations fail with"
             " out of memory although the container is within its limit, and nothing is moved to"
@@ -304,18 +308,18 @@ def _warnings(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
         for key in ("slots_per_gpu", "memory_scaling"):
             neutral: float = 0 if key == "slots_per_gpu" else 1.0
             if getattr(config, key) not in (neutral, 1):
-                told.append(
+                found.append(
                     f"kubelet.{key} (by {sources[key]}): has no effect with mode exclusive, which"
                     " gives whole GPUs"
                 )
     if config.mig_strategy != "none" and config.mode != "mig":
-        told.append(
+        found.append(
             f"kubelet.mig_strategy (by {sources['mig_strategy']}): has no effect with mode"
             f" {config.mode}"
         )
     if config.mig_geometry != "fixed" and config.mode != "mig":
-        told.append(
+        found.append(
             f"kubelet.mig_geometry (by {sources['mig_geometry']}): has no effect with mode"
             f" {config.mode}"
         )
-    return told
+    return found

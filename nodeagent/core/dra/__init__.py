@@ -1,1 +1,1 @@
-"""Claims of DRA: what they are allotted, what became of them, what is published for them."""
+"""DRA: allocation of claims, the book of prepared claims, and the node's ResourceSlices."""

@@ -1,9 +1,9 @@
-"""From a ResourceClaim of `resource.k8s.io/v1` to what it is allotted of this node, and from there
-to the grants that it needs.
+"""Reads the allocation of a ResourceClaim (`resource.k8s.io/v1`) on this node and turns it into the
+requests for its grants.
 
-The claim is the scheduler's word, but it is read as anything else from outside: bounded, every
-field checked. What a share may have of a device was rounded and summed by the scheduler, by the
-request policy that we published; nothing is rounded again here.
+The scheduler wrote the allocation, but it is read like any other input from outside: bounded, every
+field checked. The scheduler has rounded and summed each share by the request policy that we
+published, so nothing is rounded again here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MOST_RESULTS: Final = 32
 """Kubernetes' own bound (AllocationResultsMaxSize)."""
 LONGEST: Final = 253
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
-"""Annotation of a claim that the scheduler made for a pod's extended resources; its requests are
+"""Annotation of a claim that the scheduler created for a pod's extended resources; its requests are
 named container-N-request-M."""
 
 
 def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> ClaimAllocation:
-    """`pool`: this node's. Raises NoAllocation."""
+    """Read what a claim was allocated from this node's `pool`. Raises NoAllocation."""
     try:
         head, status = document["metadata"], document.get("status") or {}
         devices = (status.get("allocation") or {}).get("devices") or {}
@@ -66,17 +66,17 @@ def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Shar
         )
     if result.get("adminAccess"):
         raise NoAllocation(
-            f"request {request} wants adminAccess, which {DRIVER} has not: who watches GPUs reads"
-            " the agent's metrics, or runs on the host"
+            f"request {request} uses adminAccess, which {DRIVER} does not support: monitor GPUs"
+            " through the agent's metrics, or on the host"
         )
     parent = request.partition("/")[0]  # of firstAvailable: request/alternative
     consumed = result.get("consumedCapacity")
     memory = _amount(consumed, "memory", request) if consumed else None
     cores = _amount(consumed, "cores", request) if consumed else None
     if (memory is None) != (cores is None):
-        raise NoAllocation(f"request {request}: consumedCapacity has not both memory and cores")
+        raise NoAllocation(f"request {request}: consumedCapacity must have both memory and cores")
     if cores is not None and cores > 100:
-        raise NoAllocation(f"request {request}: {cores} cores are more than a GPU has")
+        raise NoAllocation(f"request {request}: {cores} cores are more than a GPU's 100")
     return Share(
         parent,
         pool,
@@ -106,7 +106,8 @@ def _amount(consumed: Mapping[str, Any], name: str, request: str) -> int | None:
 def _only_pod(
     head: Mapping[str, Any], status: Mapping[str, Any], namespace: str
 ) -> PodIdentity | None:
-    """Whose the claim is for as long as it is there: made for that pod, and reserved for it."""
+    """The pod that owns the claim for the claim's whole life: it was created for that pod and is
+    reserved for it. None for any other claim."""
     owner = next((one for one in head.get("ownerReferences") or () if one.get("controller")), None)
     if owner is None or owner.get("kind") != "Pod" or owner.get("apiVersion") != "v1":
         return None
@@ -119,7 +120,7 @@ def _only_pod(
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST:
-        raise TypeError(f"{shown(value)} is not a text")
+        raise TypeError(f"{shown(value)} is not a string")
     return value
 
 
@@ -127,7 +128,8 @@ def _text(value: Any) -> str:
 
 
 def parts_of(allocation: ClaimAllocation) -> tuple[tuple[int, ...], ...]:
-    """Which shares are one grant together: places in the allotment's shares."""
+    """Group the shares into grants: one tuple of indexes into the allocation's shares for each
+    grant."""
     found: dict[str, list[int]] = {}
     for index, share in enumerate(allocation.shares):
         key = share.request.partition("-request-")[0] if allocation.by_container else ""
@@ -138,38 +140,41 @@ def parts_of(allocation: ClaimAllocation) -> tuple[tuple[int, ...], ...]:
 def grant_ask(
     allocation: ClaimAllocation, part: Sequence[int], units: Mapping[str, GpuUuid], elastic: bool
 ) -> GrantAsk:
-    """What one part asks of the ledger. `units`: what each device name stands for; `elastic`: a
-    share of the time is a weight unless the claim says otherwise. Raises NoAllocation."""
+    """Build the request for one grant of a claim.
+
+    `units` maps each device name to its GPU; `elastic` makes the share of time a weight unless the
+    claim's configuration has a policy. Raises NoAllocation.
+    """
     shares = [allocation.shares[index] for index in part]
     gpus: dict[GpuUuid, _Amount] = {}
     for share in shares:
         unit = units.get(share.device)
         if unit is None:
-            raise NoAllocation(f"this node has no device {share.device} (any more)")
+            raise NoAllocation(f"device {share.device} does not exist on this node (any more)")
         gpus[unit] = _together(gpus.get(unit), share)
     if len(gpus) > MAX_DEVICES:
         raise NoAllocation(f"{len(gpus)} GPUs: one grant has {MAX_DEVICES} at most")
     if len({share.config for share in shares}) > 1:
         raise NoAllocation(
             f"requests {', '.join(dict.fromkeys(s.request for s in shares))} of one claim have"
-            " different configurations: what one container has is one grant"
+            " different configurations: a container has one grant, so they must be the same"
         )
     if len({amount.share_ppm for amount in gpus.values()}) > 1:
         raise NoAllocation(
-            "the shares have different cores on different GPUs: one claim has the same on each"
+            "the shares have different cores on different GPUs: a claim must have the same on each"
             " (count with distinctAttribute sluice.dev/uuid, or the same cores in every request)"
         )
     share_ppm = next(iter(gpus.values())).share_ppm
     config, whole = shares[0].config, all(one.memory_bytes is None for one in shares)
     if not whole and config.policy is SharePolicy.EXCLUSIVE:
         raise NoAllocation(
-            "policy exclusive is of whole GPUs, where no other claim has a part: this node gives"
+            "policy exclusive needs whole GPUs, without other claims: this node allocates"
             ' them with mode = "exclusive"'
         )
     policy = config.policy or _policy(share_ppm, whole, elastic)
     if config.ceiling_percent and policy is not SharePolicy.ELASTIC:
         raise NoAllocation(
-            f"ceilingPercent is of policy elastic; {policy} has its cap by the cores asked for"
+            f"ceilingPercent needs policy elastic; with {policy} the requested cores are the cap"
         )
     if config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM and config.ceiling_percent:
         raise NoAllocation(
@@ -177,16 +182,16 @@ def grant_ask(
             " asked for"
         )
     if policy is SharePolicy.HARD and share_ppm == 0:
-        raise NoAllocation("policy hard needs cores: ask for capacity cores of 1 to 100")
-    if share_ppm == 0:  # the weight of somebody who asks for none, as everywhere
+        raise NoAllocation("policy hard needs cores: request capacity cores of 1 to 100")
+    if share_ppm == 0:  # Zero cores means the default weight, as for pods.
         share_ppm = Ppm(WHOLE_PPM)
-    of, who = allocation.claim, allocation.pod.name if allocation.pod else "shared"
+    claim, pod_name = allocation.claim, allocation.pod.name if allocation.pod else "shared"
     return GrantAsk(
         gpus=len(gpus),
         memory=MemoryAsk(part_ppm=Ppm(WHOLE_PPM)),
         share_ppm=share_ppm,
         policy=policy,
-        name=f"{of.namespace}/{who}/{of.name}",
+        name=f"{claim.namespace}/{pod_name}/{claim.name}",
         gpu_uuids=tuple(gpus),
         priority=config.priority,
         amounts=tuple(one.memory_bytes for one in gpus.values()),
@@ -195,15 +200,15 @@ def grant_ask(
 
 
 class _Amount(NamedTuple):
-    """Of one GPU."""
+    """The amount requested from one GPU."""
 
     memory_bytes: Bytes | None
-    """None: all of it."""
+    """All of the GPU's memory if None."""
     share_ppm: Ppm
 
 
 def _together(before: _Amount | None, share: Share) -> _Amount:
-    """Two shares of one GPU are one larger share of it."""
+    """Add two shares of one GPU: together they are one larger share."""
     if share.memory_bytes is None or share.cores_percent is None:
         return _Amount(None, Ppm(WHOLE_PPM))
     had = (before.memory_bytes or 0, before.share_ppm) if before else (0, 0)

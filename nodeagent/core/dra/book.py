@@ -1,9 +1,9 @@
-"""What became of each claim that the kubelet asked us to prepare: a reducer, like `grants`.
+"""State of each claim that the kubelet asked us to prepare: a reducer, like `grants`.
 
-A claim is an *intent* while something of it is missing, *prepared* when all its grants are there
-and that is written down, *released* when the kubelet has unprepared it, or when it is gone from the
-API server in two looks. Asked again it answers with the same names, whatever was lost in between:
-the kubelet keeps them. Any order of events is legal.
+A claim is an *intent* while one of its grants is missing, *prepared* when all its grants exist and
+the row is durable, *released* when the kubelet has unprepared it or when two successive looks at
+the API server did not find it. A repeated request is answered with the same CDI names, whatever was
+lost in between, because the kubelet stores them. Any order of events is legal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from nodeagent.units import ANY_POD, GrantId
 class ClaimRules:
     boot_id: str
     gone_apart_ns: int
-    """Between the two looks that must both find a claim gone."""
+    """Minimum time between the two looks that must both find a claim gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartAsk:
-    """One part as it is wanted; its names are drawn outside and used if none are there yet."""
+    """One grant that a claim needs. `nonce` and `grant` are drawn outside, and used only if the
+    claim has none yet."""
 
     shares: tuple[int, ...]
     ask: GrantAsk
@@ -75,14 +76,15 @@ class UnprepareAsked:
 
 @dataclass(frozen=True, slots=True)
 class GrantEnded:
-    """By whoever: an operator, a lost region."""
+    """A grant ended outside the book: an operator released it, or its region was lost."""
 
     grant: GrantId
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What the API server has no more, or allocated elsewhere; and nobody uses the GPU in it."""
+    """A look at the API server: claims that no longer exist, or are allocated elsewhere, and have
+    no process on the GPU."""
 
     gone: frozenset[ClaimUid]
     now_ns: int
@@ -90,7 +92,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The ledger after a restart, and the claims' grants that live."""
+    """The ledger's rows after a restart, and the claims' grants that still live."""
 
     rows: tuple[PreparedClaim, ...]
     grants: tuple[tuple[GrantId, ContainerRef], ...]
@@ -131,7 +133,7 @@ class WriteCdi:
     grant: GrantId
     driver: str
     claim: str
-    """For people."""
+    """The claim's name, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,14 @@ class RemoveCdi:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The call is carried out: prepared, or unprepared."""
+    """The kubelet's call succeeded: the claim is prepared, or unprepared."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The kubelet tries again."""
+    """The kubelet's call failed; the kubelet retries."""
 
     call: int
     reason: str
@@ -161,12 +163,12 @@ Instruction = Commit | MakeGrant | EndGrant | WriteCdi | RemoveCdi | Answer | Re
 class _Preparing:
     event: PrepareAsked
     waits: dict[GrantId, int]
-    """Grants that are being made, and the place of the part."""
+    """Grants that are being made, each with the index of its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimMemory:
-    """All that a book knows."""
+    """The complete state of a book."""
 
     rules: ClaimRules
     rows: tuple[PreparedClaim, ...]
@@ -183,7 +185,8 @@ class ClaimBook:
         """When a claim was first found gone, in ns."""
 
     def handle(self, event: Event, now_ns: int = 0) -> list[Instruction]:
-        """A look says itself when it was; nothing else depends on the time."""
+        """Apply an event and return the instructions. Only Looked depends on the time, and it
+        carries its own."""
         match event:
             case PrepareAsked():
                 return self._prepare_asked(event)
@@ -212,7 +215,7 @@ class ClaimBook:
 
     @classmethod
     def of(cls, memory: ClaimMemory) -> ClaimBook:
-        """The book that had this memory."""
+        """Rebuild the book that had this memory."""
         book = cls(memory.rules)
         book.rows = {row.claim.uid: row for row in memory.rows}
         book._preparing = {
@@ -224,7 +227,7 @@ class ClaimBook:
     # --- questions ----------------------------------------------------------------------------
 
     def is_ready(self, allocation: ClaimAllocation) -> bool:
-        """Prepared exactly so, with all its grants."""
+        """True if the claim is prepared with exactly this allocation and has all its grants."""
         row = self.rows.get(allocation.claim.uid)
         return (
             row is not None
@@ -254,7 +257,7 @@ class ClaimBook:
             return [Refuse(event.call, f"claim {claim} is being prepared already")]
         out: list[Instruction] = []
         if row is not None and not _is_for(row, event):
-            # Another allocation of the same claim: what there was is over.
+            # The claim was allocated again, so the grants of its earlier allocation end.
             out += self._end_parts(row)
             row = None
         if row is None:
@@ -292,8 +295,8 @@ class ClaimBook:
         if not waits:
             commit = [Commit((row,))] if changed else []
             return [*out, *commit, *_writes(row), Answer(event.call)]
-        # Written when all grants are there: until then each grant's own record has the claim and
-        # the name, and the kubelet has been told nothing.
+        # The row is written when all grants exist: until then each grant's own record has the claim
+        # and the nonce, and the kubelet has had no answer.
         self._preparing[event.call] = _Preparing(event, waits)
         config = event.allocation.shares[0].config
         return out + [
@@ -311,7 +314,7 @@ class ClaimBook:
         preparing = self._preparing.get(event.call)
         index = preparing.waits.pop(event.grant, None) if preparing is not None else None
         if preparing is None or index is None:
-            return [EndGrant(event.grant)]  # its claim was given up meanwhile
+            return [EndGrant(event.grant)]  # The claim was released meanwhile.
         uid = preparing.event.allocation.claim.uid
         row = self.rows[uid]
         parts = list(row.parts)
@@ -329,7 +332,8 @@ class ClaimBook:
         return [Commit((row,)), *_writes(row), Answer(event.call)]
 
     def _grant_refused(self, event: GrantRefused) -> list[Instruction]:
-        """All of a claim or nothing; what it had before stays as it was."""
+        """End the grants made for this call: a claim gets all its grants or none. Grants that it
+        had before stay."""
         preparing = self._preparing.pop(event.call, None)
         if preparing is None:
             return []
@@ -348,13 +352,14 @@ class ClaimBook:
     # --- the end ------------------------------------------------------------------------------
 
     def _release(self, claim: ClaimUid) -> list[Instruction]:
-        """The file goes first: nothing may start in a grant that is ending."""
+        """Release a claim. Its CDI files go first, so that nothing starts in a grant that is
+        ending."""
         self._missed.pop(claim, None)
         out: list[Instruction] = []
         for call, one in list(self._preparing.items()):
             if one.event.allocation.claim.uid == claim:
                 del self._preparing[call]
-                out.append(Refuse(call, "the kubelet has given the claim up meanwhile"))
+                out.append(Refuse(call, "the claim was unprepared meanwhile"))
         row = self.rows.pop(claim, None)
         if row is None:
             return out
@@ -412,13 +417,14 @@ class ClaimBook:
                 row = replace(row, parts=parts, state=row.state if done else ClaimState.INTENT)
                 changed.append(row)
             self.rows[row.claim.uid] = row
-        kept = {part.grant for row in self.rows.values() for part in row.parts}
-        left: dict[ClaimUid, list[tuple[GrantId, ContainerRef]]] = {}
+        in_rows = {part.grant for row in self.rows.values() for part in row.parts}
+        orphans: dict[ClaimUid, list[tuple[GrantId, ContainerRef]]] = {}
         for grant, ref in event.grants:
-            if grant not in kept:
-                left.setdefault(ClaimUid(ref.claim), []).append((grant, ref))
-        for uid, grants in left.items():
-            if uid in self.rows:  # made, and its claim given up before that was written
+            if grant not in in_rows:
+                orphans.setdefault(ClaimUid(ref.claim), []).append((grant, ref))
+        for uid, grants in orphans.items():
+            # The grant was made, and its claim released before that was written.
+            if uid in self.rows:
                 out += [EndGrant(grant) for grant, _ in grants]
             else:
                 self.rows[uid] = self._taken_over(uid, grants)
@@ -431,7 +437,8 @@ class ClaimBook:
     def _taken_over(
         self, uid: ClaimUid, grants: Sequence[tuple[GrantId, ContainerRef]]
     ) -> PreparedClaim:
-        """A claim's row of which only the grants are left: containers may run in them."""
+        """Rebuild the row of a claim of which only the grants are left; containers may run in
+        them."""
         first = grants[0][1]
         return PreparedClaim(
             ClaimRef(first.namespace, first.container, uid),
@@ -444,7 +451,8 @@ class ClaimBook:
 
 
 def _found(live: Mapping[GrantId, ContainerRef], claim: ClaimUid, nonce: Nonce) -> GrantId | None:
-    """Made just before the daemon ended, and not in the row yet."""
+    """The grant that was made for this part just before the daemon ended and is not in the row
+    yet."""
     for grant, ref in live.items():
         if ref.claim == claim and ref.nonce == nonce:
             return grant

@@ -1,4 +1,4 @@
-"""What a claim, or its DeviceClass, configures of its shares: `ShareConfig` of `sluice.dev/v1`.
+"""`ShareConfig` of `sluice.dev/v1`: how a claim, or its DeviceClass, configures its shares.
 
     config:
     - opaque:
@@ -10,8 +10,8 @@
           priority: 10
           ceilingPercent: 60
 
-Kubernetes hands it on unread, so everything is checked here, and all mistakes are told at once.
-Later ones win field by field: the class first, then the claim, in its order.
+Kubernetes does not validate it, so everything is checked here, and all mistakes are reported at
+once. Entries are applied field by field: the class's first, then the claim's, in their order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingP
 
 
 def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
-    """Of `status.allocation.devices.config` what holds for a request, or for the one that it is an
-    alternative of (`parent`). Raises NoAllocation."""
+    """Merge the configurations that apply to a request, or to `parent`, the request that it is an
+    alternative of, from `status.allocation.devices.config`. Raises NoAllocation."""
     found = ShareConfig()
     ordered = sorted(enumerate(entries), key=lambda one: (not _from_class(one[1]), one[0]))
     for index, entry in ordered:
@@ -52,13 +52,13 @@ def _from_class(entry: Any) -> bool:
 
 
 def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
-    """`parameters` over `config`. Raises NoAllocation with every mistake."""
+    """Apply `parameters` over `config`. Raises NoAllocation with every mistake."""
     if not isinstance(parameters, Mapping):
         raise NoAllocation(f"{where}: not an object")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
     if version != API_VERSION:
         raise NoAllocation(
-            f"{where}.apiVersion: {shown(version)}: this release knows {API_VERSION} alone"
+            f"{where}.apiVersion: {shown(version)}: this release supports {API_VERSION} only"
         )
     if kind != KIND:
         raise NoAllocation(f"{where}.kind: {shown(kind)}: must be {KIND}")
@@ -95,7 +95,7 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
 
 
 def shown(value: Any) -> str:
-    """In a message, whoever wrote it."""
+    """Format a value for a message, whatever it contains."""
     return "not set" if value is None else repr(_plain(value))
 
 

@@ -1,13 +1,13 @@
 """The GPUs of a node as devices of its ResourceSlices, in the form of `resource.k8s.io/v1`.
 
-A card is one device that many claims may have a part of: memory in steps of a MiB, cores in percent
-of its time, slots as many as grants may be on it. The scheduler adds the parts up; what others hold
-here beside it (programs of the host, queued work) is not offered. A MIG instance, and a card on a
-node with whole GPUs, is for one claim at a time.
+A card is one device that many claims may share: memory in steps of a MiB, cores in percent of its
+time, and as many slots as grants may be on it. The scheduler adds the shares up; what others hold
+here (programs of the host, queued work) is not offered. A MIG instance, and a card on a node in
+exclusive mode, is for one claim at a time.
 
-Names are made of UUIDs: an index may be another card's after a reboot, and an allocation is for
-longer. Attributes stand under our own names and again under those of NVIDIA's driver, by which
-people's selectors ask for them.
+Device names contain UUIDs, because an index may be another card's after a reboot and an allocation
+outlives it. Attributes appear under our own names and again under those of NVIDIA's driver, which
+existing selectors use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NVIDIA: Final = "gpu.nvidia.com"
 STANDARD: Final = "resource.kubernetes.io"
 TAINT: Final = f"{DRIVER}/health"
 LONGEST_TEXT: Final = 64
-"""Of an attribute (DeviceAttributeMaxValueLength)."""
+"""Longest value of an attribute (DeviceAttributeMaxValueLength)."""
 _NOT_SCHEDULED: Final = frozenset({Health.RECOVERING})
 _EVICTED: Final = frozenset({Health.UNHEALTHY, Health.LOST})
 
@@ -38,56 +38,59 @@ Document = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class DeviceRules:
     whole: bool = False
-    """Cards are given away whole, to one claim each (kubelet.mode exclusive)."""
+    """True if each card is allocated whole, to one claim (kubelet.mode exclusive)."""
     default_memory_mib: int = 0
-    """Of a claim that asks for no memory. 0: all that there is."""
+    """Memory of a claim that requests none; 0: all of the GPU's."""
     default_cores_percent: int = 0
     evict: bool = True
-    """Pods have to leave a GPU that is sick; else only no new ones come."""
+    """True if an unhealthy GPU evicts its pods (NoExecute); False if it only accepts no new
+    ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """One GPU, or one MIG instance, as far as it can be told of."""
+    """The known facts of one GPU or one MIG instance."""
 
     uuid: GpuUuid
     index: int
     name: str
     memory_bytes: int
-    """To all together, see GpuCapacity."""
+    """Memory available to all claims together, see GpuCapacity."""
     largest_bytes: int
-    """To one."""
+    """Memory available to one claim."""
     slots: int
     health: Health = Health.HEALTHY
     withheld: bool = False
-    """Nothing of it is given away just now: it is being cut anew."""
+    """True while the GPU is being repartitioned, so nothing of it may be allocated."""
     others: Load = field(default_factory=Load)
-    """What is held by others than claims."""
+    """Load from grants that do not belong to claims."""
     mig_profile: str = ""
     card: GpuUuid | None = None
-    """Of an instance."""
+    """The card of a MIG instance."""
     driver_version: str | None = None
     cuda_version: str | None = None
-    """13.0, of the driver."""
+    """CUDA version of the driver, such as 13.0."""
     architecture: str | None = None
     brand: str | None = None
     compute_capability: str | None = None
-    """9.0"""
+    """Such as 9.0."""
     pci_bus_id: str | None = None
     pcie_root: str | None = None
     numa_node: int | None = None
 
 
 def device_name(uuid: GpuUuid) -> str:
-    """gpu-…, mig-…: a label of DNS."""
+    """Device name such as gpu-… or mig-…, a DNS label."""
     return uuid.lower()
 
 
 def partition_device(
     facts: DeviceFacts, rules: DeviceRules, partition: Partition, profile: MigProfile
 ) -> Document:
-    """A MIG instance that is made when a claim is prepared. `facts`: of its card, with the name,
-    the profile and the memory of the instance."""
+    """Device of a MIG instance that is created when a claim is prepared.
+
+    `facts` are those of its card, with the name, profile and memory of the instance.
+    """
     document: dict[str, Any] = {
         "name": partition.name,
         "attributes": {
@@ -104,7 +107,7 @@ def partition_device(
 
 
 def device(facts: DeviceFacts, rules: DeviceRules) -> Document | None:
-    """None: nothing of it can be given to a claim."""
+    """The device of a GPU; None if nothing of it can be allocated to a claim."""
     if facts.others.exclusive:
         return None
     document: dict[str, Any] = {
@@ -147,7 +150,7 @@ def device(facts: DeviceFacts, rules: DeviceRules) -> Document | None:
             "requestPolicy": {"default": "1", "validValues": ["1"]},
         },
     }
-    if cores == 0:  # steps of something that is not there are refused
+    if cores == 0:  # The API server refuses a step that is larger than the range.
         document["capacity"]["cores"]["requestPolicy"] = {"default": "0", "validValues": ["0"]}
     if memory == 1:
         policy = {"default": "1Mi", "validValues": ["1Mi"]}
@@ -203,7 +206,8 @@ def _taints(facts: DeviceFacts, rules: DeviceRules) -> list[Document]:
 
 
 def semantic(text: str) -> str | None:
-    """580.65.06 as the version 580.65.6, which Kubernetes can compare; None: no version."""
+    """Normalise a driver version: 580.65.06 becomes the semantic version 580.65.6. None if it is
+    not a version."""
     parts = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
     if parts is None:
         return None
@@ -211,7 +215,7 @@ def semantic(text: str) -> str | None:
 
 
 def pci_address(bus_id: str) -> str:
-    """As the kernel has it: 0000:65:00.0, of NVML's 00000000:65:00.0."""
+    """Convert NVML's 00000000:65:00.0 to the kernel's 0000:65:00.0."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
 
@@ -221,7 +225,7 @@ def mib(amount_bytes: int) -> str:
 
 
 def _mib(amount: int) -> str:
-    """As the API server writes it back."""
+    """Format MiB as the API server normalises them."""
     for unit, size in (("Ti", 1 << 20), ("Gi", 1 << 10)):
         if amount and amount % size == 0:
             return f"{amount // size}{unit}"

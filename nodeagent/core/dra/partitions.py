@@ -1,10 +1,12 @@
-"""Places for MIG instances as devices of the node's ResourceSlices: of each card in MIG mode every
-place of every profile, and the counters that keep the scheduler from giving away two that overlap.
+"""Placements of MIG instances as devices of the node's ResourceSlices: every placement of every
+profile of each card in MIG mode, with the counters that keep the scheduler from allocating two that
+overlap.
 
-A card has a set of counters: each of its memory slices (so places are told apart, not only
-amounts), its compute slices, and one for each kind of engine of which it has few. What others than
-claims have of a card is taken off its counters, not off its devices: a claim keeps the name it has.
-Source: DRAPartitionableDevices (KEP-4815), on from Kubernetes 1.36.
+A card has one counter set: a counter for each memory slice (so that placements are distinct, not
+only amounts), one for its compute slices, and one for each kind of engine that is scarce. What is
+held by others than claims is subtracted from the card's counters, not removed from its devices, so
+a claim keeps its device's name. Source: DRAPartitionableDevices (KEP-4815), on by default from
+Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ from nodeagent.core.gpus.mig_geometry import compute_slices, spans_of
 from nodeagent.ports.mig import MigPlace, MigProfile
 from nodeagent.units import GpuUuid
 
-MOST_SETS: Final = 8
-"""Of counters in one slice (ResourceSliceMaxSharedCounters and its kin, from 1.35 on)."""
+MAX_SETS: Final = 8
+"""Counter sets in one slice (ResourceSliceMaxSharedCounters and related limits, from 1.35 on)."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
-    """One place on one card."""
+    """One placement on one card."""
 
     card: GpuUuid
     place: MigPlace
 
     @property
     def name(self) -> str:
-        """gpu-<uuid>-1g-10gb-3: a label of DNS, at most 63 long."""
+        """Device name such as gpu-<uuid>-1g-10gb-3: a DNS label of at most 63 characters."""
         profile = re.sub(r"[^a-z0-9]+", "-", self.place.profile.lower())
         return f"{self.card.lower()}-{profile}-{self.place.span.start}"
 
 
 def partitions(card: GpuUuid, profiles: Sequence[MigProfile]) -> list[Partition]:
-    """All that the card can be cut into, one at a time."""
+    """All placements that the card offers, one instance at a time."""
     return [
         Partition(card, MigPlace(profile, span))
         for profile, spans in spans_of(profiles).items()
@@ -55,7 +57,7 @@ def counter_set(card: GpuUuid) -> str:
 def counters(
     card: GpuUuid, profiles: Sequence[MigProfile], others: Collection[MigPlace]
 ) -> Document:
-    """What a card has for claims: all of it, less the places that others hold."""
+    """Counter set of a card: all of it, less the placements that others hold."""
     slices = max(
         (span.start + span.size for spans in spans_of(profiles).values() for span in spans),
         default=0,

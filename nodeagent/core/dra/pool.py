@@ -1,13 +1,14 @@
-"""A node's pool of devices in ResourceSlices: what is to be written so that it says what it should.
+"""A node's pool of devices in ResourceSlices: computes the writes that make the published pool
+match the wanted one.
 
-One pool for a node, in as many slices as their limits need. The scheduler takes the slices of the
-highest generation, and of those only all together (`resourceSliceCount`); so every change has a
-generation of its own, higher than any that is seen, in every slice. Slices have fixed names and are
-written one by one from the first, each on condition that nobody wrote it meanwhile: of two writers
-only one gets past the first slice of a generation, so no generation is a mixture.
+A node has one pool, in as many slices as their limits require. The scheduler reads the slices of
+the highest generation, and only when all of them exist (`resourceSliceCount`), so every change gets
+a new generation, higher than any that is seen, in every slice. Slices have fixed names and are
+written one by one from the first, each on condition that its resourceVersion is unchanged: of two
+writers only one gets past the first slice of a generation, so no generation is a mixture.
 
-A slice that the API server gave back different from what was sent (an older one drops fields that
-it does not know) counts as written, by its resourceVersion.
+A slice that the API server stored differently from what was sent (an older one drops fields that it
+does not know) counts as written, by its resourceVersion.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nodeagent.core.dra.partitions import MOST_SETS
+from nodeagent.core.dra.partitions import MAX_SETS
 from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.dra.claims import DRIVER
 
 API_VERSION: Final = "resource.k8s.io/v1"
-MOST_DEVICES: Final = 64
-"""In one slice, where one has a taint (128 else, but a taint must not move devices)."""
+MAX_DEVICES_IN_SLICE: Final = 64
+"""Devices in one slice if one of them has a taint. The limit is 128 without, but a taint must not
+move devices to another slice."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one slice has: devices, or sets of counters that devices of other slices take from."""
+    """Content of one slice: devices, or counter sets that devices of other slices consume."""
 
     devices: tuple[Document, ...] = ()
     counters: tuple[Document, ...] = ()
@@ -39,11 +41,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A slice of ours as the API server has it."""
+    """One of our slices as the API server has it."""
 
     name: str
     version: str
-    """resourceVersion."""
+    """The object's resourceVersion."""
     uid: str
     pool: str
     generation: int
@@ -53,13 +55,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Create it, or (`version`) write it over, if that is still its version."""
+    """Create the slice, or replace it if its resourceVersion is still `version`."""
 
     name: str
     version: str
     document: Document
     digest: str
-    """Of the body, see `plan`."""
+    """Digest of the body, see `plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +74,23 @@ Write = Put | Delete
 
 
 def bodies(devices: Sequence[Document], counters: Sequence[Document] = ()) -> tuple[Body, ...]:
-    """By name, so that a device that comes or goes moves few others. No devices: no slices."""
+    """Split devices and counter sets into slices, by name, so that adding or removing a device
+    moves few others. Without devices there are no slices."""
     if not devices:
         return ()
     sets = sorted(counters, key=lambda one: str(one["name"]))
     ordered = sorted(devices, key=lambda one: str(one["name"]))
     return tuple(
-        Body(counters=tuple(sets[at : at + MOST_SETS])) for at in range(0, len(sets), MOST_SETS)
+        Body(counters=tuple(sets[at : at + MAX_SETS])) for at in range(0, len(sets), MAX_SETS)
     ) + tuple(
-        Body(tuple(ordered[at : at + MOST_DEVICES])) for at in range(0, len(ordered), MOST_DEVICES)
+        Body(tuple(ordered[at : at + MAX_DEVICES_IN_SLICE]))
+        for at in range(0, len(ordered), MAX_DEVICES_IN_SLICE)
     )
 
 
 def slice_name(node: str, number: int) -> str:
-    """Names of nodes may be as long as names get."""
+    """Name of a slice; a long node name is shortened, because it may be as long as an object name
+    may get."""
     if len(node) > 200:
         node = f"{node[:180].rstrip('-.')}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
     return f"{node}-{DRIVER}-{number}"
@@ -98,8 +103,11 @@ def plan(
     seen: Mapping[str, Seen],
     sent: Mapping[str, tuple[str, str]],
 ) -> list[Write]:
-    """In order; nothing where all is as it should be. `seen`: all of this driver on this node.
-    `sent`: by name what this daemon wrote last, as digest, and the version that it became."""
+    """The writes that are needed, in order; empty if the pool is up to date.
+
+    `seen` has all slices of this driver on this node. `sent` has, by name, the digest of what this
+    daemon wrote last and the resourceVersion that it got.
+    """
     names = [slice_name(node, number) for number in range(len(wanted))]
     if _is_right(node, names, wanted, seen, sent):
         return []
@@ -142,7 +150,8 @@ def digest(body: Body, generation: int) -> str:
 
 
 def normal(body: Body) -> Any:
-    """Comparable, whoever wrote it: amounts as numbers, without what the API server adds."""
+    """Normalise a body for comparison, whichever client wrote it: amounts as numbers, without the
+    fields that the API server adds."""
     return [_normal("", one) for one in (*body.devices, *body.counters)]
 
 
@@ -154,7 +163,7 @@ def _normal(key: str, value: Any) -> Any:
     if key in ("value", "default", "min", "max", "step", "validValues") and isinstance(value, str):
         try:
             return str(parse_quantity(value))
-        except ValueError:  # of a taint
+        except ValueError:  # The value belongs to a taint, not to a quantity.
             return value
     return value
 
@@ -171,7 +180,7 @@ def _document(
     metadata: dict[str, Any] = {"name": name}
     if before is not None:
         metadata["resourceVersion"] = before.version
-    if node_uid:  # they go with their node
+    if node_uid:  # The slices are deleted with their node.
         owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
     spec: dict[str, Any] = {
@@ -192,7 +201,7 @@ def _document(
 
 
 def _since(device: Document, before: Seen | None) -> Document:
-    """A taint that was there keeps its time: evictions count from it."""
+    """Copy the time of a taint that the slice had already: evictions count from it."""
     if before is None or not device.get("taints"):
         return device
     was = next((one for one in before.body.devices if one["name"] == device["name"]), {})
@@ -211,7 +220,7 @@ def _since(device: Document, before: Seen | None) -> Document:
 
 
 def read_slice(document: Document) -> Seen:
-    """Raises KeyError, TypeError, AttributeError for another form."""
+    """Raises KeyError, TypeError or AttributeError for an object of another form."""
     head, spec = document["metadata"], document["spec"]
     pool = spec["pool"]
     return Seen(

@@ -1,1 +1,1 @@
-"""GPUs: their health, how soon to read them, and how cards are cut into MIG instances."""
+"""GPUs: their health, the pace of readings, and the MIG instances that cards are split into."""

@@ -1,9 +1,9 @@
-"""Which instance somebody who asks for a profile gets on a card that is partly used, and what of
-the card has to go for it; and what is true of our own instances after any interruption.
+"""Chooses the MIG instance for a request on a card that is partly used, and the idle instances that
+have to be destroyed for it; and reconciles the rows of our own instances after an interruption.
 
-Instances of ours that nobody uses stay as they are until their room is wanted: the next one who
-asks for that profile has it at once. Those that we did not make are used where they are idle, but
-never destroyed. Nothing is moved, and nothing goes that somebody holds.
+An idle instance of ours stays until its space is needed, so the next request for its profile is
+served at once. Instances that we did not create are used while they are idle, but never destroyed.
+No instance is moved, and none that is in use is destroyed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class NoRoom(Exception):
 
 
 class NoSuchProfile(NoRoom):
-    """Nor ever."""
+    """The card can never give such an instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is to be done for one who asks."""
+    """Plan for one request."""
 
     place: MigPlace
     there: MigInstance | None = None
-    """It is there, and free: nothing is to be done."""
+    """An existing free instance that serves the request; nothing has to be created."""
     remove: tuple[MigPlace, ...] = ()
 
 
@@ -41,9 +41,12 @@ def room_for(
     profile: str,
     spans: Sequence[Span] = (),
 ) -> Room:
-    """`ours`: what we made, and may destroy; `held`: by whom each instance that is not free is
-    held; `spans`: where it may be, in this order of preference; empty: wherever it fits best.
-    Raises NoRoom."""
+    """Find the instance for a request.
+
+    `ours` has the instances that we created and may destroy; `held` maps each instance that is in
+    use to its user; `spans` lists the allowed placements in order of preference (empty: the best
+    fit). Raises NoRoom.
+    """
     known = {one.name: one for one in state.profiles}
     if not state.enabled:
         raise NoSuchProfile("it is not in MIG mode: `sluice mig set --gpu INDEX none`")
@@ -83,11 +86,11 @@ def _cleared(
     held: Mapping[MigPlace, str],
     place: MigPlace,
 ) -> Room:
-    """With no more destroyed than has to be. Raises NoRoom."""
+    """Clear a placement and destroy no more than necessary. Raises NoRoom."""
     there = [one.place for one in state.instances]
     half = [one.place for one in state.instances if not one.devices]
     if place in half and place in ours:
-        there.remove(place)  # it is finished, not made
+        there.remove(place)  # A half-made instance of ours is completed, not created.
     remove: list[MigPlace] = []
     for one in there:
         if one.span.overlaps(place.span):
@@ -109,16 +112,16 @@ def _free(one: MigPlace, ours: Collection[MigPlace], held: Mapping[MigPlace, str
     if one in held:
         raise NoRoom(f"{one} is held by {held[one]}")
     if one not in ours:
-        raise NoRoom(f"{one} was not made by us, and stays")
+        raise NoRoom(f"{one} was not created by sluice, so it is not destroyed")
     return one
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What instances side by side take too much of, beside memory."""
+    """A resource beside memory of which the instances need more than the card has."""
 
     attribute: str
-    """Empty: compute slices."""
+    """The scarce engine; empty for compute slices."""
     wanted: int
     has: int
 
@@ -144,12 +147,13 @@ def shortage(profiles: Sequence[MigProfile], places: Iterable[MigPlace]) -> Shor
 
 
 def attribute_of(profile: str) -> str:
-    """`me` of 1g.10gb+me: an engine of which a card has few."""
+    """The engine that a profile includes beside compute and memory: `me` of 1g.10gb+me; empty if
+    none."""
     return profile.partition("+")[2]
 
 
 def attributes(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """How many instances with each attribute a card can have."""
+    """Number of instances with each engine that the card can have."""
     found: dict[str, int] = {}
     for one in profiles:
         if attribute := attribute_of(one.name):
@@ -160,7 +164,7 @@ def attributes(profiles: Sequence[MigProfile]) -> dict[str, int]:
 def free_spans(
     profiles: Sequence[MigProfile], taken: Collection[MigPlace], profile: str
 ) -> list[Span]:
-    """Where one more of this profile could be made beside `taken`."""
+    """Placements at which one more instance of this profile fits beside `taken`."""
     return [
         span
         for span in spans_of(profiles).get(profile, ())
@@ -170,17 +174,20 @@ def free_spans(
 
 
 def places_left(profiles: Sequence[MigProfile], taken: Collection[MigPlace]) -> int:
-    """To all profiles together: what is to stay large so that large ones stay possible."""
+    """Number of placements left to all profiles together; keeping it high keeps large profiles
+    possible."""
     return sum(len(free_spans(profiles, taken, one.name)) for one in profiles)
 
 
-# --- what is true of our instances ------------------------------------------------------------
+# --- reconciling our instances ----------------------------------------------------------------
 
 
 def settled(rows: Iterable[Cut], state: MigState) -> tuple[list[Cut], list[Cut]]:
-    """What the ledger should say of a card that was read just now: rows to write, rows to drop.
-    The card is right, whatever we meant to do; nothing is said of other cards, or of one that
-    cannot be read."""
+    """Reconcile the ledger's rows with a card that was just read: rows to write, rows to drop.
+
+    The card's state wins over what we meant to do. Rows of other cards stay, and so do all rows if
+    the card cannot be read.
+    """
     if state.error:
         return [], []
     there = {one.place: one for one in state.instances}

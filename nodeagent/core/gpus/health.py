@@ -1,11 +1,11 @@
-"""Health of one GPU: a table from what NVML shows to what we do about it.
+"""Health of one GPU: a table from what NVML reports to what we do about it.
 
-NVML's own recovery verdict comes first, XID codes second. One reading that fails is only
-suspicious: driver resets heal by themselves. What was not offered has to be fit for a while before
-it is offered again, and for much longer when it keeps coming and going, so that pods do not land on
-a GPU that is about to fail again; but nothing is unhealthy for ever.
+NVML's own recovery verdict comes first, XID codes second. A single failed reading is only
+suspicious, because driver resets heal by themselves. A GPU that was not offered has to be fit for a
+while before it is offered again, and for much longer if it keeps failing, so that pods do not land
+on a GPU that is about to fail again; but no GPU stays unhealthy for ever.
 
-A degraded GPU works: it is offered after the others. What each sign means is data, see
+A degraded GPU works, and is offered after the others. The meaning of each sign is data, see
 `nodeagent.core.gpus.health_policy`.
 """
 
@@ -25,13 +25,13 @@ from nodeagent.units import NS_PER_S, GpuUuid
 class Health(StrEnum):
     HEALTHY = "healthy"
     SUSPECT = "suspect"
-    """It cannot be read just now; still offered."""
+    """It cannot be read now; still offered."""
     DEGRADED = "degraded"
-    """It works, with something to be mended; offered after the others."""
+    """It works, but needs maintenance; offered after the others."""
     UNHEALTHY = "unhealthy"
-    """Needs a reset, or cannot be read for long."""
+    """It needs a reset, or could not be read for too long."""
     RECOVERING = "recovering"
-    """Fit again, not yet for long enough."""
+    """Fit again, but not yet for long enough."""
     LOST = "lost"
     """Fell off the bus: only a reboot or a power cycle brings it back."""
 
@@ -39,11 +39,11 @@ class Health(StrEnum):
 class Sign(StrEnum):
     GOOD = "good"
     GOOD_FOR_LONG = "good_for_long"
-    """For as long as the state asks for."""
+    """Good for as long as the state requires."""
     WORN = "worn"
-    """Works, but something is wrong with it."""
+    """It works, but has a defect."""
     WORN_FOR_LONG = "worn_for_long"
-    """The same, and it is no passing matter."""
+    """The defect has lasted, so it is not transient."""
     UNREAD = "unread"
     UNREAD_FOR_LONG = "unread_for_long"
     NEEDS_RESET = "needs_reset"
@@ -87,27 +87,27 @@ NEXT: Mapping[tuple[Health, Sign], Health] = MappingProxyType(
         (_H.LOST, _S.GOOD_FOR_LONG): _H.RECOVERING,
         (_H.LOST, _S.WORN): _H.RECOVERING,
         (_H.LOST, _S.WORN_FOR_LONG): _H.RECOVERING,
-        (_H.LOST, _S.NEEDS_RESET): _H.UNHEALTHY,  # it answers again, and asks for a reset
+        (_H.LOST, _S.NEEDS_RESET): _H.UNHEALTHY,  # It answers again, and needs a reset.
     }
 )
-"""What is not in it stays as it is."""
+"""A pair that is not in the table leaves the state unchanged."""
 
 REMEDIES: Final[Mapping[Health, str]] = MappingProxyType(
     {
-        Health.DEGRADED: "jobs go on; mend it when the GPU is idle",
+        Health.DEGRADED: "jobs keep running; fix it when the GPU is idle",
         Health.UNHEALTHY: "drain it, then `nvidia-smi --gpu-reset -i INDEX`, or reboot",
-        Health.RECOVERING: "wait: it is offered again when it has been well for long enough",
-        Health.LOST: "reboot the node; if it stays away, have the card and its seat looked at",
+        Health.RECOVERING: "wait: it is offered again after it has been healthy for long enough",
+        Health.LOST: "reboot the node; if the GPU does not come back, check the card and its slot",
     }
 )
 
 _CONDITION_TEXTS: Final[Mapping[str, str]] = {
     "ecc_uncorrected": "uncorrectable memory errors since the driver was loaded",
     "row_remap_pending": "a memory row waits to be replaced at the next reset",
-    "row_remap_failed": "no spare memory row is left: the card is to be replaced",
-    "thermal": "slowed down because it is hot",
-    "power_brake": "slowed down by the power supply's brake signal",
-    "hw_slowdown": "slowed down by the hardware",
+    "row_remap_failed": "no spare memory row is left: replace the card",
+    "thermal": "throttled by temperature",
+    "power_brake": "throttled by the power supply's brake signal",
+    "hw_slowdown": "throttled by the hardware",
 }
 _STRAINS: Final[Mapping[str, frozenset[str]]] = {
     "thermal": frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown"}),
@@ -122,29 +122,30 @@ NODE_UNREADABLE: Final = "the node's GPUs cannot be read"
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """One GPU's health and what has to be remembered for the next look. Times are the clock's
-    that `examine` is given."""
+    """One GPU's health, and the state that the next look needs. All times are of the clock that
+    `examine` receives."""
 
     health: Health = Health.HEALTHY
     reason: str = ""
-    """Why it is not healthy, for people."""
+    """Reason why it is not healthy, for people."""
     changed_ns: int = 0
-    """When the health last changed."""
+    """Time of the last change of health."""
     fit_since_ns: int | None = None
-    """It can be read and needs no reset since then."""
+    """Time since which it can be read and needs no reset."""
     good_since_ns: int | None = None
     strained_since_ns: int | None = None
     unread_since_ns: int | None = None
     awaits_reset: str = ""
-    """Why a reset is needed that NVML does not speak of; empty: none is."""
+    """Reason for a pending reset that NVML does not report; empty if none is pending."""
     was_gone: bool = False
-    """Since awaits_reset was set."""
+    """True if the GPU was missing since awaits_reset was set."""
     counters: tuple[float | None, ...] = ()
-    """Since the driver was loaded: one that shrinks says that the GPU was reset."""
+    """Counters since the driver was loaded; a decrease shows that the GPU was reset."""
     falls_ns: tuple[int, ...] = ()
-    """When it went from offered to not offered, in the hour before the last time."""
+    """Times at which it changed from offered to not offered, in the hour before the last of
+    them."""
     hold_ns: int = 0
-    """How long it has to be fit before it is offered again."""
+    """How long it must be fit before it is offered again."""
 
     @property
     def offered(self) -> bool:
@@ -153,7 +154,7 @@ class Patient:
 
 @dataclass(frozen=True, slots=True)
 class HealthChange:
-    """For the log, the metrics and whoever is to be told."""
+    """A change of one GPU's health, for the log, the metrics and subscribers."""
 
     uuid: GpuUuid
     before: Health
@@ -164,7 +165,7 @@ class HealthChange:
 
 @dataclass(slots=True)
 class _Symptoms:
-    """What one look shows, by its consequence."""
+    """Symptoms of one look, by consequence."""
 
     found: dict[Consequence, list[str]] = field(default_factory=dict)
     strains: list[str] = field(default_factory=list)
@@ -184,9 +185,11 @@ def examine(
     policy: HealthPolicy,
     now_ns: int,
 ) -> Patient:
-    """`reading` None: the GPU is missing from an otherwise good pass. `now_ns` never runs
-    backwards."""
-    symptoms = _look(reading, xids, policy)
+    """Apply one look at a GPU.
+
+    `reading` is None if an otherwise good pass did not list the GPU. `now_ns` never decreases.
+    """
+    symptoms = _symptoms_of(reading, xids, policy)
     patient = _remember(patient, reading, xids, policy, symptoms)
     if patient.awaits_reset:
         symptoms.add(Consequence.RESET, patient.awaits_reset)
@@ -197,21 +200,23 @@ def examine(
     return _enter(patient, after, _reason(raw, symptoms), policy, now_ns)
 
 
-def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy) -> _Symptoms:
+def _symptoms_of(
+    reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy
+) -> _Symptoms:
     found = _Symptoms()
     for xid in xids:
         rule = policy.xid(xid)
         found.add(rule.consequence, f"XID {xid}" + (f", {rule.name}" if rule.name else ""))
     if reading is None:
-        found.add(Consequence.LOST, "NVML does not list it any more")
+        found.add(Consequence.LOST, "NVML no longer lists it")
         return found
     if reading.recovery_action is not None:
         verdict = policy.verdicts.get(reading.recovery_action, Consequence.DEGRADED)
         found.add(verdict, f"NVML's recovery action is {reading.recovery_action}")
-        if verdict is Consequence.IGNORE:  # the driver itself says that nothing is to be done
+        if verdict is Consequence.IGNORE:  # The driver itself says that no action is needed.
             found.found.pop(Consequence.RESET, None)
     if reading.error is not None:
-        _look_at_error(reading.error, found)
+        _add_error(reading.error, found)
         return found
     for condition, shown in (
         ("ecc_uncorrected", bool(reading.ecc_uncorrected_total)),
@@ -230,7 +235,7 @@ def _look(reading: GpuReading | None, xids: Sequence[int], policy: HealthPolicy)
     return found
 
 
-def _look_at_error(error: str, found: _Symptoms) -> None:
+def _add_error(error: str, found: _Symptoms) -> None:
     words = error.lower()
     if any(word in words for word in _LOST_WORDS):
         found.add(Consequence.LOST, error)
@@ -247,7 +252,8 @@ def _look_at_error(error: str, found: _Symptoms) -> None:
 
 
 def is_mismatch(error: str) -> bool:
-    """The driver was upgraded below us and its module not loaded anew: nothing new can start."""
+    """True if the driver was upgraded without reloading its kernel module: no new program can
+    start."""
     return _MISMATCH_WORDS in error.lower()
 
 
@@ -270,8 +276,11 @@ def _remember(
     policy: HealthPolicy,
     symptoms: _Symptoms,
 ) -> Patient:
-    """Whether a reset is still owed where NVML gives no verdict: an XID is told once, the damage
-    stays until the GPU was reset, which shows by its counters or by its absence."""
+    """Remember whether a reset is still due where NVML gives no verdict.
+
+    An XID is reported once, but the damage lasts until the GPU was reset, which its counters or its
+    absence show.
+    """
     counters = _counters(reading)
     awaits, was_gone = patient.awaits_reset, patient.was_gone
     if awaits:
@@ -279,12 +288,12 @@ def _remember(
         readable = reading is not None and reading.error is None
         if readable and (was_gone or _shrank(patient.counters, counters)):
             awaits, was_gone = "", False
-    told = [x for x in xids if policy.xid(x).consequence is Consequence.RESET]
+    resets = [x for x in xids if policy.xid(x).consequence is Consequence.RESET]
     if reading is not None and reading.recovery_action is not None:
         awaits, was_gone = "", False
-    elif told:
-        rule = policy.xid(told[-1])
-        awaits = f"XID {told[-1]}" + (f", {rule.name}" if rule.name else "")
+    elif resets:
+        rule = policy.xid(resets[-1])
+        awaits = f"XID {resets[-1]}" + (f", {rule.name}" if rule.name else "")
         awaits += ", and no reset since"
         was_gone = Consequence.LOST in symptoms.found
     if counters:
@@ -356,7 +365,7 @@ def _enter(
     if after is Health.HEALTHY:
         reason = ""
     elif not reason:
-        reason = patient.reason  # what it recovers from
+        reason = patient.reason  # Keep the reason it recovers from.
     if after is patient.health:
         return replace(patient, reason=reason)
     falls, hold_ns = patient.falls_ns, patient.hold_ns

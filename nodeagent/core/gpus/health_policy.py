@@ -1,7 +1,7 @@
-"""What each sign of a sick GPU means, as data: the shipped table, and an operator's changes to it.
+"""Meaning of each sign of a sick GPU, as data: the shipped table, and an operator's changes to it.
 
-Sources disagree about single XIDs (NVIDIA's catalogue, NVIDIA's device plugin, gpud), so this is
-nothing to be decided in code.
+Sources disagree about single XIDs (NVIDIA's catalogue, NVIDIA's device plugin, gpud), so the
+decision is configuration, not code.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sluicecommon.settings import ConfigError, nearest
 
 class Consequence(StrEnum):
     IGNORE = "ignore"
-    """Says nothing about the GPU."""
+    """It says nothing about the GPU."""
     APPLICATION = "application"
-    """A program's own fault: counted, the GPU is as good as before."""
+    """A program's own fault: it is counted, and the GPU is unaffected."""
     DEGRADED = "degraded"
     """The GPU works, and is offered after the others."""
     RESET = "reset"
-    """Not offered until it was reset."""
+    """Not offered until it has been reset."""
     LOST = "lost"
-    """Not offered until it is back on the bus."""
+    """Not offered until it is on the bus again."""
 
 
 CONDITIONS: Final = (
@@ -59,11 +59,11 @@ class XidRule:
 
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
-    """The whole policy; `parse_policy` makes one."""
+    """The complete policy, see `parse_policy`."""
 
     xids: Mapping[int, XidRule] = field(default_factory=dict)
     unknown_xid: Consequence = Consequence.DEGRADED
-    """Of a code that is in no table: something new is wrong with it."""
+    """Consequence of a code that no table has: an unknown defect."""
     verdicts: Mapping[str, Consequence] = field(
         default_factory=lambda: {"none": Consequence.IGNORE}
     )
@@ -71,13 +71,13 @@ class HealthPolicy:
         default_factory=lambda: dict.fromkeys(CONDITIONS, Consequence.IGNORE)
     )
     good_ns: int = 60 * NS_PER_S
-    """A GPU that was not offered must be fit this long."""
+    """How long a GPU that was not offered must be fit."""
     strain_ns: int = 60 * NS_PER_S
-    """Heat or a power brake counts after this long."""
+    """How long thermal or power throttling must last before it counts."""
     unread_ns: int = 30 * NS_PER_S
-    """A GPU that cannot be read is unhealthy after this long."""
+    """How long a GPU may be unreadable before it is unhealthy."""
     falls_per_hour: int = 3
-    """More than these, and it must be fit for flap_hold_ns."""
+    """Failures within an hour above which the GPU must be fit for flap_hold_ns."""
     flap_hold_ns: int = 3600 * NS_PER_S
 
     def xid(self, code: int) -> XidRule:
@@ -85,8 +85,7 @@ class HealthPolicy:
 
 
 def parse_policy(document: Mapping[str, object], base: HealthPolicy | None = None) -> HealthPolicy:
-    """A parsed TOML document; what it does not name is `base`'s. Raises ConfigError with all
-    mistakes."""
+    """Read a parsed TOML document over `base`. Raises ConfigError with all mistakes."""
     problems: list[str] = []
     policy = base or HealthPolicy()
     xids = dict(policy.xids)
@@ -122,7 +121,7 @@ def _xids(
         if key == "unknown":
             unknown = _consequence(where, value, problems)
         elif not key.isdecimal() or not 1 <= int(key) <= LARGEST_XID:
-            problems.append(f"{where}: is not the number of an XID, as in 79, nor `unknown`")
+            problems.append(f"{where}: is neither the number of an XID, such as 79, nor `unknown`")
         elif isinstance(value, str):
             name = xids[int(key)].name if int(key) in xids else ""
             xids[int(key)] = XidRule(_consequence(where, value, problems), name)

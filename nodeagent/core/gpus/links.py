@@ -1,4 +1,4 @@
-"""Which GPUs of a node are joined by NVLink, from what each says of the other ends of its links."""
+"""NVLink topology of a node, from what each GPU reports about the other ends of its links."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from nodeagent.units import GpuUuid
 
 
 def linked(gpus: Sequence[GpuReading]) -> dict[GpuUuid, dict[str, int]]:
-    """By card, its links to each other card. Behind switches each card reaches each other with as
-    many as the one of the two has that has fewer. MIG instances have none."""
+    """Number of NVLinks from each card to each other card.
+
+    Two cards behind switches have as many as the one with fewer links has. MIG instances have none.
+    """
     cards = [one for one in gpus if one.mig_card is None]
     by_bus = {place: one.uuid for one in cards if (place := _place(one.pci_bus_id or ""))}
     found: dict[GpuUuid, dict[str, int]] = {}
@@ -35,7 +37,8 @@ def _to_switch(peers: Mapping[str, int] | None) -> int:
 
 
 def _place(bus_id: str) -> tuple[int, ...]:
-    """Domains are written with four digits or with eight; empty: no PCI bus id."""
+    """PCI address without its function, comparable although domains have four or eight digits;
+    empty if it is not a PCI bus id."""
     head, _, _function = bus_id.partition(".")
     try:
         return tuple(int(part, 16) for part in head.split(":"))

@@ -1,8 +1,8 @@
-"""What of a card is given away: the card, or its MIG instances where it is cut into some.
+"""The units that are allocated: a card, or its MIG instances if it is partitioned.
 
-A card in MIG mode cannot be used as a whole; each instance has memory, compute and a UUID of its
-own, so it is a GPU to everybody who shares one out. Health and place on the bus are the card's.
-Cutting a card anew is in core/gpus/mig_geometry.py.
+A card in MIG mode cannot be used as a whole. Each instance has memory, compute and a UUID of its
+own, so the rest of the node treats it as a GPU. Health and bus address are the card's.
+Repartitioning a card is in core/gpus/mig_geometry.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from nodeagent.units import Bytes, GpuUuid
 
 
 def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
-    """Readings of whatever has memory and time of its own, instances after the cards' order."""
+    """Readings of every unit with memory and compute of its own; instances take their card's place
+    in the order."""
     found: list[GpuReading] = []
     for card in cards:
         if card.mig is None:
@@ -30,7 +31,8 @@ def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
                 memory_used_bytes=one.memory_used_bytes,
                 sm_count=None,
                 utilization_ratio=None,
-                power_watts=None,  # the card's: told once, or sums over a node come out too high
+                # Reported once, by the card: otherwise sums over a node are too high.
+                power_watts=None,
                 processes=tuple(user for user in card.processes if _is_on(user, one)),
                 mig=None,
                 mig_profile=one.profile,
@@ -44,8 +46,7 @@ def units(cards: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
 
 
 def unit_of(card: GpuReading, process: ProcessReading) -> GpuUuid:
-    """What the process uses of the card: the instance where the driver says which, else the
-    card."""
+    """The unit that a process uses: its instance if the driver reports one, else the card."""
     return next((one.uuid for one in card.mig or () if _is_on(process, one)), card.uuid)
 
 

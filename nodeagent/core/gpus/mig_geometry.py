@@ -1,9 +1,9 @@
-"""Whether a card can be cut as somebody asks, judged as a whole before anything is touched.
+"""Checks whether a card can be partitioned as requested, as a whole, before anything changes.
 
-A card's memory comes in slices (8 on A100 and H100 class cards, 4 on A30), its compute in 7 or 4;
-an instance takes a run of the first, which may begin only where its profile says, and instances
-never overlap. Where is what NVML's possible placements say while MIG is on. Source: NVIDIA's MIG
-user guide, "Partitioning" and the tables of profiles.
+A card's memory comes in slices (8 on A100 and H100 class cards, 4 on A30), its compute in 7 or 4.
+An instance takes a run of memory slices that may begin only where its profile allows, and instances
+never overlap. NVML reports the possible placements while MIG is on. Source: NVIDIA's MIG user
+guide, "Partitioning" and the tables of profiles.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Final
 from nodeagent.ports.mig import MigInstance, MigPlace, MigProfile, MigState, Span
 
 NONE: Final = "none"
-MOST_WANTED: Final = 64
-"""Of one geometry; no card takes more than 7."""
+MAX_INSTANCES: Final = 64
+"""Instances in one request; no card takes more than 7."""
 _TERM: Final = re.compile(r"(?:(\d{1,2})x)?(\d+g\.\d+gb(?:\+[a-z.]+)?)")
 
 
 class GeometryError(Exception):
-    """A card cannot be cut so; the text says why, and what it offers."""
+    """A card cannot be partitioned as requested; the text has the reason and what the card
+    offers."""
 
 
 def parse_geometry(text: str) -> tuple[str, ...]:
-    """`1g.10gb,1g.10gb,3g.40gb`, `7x1g.10gb`, or `none`. Raises GeometryError."""
+    """Parse `1g.10gb,1g.10gb,3g.40gb`, `7x1g.10gb` or `none`. Raises GeometryError."""
     if text.strip().lower() == NONE:
         return ()
     wanted: list[str] = []
@@ -34,27 +35,27 @@ def parse_geometry(text: str) -> tuple[str, ...]:
         found = _TERM.fullmatch(part.strip().lower())
         if found is None:
             raise GeometryError(
-                f"{part.strip()!r} is no profile: write such as 1g.10gb,1g.10gb,3g.40gb,"
+                f"{part.strip()!r} is not a profile: write for example 1g.10gb,1g.10gb,3g.40gb,"
                 f" 7x1g.10gb, or {NONE}; `sluice mig show` lists what a GPU offers"
             )
         count = int(found[1] or 1)
         wanted += [found[2]] * count
-        if count == 0 or len(wanted) > MOST_WANTED:
-            raise GeometryError(f"{part.strip()!r}: 1 to {MOST_WANTED} instances in all")
+        if count == 0 or len(wanted) > MAX_INSTANCES:
+            raise GeometryError(f"{part.strip()!r}: 1 to {MAX_INSTANCES} instances in total")
     return tuple(wanted)
 
 
 def in_words(wanted: Sequence[str]) -> str:
-    """The inverse, as short as it goes."""
+    """Inverse of `parse_geometry`, in its shortest form."""
     counts = Counter(wanted)
     return ",".join(f"{n}x{name}" if n > 1 else name for name, n in counts.items()) or NONE
 
 
 def assumed_spans(profile: MigProfile, profiles: Sequence[MigProfile]) -> tuple[Span, ...]:
-    """Where a profile may be on a card whose driver does not say: at multiples of its size, with
-    all its compute slices on the card. A slice is what the smallest profile has."""
+    """Placements of a profile on a card whose driver does not report them: multiples of its size,
+    with all its compute slices on the card. A slice is the size of the smallest profile."""
     slice_bytes = min(one.memory_bytes for one in profiles)
-    # What an instance has is a little more or less than so many times the smallest.
+    # An instance's memory is slightly more or less than a multiple of the smallest one's.
     size = max(s for s in (1, 2, 4, 8) if s * slice_bytes <= profile.memory_bytes * 1.1)
     compute = compute_slices(profiles)
     return tuple(
@@ -63,7 +64,7 @@ def assumed_spans(profile: MigProfile, profiles: Sequence[MigProfile]) -> tuple[
 
 
 def compute_slices(profiles: Sequence[MigProfile]) -> int:
-    """Of the card: the largest profile takes them all."""
+    """Compute slices of the card: as many as its largest profile has."""
     return max((one.slices for one in profiles), default=0)
 
 
@@ -72,7 +73,7 @@ def spans_of(profiles: Sequence[MigProfile]) -> dict[str, tuple[Span, ...]]:
 
 
 def plan(profiles: Sequence[MigProfile], wanted: Sequence[str]) -> tuple[MigPlace, ...]:
-    """A place for each of the wanted on the empty card, in the order in which to make them. Raises
+    """A placement for each wanted instance on the empty card, in the order of creation. Raises
     GeometryError."""
     known = {one.name: one for one in profiles}
     offered = ", ".join(known) or "none"
@@ -89,14 +90,14 @@ def plan(profiles: Sequence[MigProfile], wanted: Sequence[str]) -> tuple[MigPlac
             f"{in_words(wanted)} needs {needed} compute slices, this GPU has {compute}"
         )
     spans = spans_of(profiles)
-    # The large ones have the fewest places.
+    # Large profiles have the fewest placements.
     order = sorted(wanted, key=lambda name: (-spans[name][0].size, -known[name].slices, name))
     found = _settle(order, spans, [])
     if found is None:
         has = max(span.start + span.size for every in spans.values() for span in every)
         takes = sum(spans[name][0].size for name in wanted)
         raise GeometryError(
-            f"{in_words(wanted)} has no room side by side: together they take {takes} of {has}"
+            f"{in_words(wanted)} does not fit: together they take {takes} of {has}"
             f" memory slices, and may begin only at {_starts(wanted, spans)}"
         )
     return tuple(MigPlace(name, span) for name, span in zip(order, found, strict=True))
@@ -105,15 +106,15 @@ def plan(profiles: Sequence[MigProfile], wanted: Sequence[str]) -> tuple[MigPlac
 def _settle(
     order: Sequence[str], spans: Mapping[str, Sequence[Span]], taken: list[Span]
 ) -> list[Span] | None:
-    """At most 7 deep: a card has no more compute slices. The last places first: 4g and the like
-    have only the first."""
+    """Find placements by backtracking, at most 7 deep, because a card has no more compute slices.
+    The last placements are tried first: 4g and larger profiles fit only at the first."""
     if len(taken) == len(order):
         return taken
     name = order[len(taken)]
     for span in reversed(spans[name]):
         if any(span.overlaps(other) for other in taken):
             continue
-        # Alike ones in order: the other way round is the same cut.
+        # Equal profiles are placed in order; any other order is the same partition.
         if taken and order[len(taken) - 1] == name and span.start > taken[-1].start:
             continue
         found = _settle(order, spans, [*taken, span])
@@ -130,8 +131,8 @@ def _starts(wanted: Sequence[str], spans: Mapping[str, Sequence[Span]]) -> str:
 
 
 def is_cut_so(state: MigState, wanted: Sequence[str] | None) -> bool:
-    """Nothing is to be done: the mode is as asked, and so are the instances, all of them usable.
-    None: MIG off."""
+    """True if nothing has to be done: the mode is as requested, and so are the instances, all of
+    them usable. `wanted` None means MIG off."""
     if wanted is None:
         return not state.enabled and not state.pending
     return (
@@ -143,7 +144,7 @@ def is_cut_so(state: MigState, wanted: Sequence[str] | None) -> bool:
 
 
 def geometry(state: MigState) -> str:
-    """For people: what a card is now."""
+    """Describe a card's partition for people."""
     if not state.enabled:
         return "MIG off" + (", on after the next reset" if state.pending else "")
     instances = ", ".join(_instance(one) for one in state.instances) or "no instance"

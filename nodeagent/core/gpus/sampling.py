@@ -1,8 +1,7 @@
-"""How soon to read the GPUs again: at the ordinary pace, and in quick succession for a moment
-after something changed.
+"""Pace of GPU readings: the configured interval, and a burst of quick readings after a change.
 
 A burst is bounded, so that a node on which something always changes is read at nearly the
-ordinary pace: NVML takes a driver lock that launches also take.
+configured pace: NVML takes a driver lock that launches also take.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ REST_READINGS: Final = 10
 """Ordinary readings after a burst before another may start: at most two readings a second on
 average."""
 MEMORY_STEP_BYTES: Final = 256 * MIB
-"""Less is an allocator at work, more is a model being loaded."""
+"""A smaller change is an allocator at work; a larger one is a model being loaded."""
 LOAD_STEP_RATIO: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What is left of the present burst, or of the rest after it."""
+    """Readings left of the current burst, or of the rest after it."""
 
     quick_left: int = 0
     rest_left: int = 0
@@ -34,8 +33,8 @@ class Pace:
 def next_pace(
     pace: Pace, before: NodeReading | None, now: NodeReading, urgent: bool = False
 ) -> Pace:
-    """`urgent`: somebody waits for the next reading, as a suspicion that must be confirmed does;
-    it cuts the rest short."""
+    """The pace after a reading. `urgent` requests one quick reading, for example to confirm a
+    suspicion, even during the rest."""
     if pace.quick_left > 0:
         left = pace.quick_left - 1
         return Pace(left, REST_READINGS if left == 0 else 0)
@@ -53,7 +52,7 @@ def interval_s(pace: Pace, ordinary_s: float, quick_s: float) -> float:
 
 
 def changed(before: NodeReading, now: NodeReading) -> bool:
-    """Did anything happen that the next second will explain?"""
+    """True if something changed that the next readings will explain."""
     if now.error is not None or now.xid_events or len(before.gpus) != len(now.gpus):
         return now.error is None
     return any(_gpu_changed(a, b) for a, b in zip(before.gpus, now.gpus, strict=True))

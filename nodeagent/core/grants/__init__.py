@@ -1,1 +1,1 @@
-"""Grants: who holds what, who waits, and what tenants' figures are worth."""
+"""Grants: the book, placement, lending and spilling, and tenants' verified usage."""

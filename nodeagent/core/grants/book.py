@@ -1,8 +1,8 @@
-"""The book of grants: who holds what, who waits, who is registered; a reducer over the events
-of `events.py`.
+"""The book of grants: holders, the waiting queue and registered processes; a reducer over the
+events of `events.py`.
 
-`handle(event)` changes the book and returns what the shell must do, in order. The shell carries
-the instructions out and feeds results back as events. Any order of events is legal: one that no
+`handle(event)` changes the book and returns the instructions for the shell, in order. The shell
+carries them out and feeds the results back as events. Any order of events is legal: one that no
 longer applies changes nothing.
 """
 
@@ -49,15 +49,18 @@ from nodeagent.units import (
 class GrantBook:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        """May be replaced: what was granted stays as it is."""
+        """May be replaced at run time; existing grants keep what they have."""
         self._gpus: tuple[GpuCapacity, ...] = ()
         self.grants: dict[GrantId, Held] = {}
         self.queue: list[ev.Asked] = []
-        self._told: dict[RequestId, tuple[int, str]] = {}
+        self._reported: dict[RequestId, tuple[int, str]] = {}
 
     def handle(self, event: ev.Event, now_ns: int = 0) -> list[ev.Instruction]:
-        """Nothing here depends on the time. Raises Refused for a Resized, PauseSet, SpillMoved or
-        Released that cannot be; the book is then unchanged."""
+        """Apply an event; no decision depends on the time.
+
+        Raises Refused for a Resized, PauseSet, SpillMoved or Released that is impossible; the book
+        is then unchanged.
+        """
         match event:
             case ev.GpusSeen():
                 return self._gpus_seen(event)
@@ -109,12 +112,12 @@ class GrantBook:
                 for held in self.grants.values()
             ),
             tuple(self.queue),
-            tuple((request, *told) for request, told in self._told.items()),
+            tuple((request, *status) for request, status in self._reported.items()),
         )
 
     @classmethod
     def of(cls, memory: GrantMemory) -> GrantBook:
-        """The book that had this memory."""
+        """Rebuild the book that had this memory."""
         book = cls(memory.rules)
         book._gpus = memory.gpus
         for one in memory.grants:
@@ -122,7 +125,7 @@ class GrantBook:
                 one.record, one.owner_alive, one.region, dict(one.slots), one.request
             )
         book.queue = list(memory.queue)
-        book._told = {request: (place, reason) for request, place, reason in memory.told}
+        book._reported = {request: (place, reason) for request, place, reason in memory.told}
         return book
 
     # --- questions ----------------------------------------------------------------------------
@@ -139,8 +142,8 @@ class GrantBook:
         return load_of([held.record for held in self.grants.values()])
 
     def limits(self, record: GrantRecord) -> tuple[DeviceLimits, ...]:
-        """Line A of each device: an elastic grant has no cap of its own but a ceiling that was
-        asked for, its share is its weight."""
+        """Limits of each device. An elastic grant has no cap except a requested ceiling; its share
+        is its weight."""
         hard = record.policy is SharePolicy.HARD
         elastic = record.policy is SharePolicy.ELASTIC
         ceiling = record.ceiling_ppm if elastic else NO_CEILING
@@ -161,7 +164,7 @@ class GrantBook:
             for device in record.devices
         )
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _gpus_seen(self, event: ev.GpusSeen) -> list[ev.Instruction]:
         if event.gpus == self._gpus:
@@ -176,7 +179,7 @@ class GrantBook:
         if not 1 <= ask.gpus <= MAX_DEVICES or len(ask.gpu_uuids) > MAX_DEVICES:
             reason = f"a grant has 1 to {MAX_DEVICES} GPUs"
         elif event.grant in self.grants or any(event.request == e.request for e in self.queue):
-            reason = "asked twice"
+            reason = "duplicate request"
         else:
             kind = RefusalKind.EXHAUSTED
             held = sum(h.record.owner.uid == event.owner.uid for h in self.grants.values())
@@ -184,18 +187,18 @@ class GrantBook:
             if event.container is None and held + waits >= self.rules.max_grants_per_uid:
                 reason = (
                     f"uid {event.owner.uid} holds or waits for {held + waits} grants,"
-                    " the most allowed (grants.max_grants_per_uid)"
+                    " the maximum (grants.max_grants_per_uid)"
                 )
             elif event.may_wait and len(self.queue) >= self.rules.max_waiting:
-                reason = f"{len(self.queue)} requests wait already (grants.max_waiting)"
+                reason = f"{len(self.queue)} requests are waiting already (grants.max_waiting)"
         if reason is not None:
             return [ev.TellRefused(event.request, kind, reason)]
         self.queue.append(event)
         return self._serve_queue()
 
     def _serve_queue(self) -> list[ev.Instruction]:
-        """First come, first served, GPU by GPU: who cannot be placed keeps its candidates for
-        itself."""
+        """First come, first served per GPU: a request that cannot be placed reserves its
+        candidates."""
         out: list[ev.Instruction] = []
         loads = self.loads()
         blocked: set[GpuUuid] = set()
@@ -221,25 +224,25 @@ class GrantBook:
                     container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)
-                self._told.pop(event.request, None)
+                self._reported.pop(event.request, None)
                 loads = self.loads()
                 out += [ev.Store(record), ev.MakeRegion(record, self.limits(record))]
             elif event.may_wait and placed.kind is not RefusalKind.INVALID:
                 waiting.append(event)
                 blocked |= placed.candidates
-                told = (len(waiting), placed.reason)
-                if self._told.get(event.request) != told:
-                    self._told[event.request] = told
-                    out.append(ev.TellWaiting(event.request, *told))
+                status = (len(waiting), placed.reason)
+                if self._reported.get(event.request) != status:
+                    self._reported[event.request] = status
+                    out.append(ev.TellWaiting(event.request, *status))
             else:
-                self._told.pop(event.request, None)
+                self._reported.pop(event.request, None)
                 out.append(ev.TellRefused(event.request, placed.kind, placed.reason))
         self.queue = waiting
         return out
 
     def _over_slots(self, event: ev.Asked) -> Unplaced | None:
-        """One user leaves slots for others. Root decides for itself; of pods and queued work the
-        cluster has decided."""
+        """Limit one user's slots, so that others find some. Root is exempt; pods and queued work
+        are limited by the cluster."""
         if event.owner.uid == 0 or event.container is not None or event.queued:
             return None
         slots = sum(gpu.slots for gpu in self._gpus)
@@ -259,16 +262,17 @@ class GrantBook:
         )
 
     def _ask_ended(self, event: ev.AskEnded) -> list[ev.Instruction]:
-        kept = [e for e in self.queue if e.request != event.request]
-        if len(kept) < len(self.queue):
-            _, reason = self._told.pop(event.request, (0, "still waiting"))
-            self.queue = kept
+        remaining = [e for e in self.queue if e.request != event.request]
+        if len(remaining) < len(self.queue):
+            _, reason = self._reported.pop(event.request, (0, "still waiting"))
+            self.queue = remaining
             return [
-                ev.TellRefused(event.request, RefusalKind.EXHAUSTED, f"waited in vain: {reason}"),
+                ev.TellRefused(event.request, RefusalKind.EXHAUSTED, f"timed out: {reason}"),
                 *self._serve_queue(),
             ]
         for held in self.grants.values():
-            if held.request == event.request:  # the region is being made for nobody
+            # The client is gone, so nothing waits for this region.
+            if held.request == event.request:
                 held.request = None
                 held.owner_alive = False
                 return self._settle(held)
@@ -282,7 +286,7 @@ class GrantBook:
             return []
         held.region = True
         out = self._move(held, Signal.READY)
-        # Released meanwhile: the region was made with open limits.
+        # It was released meanwhile: the region was made with open limits.
         if held.record.state is GrantState.DRAINING:
             out.append(ev.Publish(event.grant, self.limits(held.record)))
         if held.request is not None:
@@ -330,7 +334,8 @@ class GrantBook:
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
             if holder is not None and same_process(holder, event.process):
                 return [ev.OwnSlot(event.grant, event.wanted, event.process, adopted=True)]
-        if held.record.spill is not Spill.RESIDENT:  # it would use room that is not its grant's
+        # A new process would use memory that the spilled grant does not have.
+        if held.record.spill is not Spill.RESIDENT:
             return [ev.RefuseSlot(event.grant, errno.EBUSY)]
         for index in range(MAX_SLOTS):
             slot = SlotIndex(index)
@@ -366,7 +371,7 @@ class GrantBook:
         if held is None or not held.region or held.record.state is not GrantState.ACTIVE:
             return []
         record = held.record
-        if record.spill is not Spill.RESIDENT:  # what it comes back with is what it went with
+        if record.spill is not Spill.RESIDENT:  # A spilled grant returns with exactly what it had.
             return []
         loads, known = self.loads(), self._known()
         devices = []
@@ -439,7 +444,7 @@ class GrantBook:
         return {gpu.uuid: gpu for gpu in self._gpus}
 
     def _others(self, record: GrantRecord) -> dict[GpuUuid, Load]:
-        """What everybody else was promised."""
+        """Promises to all other grants."""
         return load_of([h.record for h in self.grants.values() if h.record.grant != record.grant])
 
     def _live(self, grant: GrantId) -> Held:
@@ -456,12 +461,12 @@ class GrantBook:
         return [ev.Store(held.record)]
 
     def _republish(self, held: Held) -> list[ev.Instruction]:
-        """Durable first: after a crash in between, the restart publishes what the ledger says."""
+        """Store first: after a crash in between, the restart publishes what the ledger has."""
         return [ev.Store(held.record), ev.Publish(held.record.grant, self.limits(held.record))]
 
     def _settle(self, held: Held) -> list[ev.Instruction]:
-        """End the grant when nobody is left: no slot, and an owner that is gone or has given it
-        back."""
+        """End the grant when no process can use it any more: no slot is taken, and the owner is
+        gone or has released it."""
         released = held.record.state is GrantState.DRAINING
         if not held.region or held.slots or (held.owner_alive and not released):
             return []

@@ -1,4 +1,4 @@
-"""What a change makes of the record of a grant that lives, or why it cannot be."""
+"""Changes of a live grant's record: computes the new record, or refuses with a reason."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from nodeagent.ports.ledger import DeviceShare, GrantRecord, Spill
 from nodeagent.units import MAX_SLOTS, WHOLE_PPM, Bytes, GpuUuid, Ppm, SharePolicy
 
 Others = Mapping[GpuUuid, Load]
-"""What the other grants were promised of each GPU."""
+"""Promises of the other grants on each GPU."""
 Known = Mapping[GpuUuid, GpuCapacity]
 
 
 def resized(record: GrantRecord, ask: ResizeAsk, others: Others, known: Known) -> GrantRecord:
-    """Raises Refused."""
+    """The record after a resize. Raises Refused."""
     policy = ask.policy or record.policy
     devices = []
     for device in record.devices:
         gpu = known.get(device.gpu)
         if gpu is None:
-            raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
+            raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not available now")
         bytes_ = memory_on(ask.memory, gpu.largest_bytes) if ask.memory else device.most_bytes
-        if device.limit_bytes is not None:  # what it borrows beyond is lent where it is free
+        # What it borrows above its request is lent when memory is free.
+        if device.limit_bytes is not None:
             device = _borrowing(device, Bytes(min(bytes_, gpu.largest_bytes)))
             bytes_ = device.memory_bytes
         share = ask.share_ppm or device.share_ppm
@@ -37,7 +38,7 @@ def resized(record: GrantRecord, ask: ResizeAsk, others: Others, known: Known) -
             policy is not SharePolicy.ELASTIC
             and (share > device.share_ppm or record.policy is not policy)
         )
-        # Giving back is always possible, even on a GPU that is unwell or over-promised.
+        # A shrink is always possible, even on a GPU that is unhealthy or overcommitted.
         if grows:
             load = others.get(device.gpu, Load())
             why = obstacle(replace(gpu, healthy=True, slots=MAX_SLOTS), load, bytes_, share, policy)
@@ -54,37 +55,39 @@ def resized(record: GrantRecord, ask: ResizeAsk, others: Others, known: Known) -
 
 
 def _borrowing(device: DeviceShare, limit: Bytes) -> DeviceShare:
-    """With another limit."""
+    """The share with another limit."""
     request = Bytes(min(device.guaranteed_bytes, limit))
     memory = Bytes(min(device.memory_bytes, limit))
     return replace(device, memory_bytes=memory, request_bytes=request, limit_bytes=limit)
 
 
 def check_share_is_back(record: GrantRecord, others: Others) -> None:
-    """Raises Refused while others have the share it lent."""
+    """Raises Refused while other grants have the share of time that it lent."""
     if record.policy is not SharePolicy.HARD:
         return
     for device in record.devices:
         if others.get(device.gpu, Load()).hard_ppm + device.share_ppm > WHOLE_PPM:
             raise Refused(
                 RefusalKind.EXHAUSTED,
-                f"the time it lent on {device.gpu} while paused is still taken",
+                f"the share of time on {device.gpu} that it lent while paused is still in use",
             )
 
 
 def check_resident(record: GrantRecord) -> None:
-    """Raises Refused while its memory is not on its GPUs, or only in part."""
+    """Raises Refused unless all its memory is on its GPUs."""
     if record.spill is not Spill.RESIDENT:
         raise Refused(
             RefusalKind.UNAVAILABLE,
-            f"the memory of grant {record.grant[:8]} is {record.spill}: first that has to be back"
-            " on its GPUs",
+            f"the memory of grant {record.grant[:8]} is {record.spill}: return it to"
+            " its GPUs first",
         )
 
 
 def spilled(record: GrantRecord, event: ev.SpillMoved, others: Others, known: Known) -> GrantRecord:
-    """The record after a step of its memory's way; unchanged by one that does not apply. Raises
-    Refused where the step is asked for and cannot be."""
+    """The record after a step of a spill or return; unchanged if the step does not apply.
+
+    Raises Refused if the step was requested and is impossible.
+    """
     signal = event.signal
     after = NEXT.get((record.spill, signal))
     if after is None:
@@ -103,19 +106,19 @@ def spilled(record: GrantRecord, event: ev.SpillMoved, others: Others, known: Kn
         return replace(moved, spilled_unix_s=event.at_unix_s)
     if signal is SpillSignal.RETURN:
         _check_room_is_back(record, others, known)
-        return replace(moved, lent=False)  # all that it had is its own from here on
+        return replace(moved, lent=False)  # It owns all its promises again from here on.
     if after is Spill.RESIDENT:
         return replace(moved, spilled_unix_s=0.0, spilled_bytes=())
     return moved
 
 
 def _check_room_is_back(record: GrantRecord, others: Others, known: Known) -> None:
-    """Raises Refused while others have what it gave up. It is bound to its GPUs: a driver restores
-    to where a checkpoint was made."""
+    """Raises Refused while other grants have what it gave up. It is bound to its GPUs, because a
+    driver restores a checkpoint only where it was made."""
     for device in record.devices:
         gpu = known.get(device.gpu)
         if gpu is None:
-            raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not known right now")
+            raise Refused(RefusalKind.UNAVAILABLE, f"{device.gpu} is not available now")
         load = others.get(device.gpu, Load())
         why = obstacle(gpu, load, device.memory_bytes, device.share_ppm, record.policy)
         if why is not None:

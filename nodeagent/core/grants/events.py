@@ -1,7 +1,6 @@
-"""What happens to grants, and what is to be done about it: the vocabulary of the grants
-reducer.
+"""Events and instructions of the grants reducer.
 
-Both sides are frozen values of plain types, so that a recorded run replays; see
+Both are frozen values of plain types, so that a recorded run can be replayed; see
 `nodeagent.core.flight`.
 """
 
@@ -23,14 +22,15 @@ from nodeagent.units import Bytes, GrantId, RequestId, SlotIndex
 
 @dataclass(frozen=True, slots=True)
 class GpusSeen:
-    """The GPUs of this node as of now, unhealthy ones included."""
+    """The GPUs of this node now, unhealthy ones included."""
 
     gpus: tuple[GpuCapacity, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants a grant. `grant` is the id it will have; drawn outside, randomness is I/O."""
+    """A request for a grant. `grant` is the id that it will have; it is drawn outside, because
+    randomness is I/O."""
 
     request: RequestId
     grant: GrantId
@@ -39,14 +39,14 @@ class Asked:
     created_unix_s: float
     may_wait: bool = False
     container: ContainerRef | None = None
-    """It is for a container: nobody owns it, it lasts until Released."""
+    """Set for a container's grant: it has no owner process and lasts until Released."""
     queued: bool = False
-    """A queue controller has decided it."""
+    """True if a queue controller has decided it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskEnded:
-    """The wait is over: time is up, or the client is gone."""
+    """The wait is over: it timed out, or the client is gone."""
 
     request: RequestId
 
@@ -74,18 +74,19 @@ class OwnerGone:
 
 @dataclass(frozen=True, slots=True)
 class SlotAsked:
-    """A process of the grant registers. `claimed` are slots that tenants took for themselves."""
+    """A process of the grant registers. `claimed` has the slots that tenants claimed by
+    themselves."""
 
     grant: GrantId
     process: Process
     wanted: SlotIndex | None = None
-    """A slot the process had claimed for itself while the daemon was away."""
+    """Slot that the process had claimed by itself while the daemon was away."""
     claimed: frozenset[SlotIndex] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class SlotGone:
-    """The process in this slot has exited, or became another program."""
+    """The process in this slot has exited, or executed another program."""
 
     grant: GrantId
     slot: SlotIndex
@@ -93,7 +94,7 @@ class SlotGone:
 
 @dataclass(frozen=True, slots=True)
 class SlotMissed:
-    """The slot could not be given away after all: a tenant had claimed it for itself just then."""
+    """The slot could not be assigned after all, because a tenant had just claimed it by itself."""
 
     grant: GrantId
     slot: SlotIndex
@@ -107,7 +108,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What a grant that may borrow shall have from now on, on each of its GPUs."""
+    """New memory of a grant that may borrow, on each of its GPUs."""
 
     grant: GrantId
     memory_bytes: tuple[Bytes, ...]
@@ -118,19 +119,20 @@ class PauseSet:
     grant: GrantId
     paused: bool
     lends: bool = False
-    """Others may have its share of the time until it goes on, which may then be refused."""
+    """True if other grants may use its share of time while it is paused; resuming may then be
+    refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpillMoved:
-    """A step of its memory's way to the host and back; BEGIN and RETURN are asked for, and may be
-    refused, the others have happened."""
+    """A step of a spill or return. BEGIN and RETURN are requests and may be refused; the others
+    report what happened."""
 
     grant: GrantId
     signal: SpillSignal
     at_unix_s: float = 0.0
     bytes: tuple[Bytes, ...] = ()
-    """With BEGIN: what it has on each of its GPUs."""
+    """With BEGIN: its memory on each of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A grant found in the ledger after a restart, its region taken over."""
+    """A grant found in the ledger after a restart; its region was taken over."""
 
     record: GrantRecord
     owner_alive: bool
@@ -186,7 +188,7 @@ class MakeRegion:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """New limits for a live region."""
+    """Write new limits to a live region."""
 
     grant: GrantId
     limits: tuple[DeviceLimits, ...]
@@ -198,7 +200,7 @@ class OwnSlot:
     slot: SlotIndex
     process: Process
     adopted: bool = False
-    """The usage in the slot is the process's own and stays."""
+    """True if the usage in the slot is the process's own and stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,5 +257,5 @@ Instruction = (
 
 
 def ended(record: GrantRecord) -> GrantRecord:
-    """The record of a grant that is over."""
+    """The record of a grant that has ended."""
     return dataclasses.replace(record, state=GrantState.ENDED)

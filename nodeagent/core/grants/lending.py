@@ -1,10 +1,10 @@
-"""Who gets memory that nobody was guaranteed, and who gives it back.
+"""Lends memory that is not guaranteed to any grant, and takes it back.
 
-A grant with a request below its limit is guaranteed the request and borrows up to the limit what
-nobody has. Lent memory is lent to one grant alone, so together all have no more than the card:
-a borrower is stopped at what it has got, and nobody else's allocation fails for it. Nobody is
-evicted: a borrower that holds more than its request keeps it until it frees it, and only what it
-does not hold is taken back when somebody asks for a grant.
+A grant with a request below its limit is guaranteed the request and borrows free memory up to the
+limit. Lent memory is lent to one grant alone, so together all have no more than the card: a
+borrower is stopped at what it has got, and no other grant's allocation fails for it. No grant is
+evicted: a borrower that uses more than its request keeps it until it frees it, and only unused
+memory is taken back for a new request.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 from nodeagent.units import MIB, Bytes, GpuUuid, GrantId
 
 GRANULE: Final = 2 * MIB
-"""What drivers give."""
+"""Granularity of drivers' allocations."""
 SMALLEST: Final = 64 * MIB
-"""Less is not worth a row in the ledger, unless it is all that is missing."""
+"""A smaller change is not worth a row in the ledger, unless it reaches the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borrower:
-    """One (grant, GPU)."""
+    """A grant that may borrow, on one GPU."""
 
     grant: GrantId
     gpu: GpuUuid
@@ -32,19 +32,19 @@ class Borrower:
     request_bytes: int
     limit_bytes: int
     memory_bytes: int
-    """What it has now."""
+    """Memory that it has now."""
     used_bytes: int
 
 
 def taken_back(borrower: Borrower) -> Bytes:
-    """What it has left when others want memory: what it was guaranteed, or what it holds."""
+    """Memory that it keeps when others need it: its guarantee, or what it uses."""
     held = -(-borrower.used_bytes // GRANULE) * GRANULE
     return Bytes(min(borrower.limit_bytes, max(borrower.request_bytes, held)))
 
 
 def lend(free_bytes: int, borrowers: Sequence[Borrower]) -> dict[GrantId, Bytes]:
-    """What each shall have of one GPU with so much free: a higher priority first, equal ones in
-    equal parts, each up to its limit. Who stays as it is is not in it."""
+    """New memory of each borrower on one GPU with `free_bytes` free: higher priorities first, equal
+    ones in equal parts, each up to its limit. Borrowers without a change are left out."""
     shall = {one.grant: one.memory_bytes for one in borrowers}
     free = free_bytes // GRANULE * GRANULE
     for priority in sorted({one.priority for one in borrowers}, reverse=True):

@@ -1,8 +1,8 @@
-"""Chooses the GPUs of a grant on one node, or says what would have to change.
+"""Chooses the GPUs of a grant on one node, or explains what would have to change.
 
-A GPU fits when it is healthy, has a free slot, enough memory nobody was promised, and room for
-the share. Hard shares are promises, so together they stay within the whole GPU; elastic shares
-are weights and may add up to more. An exclusive grant wants a GPU without others and keeps it so.
+A GPU fits if it is healthy and has a free slot, enough unpromised memory and room for the share.
+Hard shares are promises, so together they stay within the whole GPU; elastic shares are weights and
+may add up to more. An exclusive grant needs a GPU without other grants and keeps it so.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ class GpuCapacity:
     index: int
     name: str
     memory_bytes: Bytes
-    """Grantable to all together: the card's memory less the configured reserve; more than the card
-    has where somebody chose to overcommit."""
+    """Grantable to all grants together: the card's memory less the configured reserve; more than
+    the card has if memory is overcommitted."""
     physical_bytes: Bytes
     slots: int
     mig_profile: str = ""
-    """Of a MIG instance: 1g.10gb. Empty: a whole card."""
+    """Profile of a MIG instance, such as 1g.10gb; empty for a whole card."""
     healthy: bool = True
     degraded: bool = False
-    """It works, but others come first."""
+    """It works, but is used after the others."""
     on_demand: bool = False
-    """A MIG instance that was made for somebody: given to who names it alone."""
+    """A MIG instance that was created for one request; only a request that names it gets it."""
 
     @property
     def largest_bytes(self) -> Bytes:
-        """What one grant can have: never more than the card."""
+        """Most memory that one grant can have: never more than the card."""
         return min(self.memory_bytes, self.physical_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is already promised on one GPU."""
+    """Promises on one GPU."""
 
     memory_bytes: int = 0
     hard_ppm: int = 0
     share_ppm: int = 0
     grants: int = 0
     lent_bytes: int = 0
-    """Of memory_bytes, what grants have beyond what they were guaranteed."""
+    """Part of memory_bytes that grants have above their guarantee."""
     exclusive: bool = False
-    """Held by one grant that wants no company."""
+    """True if one grant holds it exclusively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class Unplaced:
     kind: RefusalKind
     reason: str
     candidates: frozenset[GpuUuid] = frozenset()
-    """GPUs that would do if they were empty: a waiting request holds these for itself."""
+    """GPUs that would fit if they were empty: a waiting request reserves them."""
 
 
 def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
-    """Promises of all records that still count; a spilled one has given all of its room up."""
+    """Promises of all records that count; a spilled one has given up all of its room."""
     loads: dict[GpuUuid, Load] = {}
     for record in records:
         if record.spill is Spill.SPILLED:
@@ -97,7 +97,7 @@ def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
 def obstacle(
     gpu: GpuCapacity, load: Load, need_bytes: int, share_ppm: int, policy: SharePolicy
 ) -> str | None:
-    """Why this GPU cannot take the request, with what it has; None when it can."""
+    """The reason why this GPU cannot take the request, with what it has; None if it can."""
     if not gpu.healthy:
         return "not healthy"
     if need_bytes > gpu.largest_bytes:
@@ -119,7 +119,7 @@ def obstacle(
 
 
 def most_on(ask: GrantAsk, gpu: GpuCapacity) -> Bytes:
-    """The memory that it may come to have on this GPU."""
+    """Most memory that the grant may come to have on this GPU."""
     if not ask.amounts:
         return memory_on(ask.memory, gpu.largest_bytes)
     amount = ask.amounts[ask.gpu_uuids.index(gpu.uuid)]
@@ -133,10 +133,12 @@ def place(
     blocked: Collection[GpuUuid] = (),
     strategy: str = "pack",
 ) -> Placed | Unplaced:
-    """`blocked` GPUs are kept for requests that waited longer."""
+    """Place a request. `blocked` GPUs are reserved for requests that waited longer."""
     known = {gpu.uuid: gpu for gpu in gpus}
     if not known:
-        return Unplaced(RefusalKind.UNAVAILABLE, "no GPU is known here, see `sluice doctor`")
+        return Unplaced(
+            RefusalKind.UNAVAILABLE, "no GPU is available on this node, see `sluice doctor`"
+        )
     if ask.gpu_uuids:
         unknown = [uuid for uuid in ask.gpu_uuids if uuid not in known]
         if unknown:
@@ -159,12 +161,12 @@ def place(
         most = most_on(ask, gpu)
         need = most if ask.request is None else memory_on(ask.request, gpu.largest_bytes)
         if most > gpu.largest_bytes or need > most:
-            need = most  # never to be had, and said so
+            need = most  # It can never fit, and the reason says so.
         why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
         if gpu.healthy and need <= gpu.largest_bytes:
             candidates.add(gpu.uuid)
         if why is None and gpu.uuid in blocked:
-            why = "kept for a request that waits longer"
+            why = "reserved for a request that waits longer"
         if why is None:
             fitting.append(gpu)
         else:
@@ -204,7 +206,7 @@ def place(
 
 
 def _memory(ask: GrantAsk, gpu: GpuCapacity) -> dict[str, Bytes]:
-    """Who may borrow begins with what is guaranteed."""
+    """Memory fields of a share; a grant that may borrow begins with its guarantee."""
     most = most_on(ask, gpu)
     if ask.request is None:
         return {"memory_bytes": most}

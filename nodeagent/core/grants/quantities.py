@@ -1,7 +1,7 @@
-"""Reads and writes the quantities people type: `8Gi`, `8000` (MiB, as HAMi does), `25%`, cores
-in percent.
+"""Parses and formats the quantities that users type: `8Gi`, `8000` (MiB, as HAMi does), `25%`,
+cores in percent.
 
-Exact integer arithmetic: a limit that is one byte off is a limit that somebody will hit.
+The arithmetic is exact: a limit that is one byte off is a limit that a program will hit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _NUMBER = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)(%|[KMGT]i?[Bb]?|[Bb])?", r
 
 
 class QuantityError(ValueError):
-    """The text is not a quantity; the message says what would be."""
+    """The text is not a quantity; the message lists the valid forms."""
 
 
 def parse_memory(text: str) -> MemoryAsk:
-    """Raises QuantityError."""
+    """Parse an amount of memory or a part of the GPU. Raises QuantityError."""
     match = _NUMBER.fullmatch(text.strip())
     if not match:
         raise QuantityError(f"{text!r} is not {MEMORY_FORMS}")
@@ -66,7 +66,7 @@ def parse_cores(text: str) -> Ppm:
 
 
 def memory_on(ask: MemoryAsk, physical_bytes: Bytes) -> Bytes:
-    """What the ask means on a GPU of this size. Parts are rounded down to whole MiB."""
+    """Bytes that a request means on a GPU of this size. Parts are rounded down to whole MiB."""
     if ask.amount_bytes is not None:
         return ask.amount_bytes
     assert ask.part_ppm is not None, "a MemoryAsk has one of its two fields"
@@ -76,7 +76,8 @@ def memory_on(ask: MemoryAsk, physical_bytes: Bytes) -> Bytes:
 
 
 def format_bytes(amount: int) -> str:
-    """Three significant figures at most, binary units: `8Gi`, `1.5Gi`, `300Mi`."""
+    """Format bytes with at most three significant figures in binary units: `8Gi`, `1.5Gi`,
+    `300Mi`."""
     for unit, suffix in ((GIB, "Gi"), (MIB, "Mi"), (KIB, "Ki")):
         if amount >= unit:
             whole = amount / unit

@@ -1,8 +1,9 @@
-"""How a grant's memory goes to the host and comes back, as the book knows it.
+"""Spilling of a grant's memory to the host and its return, as a state machine.
 
-While it is spilled its processes are checkpointed by the driver: they keep what they are charged,
-and the card has it free. Room on the card is its own through every step in which some of its memory
-may be there, so a daemon that is killed in the middle of one never promises the same room twice.
+While a grant is spilled, its processes are checkpointed by the driver: they keep what they are
+charged, and the card has the memory free. The grant keeps its room on the card through every step
+in which some of its memory may be there, so a daemon that is killed during a step never promises
+the same room twice.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from nodeagent.ports.ledger import Spill
 class SpillSignal(StrEnum):
     BEGIN = "begin"
     DONE = "done"
-    """Every process of it is checkpointed."""
+    """All its processes are checkpointed."""
     UNDONE = "undone"
-    """One could not be: whatever had been is back on the card."""
+    """A process could not be checkpointed; all memory is back on the card."""
     RETURN = "return"
     BACK = "back"
-    """Every process of it is on the card again, and may call the driver."""
+    """All its processes are on the card again, and may call the driver."""
     STAYED = "stayed"
-    """It could not come back: every process is checkpointed as before."""
+    """It could not return; all its processes are still checkpointed."""
     FOUND = "found"
-    """Somebody else brought it back."""
+    """Another program returned it to the card."""
 
 
 NEXT: Mapping[tuple[Spill, SpillSignal], Spill] = MappingProxyType(

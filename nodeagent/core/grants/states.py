@@ -1,7 +1,7 @@
-"""How a grant moves from state to state, and all that the book knows of one.
+"""State machine of a grant, and the complete state of the book.
 
-Beside this table a grant has an owner who lives or not, a region that is made or not, and slots
-that are taken or not: it ends when nobody is left who could use it (`GrantBook._settle`).
+Beside its state a grant has an owner that lives or not, a region that exists or not, and slots that
+are taken or not: it ends when no process can use it any more (`GrantBook._settle`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nodeagent.units import Nanoseconds, RequestId, SlotIndex
 
 
 class Signal(StrEnum):
-    """What moves a grant from state to state."""
+    """Input that moves a grant from state to state."""
 
     READY = "ready"
     FAILED = "failed"
     RELEASED = "released"
     DESERTED = "deserted"
-    """Nobody is left who could use it."""
+    """No process can use it any more."""
     REMOVED = "removed"
 
 
@@ -45,7 +45,7 @@ NEXT: Mapping[tuple[GrantState, Signal], GrantState] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings the book needs, in its own units."""
+    """The settings that the book needs, in its own units."""
 
     burst_ns: Nanoseconds
     inflight_ns: Nanoseconds
@@ -65,10 +65,10 @@ class Held:
     record: GrantRecord
     owner_alive: bool = True
     region: bool = False
-    """Made and not yet removed."""
+    """True while the region exists."""
     slots: dict[SlotIndex, Process] = field(default_factory=dict)
     request: RequestId | None = None
-    """Who still waits for the answer."""
+    """The request that still waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class HeldMemory:
 
 @dataclass(frozen=True, slots=True)
 class GrantMemory:
-    """All that a book knows."""
+    """The complete state of a book."""
 
     rules: Rules
     gpus: tuple[GpuCapacity, ...]

@@ -1,8 +1,8 @@
-"""Turns what tenants write into figures that can be believed, or counts the attempt to deceive.
+"""Turns what tenants write into verified figures, and counts impossible values.
 
-Every word of usage.shm is hostile. A value outside its range, or a counter that runs backwards,
-is replaced by the last good one and counted as a tamper event; sums saturate. Totals of exited
-processes are kept, so a grant's counters never fall.
+Every word of usage.shm is untrusted. A value outside its range, or a counter that decreases, is
+replaced by the last good one and counted as a tamper event; sums saturate. Totals of exited
+processes are kept, so a grant's counters never decrease.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nodeagent.units import NS_PER_MS, NS_PER_S, Nanoseconds, SlotIndex
 LARGEST_WORD = (1 << 63) - 1
 """Sums saturate here: a signed 64-bit reader downstream still sees a number."""
 LARGEST_CHARGE_FACTOR = 4
-"""No process can have reserved more than this many times the card: beyond it is garbage."""
+"""Most that a process can have reserved, as a multiple of the card; a larger value is invalid."""
 LARGEST_GIVE_BACK_NS = 60 * NS_PER_S
-"""Corrections return GPU time that was charged too high; one launch is estimated at 4.3 s at
+"""A correction returns GPU time that was charged too high; one launch is estimated at 4.3 s at
 most."""
 LARGEST_STEP_NS = 600 * NS_PER_S
-"""GPU or waiting time one reading may add beyond the wall time since the last, all threads
+"""GPU or waiting time that one reading may add beyond the wall time since the last, all threads
 together."""
 LARGEST_THREADS = 4096
 LARGEST_STEP_CALLS = 1 << 40
@@ -32,7 +32,7 @@ _MONOTONE = ("launches", "allocs", "denied")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the planner needs to know about one (grant, GPU) at one moment."""
+    """The planner's input for one (grant, GPU) at one moment."""
 
     consumed_ns: int = 0
     outstanding_ns: int = 0
@@ -49,13 +49,12 @@ class _Slot:
     devices: list[DeviceCounters]
     seen_ns: int
     raw: SlotUsage | None = None
-    """The reading that was looked at last and found good; the same object again holds nothing
-    new."""
+    """The last verified reading; the same object again has nothing new."""
 
 
 @dataclass(slots=True)
 class GrantAccount:
-    """The believed usage of one grant, GPU by GPU."""
+    """The verified usage of one grant, GPU by GPU."""
 
     physical_bytes: Sequence[int]
     tampers: Counter[str] = field(default_factory=Counter)
@@ -74,8 +73,8 @@ class GrantAccount:
         generations: Mapping[SlotIndex, int],
         now_ns: Nanoseconds,
     ) -> list[str]:
-        """Take in a reading; the tamper kinds it shows. `generations` are those of the live
-        slots."""
+        """Verify a reading and return the kinds of tampering that it shows. `generations` are those
+        of the live slots."""
         if image.damage is not None:
             self.tampers[image.damage.value] += 1
             return [image.damage.value]
@@ -86,8 +85,7 @@ class GrantAccount:
                 continue
             known = self._slots.get(slot)
             if known is None or known.generation != generation:
-                # The slot was zero when it was given away, so whatever it holds now is this
-                # process's.
+                # The slot was zero when it was assigned, so all it holds now is this process's.
                 known = _Slot(generation, [DeviceCounters() for _ in self.physical_bytes], now_ns)
                 self._slots[slot] = known
                 fresh = True
@@ -105,7 +103,7 @@ class GrantAccount:
                     known.devices[index], seen, physical, elapsed_ns
                 )
                 found += kinds
-                if kinds:  # what stays wrong counts at every look
+                if kinds:  # A value that stays wrong counts at every look.
                     known.raw = None
             known.seen_ns = now_ns
             self._heartbeats[slot] = raw.heartbeat_ns if raw.heartbeat_ns <= now_ns else 0
@@ -114,7 +112,7 @@ class GrantAccount:
         return found
 
     def retire(self, slot: SlotIndex) -> None:
-        """The process is gone: its memory with it, its history stays in the totals."""
+        """Remove an exited process: its memory is gone, its counters stay in the totals."""
         self._heartbeats.pop(slot, None)
         known = self._slots.pop(slot, None)
         if known is None:
@@ -124,18 +122,17 @@ class GrantAccount:
             self._retired[index] = _add(self._retired[index], gone)
 
     def charged(self, slot: SlotIndex, device: int) -> int:
-        """What one live process is charged there now."""
+        """Bytes that one live process is charged on the device now."""
         known = self._slots.get(slot)
         return known.devices[device].charged_bytes if known is not None else 0
 
     def total(self, device: int) -> DeviceCounters:
-        """Everything this grant ever did on the GPU, and the memory it holds now."""
+        """Totals of this grant on the GPU since it was made, and the memory that it has now."""
         total = self._retired[device]
         for known in self._slots.values():
             total = _add(total, known.devices[device])
-        # Processes peak at different moments, so their peaks do not add up: the grant's is the
-        # highest sum seen here,
-        # and at least that of any one process.
+        # Processes peak at different moments, so their peaks do not add up: the grant's peak is the
+        # highest sum seen here, and at least that of any one process.
         peak = max(self._peaks[device], total.charged_bytes, total.peak_bytes)
         self._peaks[device] = peak
         return replace(total, peak_bytes=peak)
@@ -161,7 +158,7 @@ class GrantAccount:
 def believe(
     last: DeviceCounters, seen: DeviceCounters, physical_bytes: int, elapsed_ns: int
 ) -> tuple[DeviceCounters, list[str]]:
-    """The values to go on with, and what is wrong with those that were not taken over."""
+    """The values to continue with, and the tamper kinds of those that were rejected."""
     step = min(LARGEST_WORD, elapsed_ns * LARGEST_THREADS + LARGEST_STEP_NS)
     if _is_honest(last, seen, LARGEST_CHARGE_FACTOR * physical_bytes, step):
         return seen, []
@@ -196,7 +193,7 @@ def believe(
 
 
 def _is_honest(last: DeviceCounters, seen: DeviceCounters, most: int, step: int) -> bool:
-    """All of the checks below at once, for the many readings in which nothing is wrong."""
+    """True if all the checks of `believe` pass; a fast path, because most readings are valid."""
     return (
         seen.charged_bytes <= most
         and seen.peak_bytes <= most
@@ -210,7 +207,7 @@ def _is_honest(last: DeviceCounters, seen: DeviceCounters, most: int, step: int)
 
 
 def live_slots(usage: Mapping[SlotIndex, SlotUsage]) -> list[SlotIndex]:
-    """Slots a process has written to."""
+    """Slots that a process has written to."""
     return [slot for slot, seen in usage.items() if seen.generation_seen or seen.self_claim]
 
 

@@ -1,11 +1,11 @@
-"""The driver's wall around a grant: how high it is, and what is to be done so that nothing of it
-stays behind.
+"""The driver's own memory limits ("walls") around a grant: their height, and the steps that leave
+nothing of them behind.
 
-It stands a little outside of the interposer's, which is exact and shall answer first. A soft limit
-is added by the driver to every cgroup around the one it is set on, and taken back only when it is
-lowered there: of a cgroup that was removed before, its part has to be taken from the nearest one
-that is left. That is no act to do twice, so it is written down with the figures before and after.
-Source: NVIDIA's MPS documentation, "Memory Partitioning".
+A wall stands a little above the interposer's limit, which is exact and should be reached first. The
+driver adds a soft limit to every cgroup around the one that it is set on, and removes it only when
+it is lowered there. If that cgroup was removed before, its part has to be subtracted from the
+nearest cgroup that is left. Subtracting it twice would be wrong, so the step is recorded with the
+figures before and after. Source: NVIDIA's MPS documentation, "Memory Partitioning".
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ MIG = "MIG-"
 
 
 def is_instance(gpu: GpuUuid) -> bool:
-    """Of a MIG instance the driver sets no limits: the instance is the wall."""
+    """True for a MIG instance: the driver sets no limits on it, because the instance is the
+    limit."""
     return gpu.startswith(MIG)
 
 
 def rows_of(
     record: GrantRecord, cgroup: str, headroom_bytes: int, ours: bool = False
 ) -> tuple[WallRow, ...]:
-    """One for each of the grant's cards. Memory that a grant has only borrowed is not guaranteed,
-    and one that is spilled is guaranteed none. A card whose memory is promised more than once
-    guarantees nobody more than it has."""
+    """One row for each of the grant's cards.
+
+    Memory that a grant only borrows is not guaranteed, and a spilled grant is guaranteed none. An
+    overcommitted card guarantees no grant more than it has.
+    """
     away = record.spill is Spill.SPILLED
 
     def soft(device: DeviceShare) -> Bytes:
@@ -51,16 +54,19 @@ def rows_of(
 
 
 def after(before: WallRow | None, row: WallRow) -> WallRow:
-    """The row that takes the place of an earlier one, of the same cgroup."""
+    """The row that replaces an earlier one of the same cgroup."""
     if before is None or before.cgroup != row.cgroup:
         return row
     return replace(row, most_bytes=Bytes(max(before.most_bytes, row.most_bytes)))
 
 
 def settling(row: WallRow, around: str, reading: WallReading, inside_bytes: int) -> WallRow:
-    """To be written before the soft limit of `around` is lowered by what the row may have added to
-    it, but not below `inside_bytes`, what those still in it have: nobody can tell whether the last
-    change of a cgroup that is gone was made."""
+    """The row to be recorded before the soft limit of `around` is lowered by what the row may have
+    added to it.
+
+    It is not lowered below `inside_bytes`, the memory of those still in it, because it is unknown
+    whether the last change of a cgroup that is gone was made.
+    """
     after = Bytes(min(reading.soft_bytes, max(inside_bytes, reading.soft_bytes - row.most_bytes)))
     return replace(
         row,
@@ -72,8 +78,8 @@ def settling(row: WallRow, around: str, reading: WallReading, inside_bytes: int)
 
 
 def still_to_lower(row: WallRow, reading: WallReading) -> bool | None:
-    """Of a row that settles, found after a restart: was the soft limit lowered already? None:
-    somebody else has changed it since, nobody can tell."""
+    """After a restart: whether the soft limit of a settling row has still to be lowered. None if
+    another program has changed it since, so that it is unknown."""
     if reading.soft_bytes == row.before_bytes:
         return row.before_bytes != row.after_bytes
     return False if reading.soft_bytes == row.after_bytes else None

@@ -1,1 +1,2 @@
-"""The kubelet's side: allocations, resources, limits of pods, and CDI as values."""
+"""The kubelet: allocations, extended resources, limits of pods, and CDI specifications as
+values."""

@@ -1,9 +1,9 @@
-"""What became of each answer to Allocate: a reducer, like `grants`.
+"""State of each answer to Allocate: a reducer, like `grants`.
 
 An answer is an *intent* until the kubelet starts the container; then it is *bound* to a grant of
-that pod, and stays so however often the container restarts. It is released when the kubelet's
-records and the cgroups both say, twice, that the pod is gone; never by age, because a long image
-pull lies between Allocate and the first start. Any order of events is legal.
+that pod, and stays so however often the container restarts. It is released when both the kubelet's
+records and the cgroups show twice that the pod is gone; never by age, because a long image pull may
+lie between Allocate and the first start. Any order of events is legal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from nodeagent.units import GrantId, PodUid
 
 
 class Signal(StrEnum):
-    """What moves an allocation from state to state."""
+    """Input that moves an allocation from state to state."""
 
     STARTED = "started"
-    """Its container starts, in a grant."""
+    """Its container starts in a grant."""
     GRANT_LOST = "grant_lost"
-    """The grant is over, the container may start again: reboot, `sluice release`."""
+    """The grant ended, but the container may start again, as after a reboot or `sluice release`."""
     GONE = "gone"
     """The container will never start again."""
 
@@ -52,9 +52,9 @@ NEXT: Mapping[tuple[AllocationState, Signal], AllocationState] = MappingProxyTyp
 class KubeletRules:
     boot_id: str
     gone_apart_ns: int
-    """Between the two looks that must both find a pod gone."""
+    """Minimum time between the two looks that must both find a pod gone."""
     orphan_apart_ns: int
-    """The same, for answers that the kubelet never wrote down."""
+    """Minimum time between two such looks for answers that the kubelet never recorded."""
 
 
 # --- events -----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Intended:
 
 @dataclass(frozen=True, slots=True)
 class StartAsked:
-    """The kubelet starts the container with these devices; whose it is was found out."""
+    """The kubelet starts the container that has these devices; its pod has been identified."""
 
     call: int
     resource: str
@@ -77,12 +77,12 @@ class StartAsked:
     pod: PodIdentity
     containers: tuple[Claim, ...]
     limits: ContainerLimits | None
-    """None: the pod has its grant already, so nobody was asked."""
+    """None if the pod has its grant already, so that no limits were looked up."""
     grant: GrantId
-    """The id a new grant will have; drawn outside."""
+    """The id that a new grant will have; drawn outside."""
     at_unix_s: float
     occupied: frozenset[GrantId] = frozenset()
-    """Grants with living processes."""
+    """Grants with live processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +104,21 @@ class GrantEnded:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The kubelet's records and the cgroups, all read without error."""
+    """A look at the kubelet's records and the cgroups, all read without error."""
 
     nonces: frozenset[Nonce]
-    """In the checkpoint."""
+    """Allocations in the kubelet's checkpoint."""
     listings: tuple[Listing, ...]
     pods: frozenset[PodUid]
-    """With a cgroup."""
+    """Pods that have a cgroup."""
     now_ns: int
     over: frozenset[PodUid] = frozenset()
-    """By the API server's word; then one look is enough."""
+    """Pods that are over according to the API server; for these one look is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The ledger after a restart, and the containers' grants that live."""
+    """The ledger's rows after a restart, and the containers' grants that still live."""
 
     rows: tuple[Allocation, ...]
     grants: tuple[tuple[GrantId, ContainerRef], ...]
@@ -186,7 +186,7 @@ class AnswerStart:
 
 @dataclass(frozen=True, slots=True)
 class RefuseStart:
-    """The kubelet tries again."""
+    """The start is refused; the kubelet retries."""
 
     call: int
     reason: str
@@ -213,7 +213,7 @@ class _Starting:
 
 @dataclass(frozen=True, slots=True)
 class AllocationMemory:
-    """All that a book knows."""
+    """The complete state of a book."""
 
     rules: KubeletRules
     rows: tuple[Allocation, ...]
@@ -228,7 +228,7 @@ class AllocationBook:
         self._rules = rules
         self.rows: dict[Nonce, Allocation] = {}
         self.grants: dict[GrantId, ContainerRef] = {}
-        """Grants of containers, until they are told to end."""
+        """Grants of containers, until they are asked to end."""
         self.adopted_total = 0
         """Answers that the kubelet knows and the ledger had lost."""
         self._starting: dict[int, _Starting] = {}
@@ -236,7 +236,7 @@ class AllocationBook:
         """When a grant or a nonce was first found gone, in ns."""
 
     def handle(self, event: Event, now_ns: int = 0) -> list[Instruction]:
-        """A look says itself when it was; nothing else depends on the time."""
+        """Apply an event. Only Looked depends on the time, and it carries its own."""
         match event:
             case Intended():
                 return self._intended(event)
@@ -267,7 +267,7 @@ class AllocationBook:
 
     @classmethod
     def of(cls, memory: AllocationMemory) -> AllocationBook:
-        """The book that had this memory."""
+        """Rebuild the book that had this memory."""
         book = cls(memory.rules)
         book.rows = {row.nonce: row for row in memory.rows}
         book.grants = dict(memory.grants)
@@ -289,8 +289,8 @@ class AllocationBook:
         return [row for row in self.rows.values() if row.state is AllocationState.BOUND]
 
     def _keep_drivers(self) -> KeepDrivers:
-        """Those that a living answer names. One that only the kubelet's checkpoint still knows is
-        written again when its container starts."""
+        """Keep the generations that a live answer names. One that only the kubelet's checkpoint
+        still names is written again when its container starts."""
         return KeepDrivers(frozenset(row.driver for row in self.rows.values() if row.driver))
 
     # --- answers ------------------------------------------------------------------------------
@@ -313,17 +313,17 @@ class AllocationBook:
             if grant == same or not event.device_ids.intersection(ref.device_ids):
                 continue
             if grant in event.occupied:
-                who = f"{ref.namespace}/{ref.pod}" if ref.pod else f"pod {ref.pod_uid}"
+                pod = f"{ref.namespace}/{ref.pod}" if ref.pod else f"pod {ref.pod_uid}"
                 return [
                     RefuseStart(
                         event.call,
-                        f"container {ref.container} of {who} had these devices and still has"
+                        f"container {ref.container} of {pod} had these devices and still has"
                         " processes on the GPU",
                     )
                 ]
             # The kubelet gives a device to one pod at a time, and to an application container only
-            # when the init container is done: whoever had it is over, whatever we have seen.
-            # An init container may run again.
+            # when the init container is done. So the previous holder is over, even if we did not
+            # see it end; only an init container of the same pod may run again.
             signal = Signal.GRANT_LOST if ref.pod_uid == event.pod.uid else Signal.GONE
             out += self._end(grant, signal)
         if same is not None:
@@ -341,13 +341,15 @@ class AllocationBook:
         return [*out, MakeGrant(event.call, event.grant, event.limits, ref)]
 
     def _contradiction(self, event: StartAsked) -> str:
-        """What the kubelet says against what we remember; empty when they agree."""
+        """A contradiction between the kubelet's request and our records; empty if they agree."""
         for claim in event.containers:
             nonce, row = claim.nonce, self.rows.get(claim.nonce)
             if row is None:
                 continue
             if row.device_ids != event.device_ids or row.resource != event.resource:
-                return f"the kubelet has other devices for allocation {nonce} than were asked for"
+                return (
+                    f"the kubelet's devices for allocation {nonce} differ from the requested ones"
+                )
             if row.pod is not None and row.pod.uid != event.pod.uid:
                 return (
                     f"allocation {nonce} is pod {row.pod.uid}'s, the kubelet says {event.pod.uid}"
@@ -391,7 +393,7 @@ class AllocationBook:
                 container=claim.container,
                 grant=grant,
                 boot_id=self._rules.boot_id,
-                driver=claim.driver,  # the runtime is told what the checkpoint has
+                driver=claim.driver,  # The runtime is given what the checkpoint has.
             )
             if bound != row:
                 self.rows[claim.nonce] = bound
@@ -407,7 +409,8 @@ class AllocationBook:
     # --- the end ------------------------------------------------------------------------------
 
     def _end(self, grant: GrantId, signal: Signal) -> list[Instruction]:
-        """The grant ends. The file goes first: nothing may start in a grant that is ending."""
+        """End the grant. Its CDI file goes first, so that nothing starts in a grant that is
+        ending."""
         del self.grants[grant]
         self._missed.pop(grant, None)
         return [*self._unbind(grant, signal), EndGrant(grant)]
@@ -436,8 +439,8 @@ class AllocationBook:
         out: list[Instruction] = []
         for grant, ref in list(self.grants.items()):
             gone = not _lives(ref, event)
-            told = gone and ref.pod_uid in event.over
-            if told or self._twice(grant, gone, event.now_ns, self._rules.gone_apart_ns):
+            confirmed = gone and ref.pod_uid in event.over
+            if confirmed or self._twice(grant, gone, event.now_ns, self._rules.gone_apart_ns):
                 out += self._end(grant, Signal.GONE)
         orphans = []
         for nonce, row in list(self.rows.items()):
@@ -476,7 +479,8 @@ class AllocationBook:
 
 
 def _lives(ref: ContainerRef, seen: Looked) -> bool:
-    """By either record: the pod has a cgroup, or the kubelet lists it with these devices."""
+    """True if either record has the pod: it has a cgroup, or the kubelet lists it with these
+    devices."""
     if ref.pod_uid in seen.pods:
         return True
     held = frozenset(ref.device_ids)

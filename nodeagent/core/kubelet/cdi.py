@@ -1,16 +1,16 @@
-"""The CDI specifications of grants, as values: the installed driver's edits for a grant's GPUs,
-with our libraries in the place of the driver's and the grant's region.
+"""CDI specifications of grants, as values: the installed driver's edits for a grant's GPUs, with
+our libraries in place of the driver's, and the grant's region.
 
-There are two for each container: what all containers of the node have alike, under the name of the
-driver's generation, and what is the grant's own, under its nonce. Answers to Allocate that name no
+Each container gets two devices: the part that is the same for all containers of the node, named by
+the driver's generation, and the grant's own part, named by its nonce. Answers to Allocate without a
 generation have both in the second.
 
-What a driver needs in a container (nodes, libraries, hooks) is known to `nvidia-ctk cdi generate`
-and changes with every release, so it is copied from the `nvidia.com/gpu` specification of this
-host and never invented. Two things differ: every `libcuda.so*` and `libnvidia-ml.so*` becomes
-ours, the real one moves to /run/sluice/driver, and the hook that would put the image's own
-forward-compatible libcuda in front is left out. Nothing here is a limit; limits are in the
-region. Source: the Container Device Interface specification 0.5.0 and later.
+The edits that a driver needs in a container (nodes, libraries, hooks) change with every release, so
+they are copied from the host's `nvidia.com/gpu` specification, which `nvidia-ctk cdi generate`
+writes, and never invented. Two things differ: every `libcuda.so*` and `libnvidia-ml.so*` becomes
+ours, with the real one moved to /run/sluice/driver, and the hook that would put the image's own
+forward-compatible libcuda in front is left out. Nothing here is a limit; limits are in the region.
+Source: the Container Device Interface specification 0.5.0 and later.
 """
 
 from __future__ import annotations
@@ -36,33 +36,35 @@ from nodeagent.units import GpuUuid
 KIND: Final = "sluice.dev/grant"
 DRIVER_KIND: Final = "sluice.dev/driver"
 ANNOTATED_VERSION: Final = (0, 6, 0)
-"""First version whose devices may carry annotations; older readers refuse the file for them."""
+"""First version whose devices may have annotations; older readers refuse the file for them."""
 LIBRARY_PATH: Final = "/run/sluice/lib/libsluice.so"
-"""Where the container sees the library that /etc/ld.so.preload names."""
+"""Path in the container of the library that /etc/ld.so.preload names."""
 PRELOAD_FILE: Final = "/etc/ld.so.preload"
 DRIVER_STEM: Final = "libcuda.so"
 COMPAT_HOOK: Final = "enable-cuda-compat"
 
 SETTLES_S: Final = 0.025
-"""From the renaming of a file until the runtime has it, in s, in an empty directory: many times
-what its library needs, because a machine has other things to do."""
+"""Seconds from the renaming of a file until the runtime has read it, in an empty directory: many
+times what its library needs, because the machine may be busy."""
 SETTLES_S_PER_BYTE: Final = 0.5e-6
-"""The same for what lies in the directories: every change makes the library read everything again,
-at 0.08 to 0.25 s of one core for a MB (tests/peers/test_cdi.py), and it may just have begun to."""
+"""Additional seconds per byte in the directories: every change makes the library read everything
+again, at 0.08 to 0.25 s of one core per MB (tests/peers/test_cdi.py), and it may just have begun
+to."""
 
 _READ_ONLY: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _REGION_RO: Final = ("ro", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _REGION_RW: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _NARROW: Final = ("i386-linux-gnu", "lib32", "i686")
-"""Parts of the paths of 32-bit libraries: they are covered too, but no 64-bit program can be
+"""Parts of the paths of 32-bit libraries. They are covered too, but a 64-bit program cannot be
 given one as the real driver."""
 
 LINKED: Final = ("libsluice.so", "ld.so.preload", "grant", "usage.shm")
-"""What strategy envvar finds by nonce, one symbolic link each."""
+"""Files that strategy envvar finds by nonce, one symbolic link each."""
 
 
 def check_nonce(nonce: str) -> str:
-    """Raises ValueError for what is not a nonce: it becomes part of a file name."""
+    """Return the nonce. Raises ValueError if it is not one, because it becomes part of a file
+    name."""
     if not NONCE.fullmatch(nonce):
         shown = "".join(c if c.isprintable() else "?" for c in nonce[:64])
         raise ValueError(f"{shown!r} is not a nonce of 32 lower-case hexadecimal digits")
@@ -70,19 +72,22 @@ def check_nonce(nonce: str) -> str:
 
 
 def generation_of(edits: Edits, version: tuple[int, int, int]) -> str:
-    """The name under which edits are given to containers that come from now on: others have
-    another. An older name may come to stand for them too, when its own are no longer installed."""
+    """Name of the driver's generation for containers created from now on; other edits have another
+    name.
+
+    An older name may come to stand for these edits too, when its own are no longer installed.
+    """
     text = json.dumps([dotted(version), edits], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def settles_s(directory_bytes: int) -> float:
-    """Until the runtime can be asked for a file that was renamed just now, in s."""
+    """Seconds until the runtime has read a file that was renamed just now."""
     return SETTLES_S + directory_bytes * SETTLES_S_PER_BYTE
 
 
 def device_name(nonce: str) -> str:
-    """As the kubelet and the runtime name it."""
+    """CDI device name of a grant, for the kubelet and the runtime."""
     return f"{KIND}={check_nonce(nonce)}"
 
 
@@ -91,7 +96,8 @@ def driver_name(generation: str) -> str:
 
 
 def device_names(nonce: str, driver: str) -> tuple[str, ...]:
-    """Of one container, in the order in which their edits are to be made: the grant's own last."""
+    """CDI devices of one container, in the order in which their edits apply: the grant's own
+    last."""
     return (*((driver_name(driver),) if driver else ()), device_name(nonce))
 
 
@@ -99,18 +105,21 @@ def device_names(nonce: str, driver: str) -> tuple[str, ...]:
 
 
 def driver_edits(base: Edits, files: GivenFiles) -> Edits:
-    """The driver's edits with our libraries in the place of its own. Complete in itself: whatever
-    GPU is given beside it, our library is over the driver's. Raises ValueError when the driver's
-    edits have no libcuda: then a container would have a GPU and no limits."""
+    """The driver's edits with our libraries in place of its own.
+
+    They are complete: whichever GPU is added beside them, our library is over the driver's. Raises
+    ValueError if the driver's edits have no libcuda, because a container would then have a GPU
+    without limits.
+    """
     real: dict[str, list[str]] = {}
     mounts = _covered(base, files.libraries, real)
     if not any(name.startswith(DRIVER_STEM) for name in real):
         raise ValueError(
-            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice knows of"
+            f"the CDI specification of {BASE_KIND} mounts no {DRIVER_STEM} that Sluice recognises"
             " (looked for: "
             + (", ".join(one.host_path for one in files.libraries) or "none was found")
-            + "), so a container would have the GPU without limits: is it of another driver"
-            " version? generate it again with nvidia-ctk cdi generate"
+            + "), so a container would have the GPU without limits: is it for another driver"
+            " version? regenerate it with nvidia-ctk cdi generate"
         )
     mounts += _real_ones(files.libraries, real)
     mounts.append(_bind(files.preload_path, LIBRARY_PATH))
@@ -131,7 +140,7 @@ def driver_edits(base: Edits, files: GivenFiles) -> Edits:
 
 
 def driver_document(generation: str, version: tuple[int, int, int], edits: Edits) -> dict[str, Any]:
-    """The specification with one device, the generation."""
+    """The specification with one device, the driver's generation."""
     check_nonce(generation)
     return _specification(DRIVER_KIND, version, {"name": generation}, edits)
 
@@ -140,7 +149,7 @@ def document(
     nonce: str, base: Edits, version: tuple[int, int, int], grant: GrantMounts
 ) -> dict[str, Any]:
     """The specification with one device, the nonce, that has everything. Raises ValueError as
-    `driver_edits`."""
+    `driver_edits` does."""
     device = _device(nonce, version, grant)
     edits = driver_edits(base, grant.files)
     whole = {
@@ -154,13 +163,16 @@ def document(
 def own_document(
     nonce: str, base: Edits, common: Edits, version: tuple[int, int, int], grant: GrantMounts
 ) -> dict[str, Any]:
-    """The specification with one device, the nonce, for a container that is given the driver's
-    generation made of `common` as well: both together make what `document` makes of `base`. Our
-    hook then runs before those of single GPUs, which make links below /dev/dri."""
+    """The specification with one device, the nonce, for a container that also gets the driver's
+    generation with the edits `common`.
+
+    Both together are what `document` makes of `base`. Our hook then runs before those of single
+    GPUs, which create links below /dev/dri.
+    """
     rest = beyond(base, common)
     real: dict[str, list[str]] = {}
     mounts = _covered(rest, grant.files.libraries, real)
-    if real:  # a driver's library that only this GPU is given
+    if real:  # Only this GPU has this library of the driver.
         known: dict[str, list[str]] = {}
         _covered(common, grant.files.libraries, known)
         everywhere = {name: known.get(name, []) + found for name, found in real.items()}
@@ -204,7 +216,8 @@ def _device(nonce: str, version: tuple[int, int, int], grant: GrantMounts) -> di
 def _covered(
     base: Edits, libraries: Sequence[DriverLibrary], real: dict[str, list[str]]
 ) -> list[Mapping[str, Any]]:
-    """The driver's mounts with ours for its libraries; `real` is told their own host paths."""
+    """The driver's mounts with ours in place of its libraries; their own host paths are added to
+    `real`."""
     mounts: list[Mapping[str, Any]] = []
     for mount in base.get("mounts") or ():
         library = _library_of(mount, libraries)
@@ -228,8 +241,9 @@ def _real_ones(
 
 
 def _region(grant: GrantMounts) -> list[Mapping[str, Any]]:
-    # Read-only as a whole, the usage page alone is the tenant's: a container's root must not
-    # touch what the daemon keeps beside it. A socket is connected to through a read-only mount.
+    # The region is read-only except the usage page, which the tenant writes: a container's root
+    # must not change what the daemon stores beside it. A socket can be connected to through a
+    # read-only mount.
     usage = posixpath.join(grant.container_dir, posixpath.basename(grant.usage_path))
     return [
         _bind(grant.region_dir, grant.container_dir, _REGION_RO),
@@ -238,8 +252,8 @@ def _region(grant: GrantMounts) -> list[Mapping[str, Any]]:
 
 
 def _wall(grant: GrantMounts) -> list[Mapping[str, Any]]:
-    """Tells the daemon when the container's cgroup is there, in the host's namespaces: a limit of
-    the driver's is set on that cgroup and no other."""
+    """A hook that reports the container's new cgroup to the daemon, in the host's namespaces: the
+    driver's limit is set on that cgroup only."""
     if not grant.wall_socket or not grant.files.hook_path:
         return []
     name = posixpath.basename(grant.files.hook_path)
@@ -256,7 +270,7 @@ def _wall(grant: GrantMounts) -> list[Mapping[str, Any]]:
 def _library_of(
     mount: Mapping[str, Any], libraries: Sequence[DriverLibrary]
 ) -> DriverLibrary | None:
-    """The library of which this mount shows a file, under whatever version."""
+    """The library of which this mount provides a file, in whatever version."""
     names = {posixpath.basename(mount["hostPath"]), posixpath.basename(mount["containerPath"])}
     for library in libraries:
         stem = _stem(library.name)
@@ -268,7 +282,7 @@ def _library_of(
 def _inside(
     mount: Mapping[str, Any], libraries: Sequence[DriverLibrary], real: dict[str, list[str]]
 ) -> list[Mapping[str, Any]]:
-    """Mounts over the libraries within a directory that is mounted as a whole."""
+    """Mounts over the driver's libraries inside a directory that is mounted as a whole."""
     above = mount["hostPath"].rstrip("/") + "/"
     found = []
     for library in libraries:
@@ -281,8 +295,8 @@ def _inside(
 
 
 def _kept(library: DriverLibrary, mounted: Sequence[str]) -> str:
-    """The real one as the runtime finds it: where the daemon sees another root than the host has,
-    only the specification knows."""
+    """Host path of the real library as the runtime finds it. If the daemon sees another root than
+    the host, only the specification has it."""
     if library.host_path in mounted:
         return library.host_path
     wide = [path for path in mounted if not any(part in path for part in _NARROW)]
@@ -290,7 +304,7 @@ def _kept(library: DriverLibrary, mounted: Sequence[str]) -> str:
 
 
 def _allowed(base: Edits) -> list[Mapping[str, Any]]:
-    """The driver's hooks."""
+    """The driver's hooks that are copied: all but the one for forward compatibility."""
     return [hook for hook in base.get("hooks") or () if COMPAT_HOOK not in (hook.get("args") or ())]
 
 
@@ -305,15 +319,15 @@ def _stem(name: str) -> str:
 
 
 def _named(name: str, stem: str) -> bool:
-    """libcuda.so, libcuda.so.1, libcuda.so.570.86; not libcudart.so."""
+    """True for libcuda.so, libcuda.so.1 and libcuda.so.570.86; False for libcudart.so."""
     return name == stem or name.startswith(stem + ".")
 
 
-# --- what Allocate answers ------------------------------------------------------------------------
+# --- answers to Allocate --------------------------------------------------------------------------
 
 
 def by_cri(nonce: str, driver: str) -> ContainerAnswer:
-    """Strategy cdi-cri: the kubelet passes names on in a field of its own (1.29 and later)."""
+    """Strategy cdi-cri: the kubelet passes CDI names in a field of their own (1.29 and later)."""
     return ContainerAnswer(cdi_devices=device_names(nonce, driver))
 
 
@@ -324,10 +338,13 @@ def by_annotation(nonce: str, driver: str) -> ContainerAnswer:
 
 
 def by_environment(nonce: str, gpus: Sequence[GpuUuid], links_dir: str) -> ContainerAnswer:
-    """Strategy envvar, for runtimes without CDI: the toolkit's runtime class brings the driver by
-    NVIDIA_VISIBLE_DEVICES, our preloaded library and the region come as plain mounts of what is
-    linked at `links_dir`/nonce when the container starts. The image's own /etc/ld.so.preload is
-    replaced, and the GPUs are fixed here."""
+    """Strategy envvar, for runtimes without CDI.
+
+    The toolkit's runtime class injects the driver because of NVIDIA_VISIBLE_DEVICES; our preloaded
+    library and the region are plain mounts of the links at `links_dir`/nonce, which exist when the
+    container starts. The image's own /etc/ld.so.preload is replaced, and the GPUs cannot change any
+    more. Raises ValueError without a GPU.
+    """
     if not gpus:
         raise ValueError("no GPU is named")
     library, preload, region, usage = (
@@ -345,8 +362,11 @@ def by_environment(nonce: str, gpus: Sequence[GpuUuid], links_dir: str) -> Conta
 
 
 def links(nonce: str, grant: GrantMounts) -> dict[str, str]:
-    """What the mounts of `by_environment` lead to, by name. Raises ValueError where the grant is
-    on other GPUs than Allocate answered: the container would see GPUs it has no limits on."""
+    """Targets of the mounts of `by_environment`, by name.
+
+    Raises ValueError if the grant is on other GPUs than Allocate answered: the container would see
+    GPUs without limits.
+    """
     check_nonce(nonce)
     if set(grant.gpus) != set(grant.counted_gpus):
         raise ValueError(

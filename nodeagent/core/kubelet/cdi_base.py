@@ -1,8 +1,8 @@
-"""What is installed for NVIDIA's GPUs, read from their CDI specifications.
+"""Reads the installed CDI specifications of NVIDIA's GPUs.
 
-Strict, because the result is handed to the container runtime as root: an edit that this release
-does not know is refused and not copied. Source: the Container Device Interface specification,
-1.1.0 and before.
+Reading is strict, because the result is given to the container runtime, which runs as root: an
+unknown edit is refused, not copied. Source: the Container Device Interface specification, 1.1.0 and
+before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _EDITS: Final = {
     "intelRdt": dict,
     "additionalGids": list,
 }
-"""containerEdits of CDI 1.1.0; another key is a newer specification, copied it could break."""
+"""containerEdits of CDI 1.1.0. Another key belongs to a newer specification, and copying it could
+break the container."""
 LISTS: Final = tuple(key for key, kind in _EDITS.items() if kind is list)
 
 Edits = Mapping[str, Any]
@@ -37,18 +38,19 @@ Edits = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BaseSpec:
-    """What is used of one specification file."""
+    """The parts of one specification file that are used."""
 
     source: str
-    """The file, for messages."""
+    """Path of the file, for messages."""
     version: tuple[int, int, int]
     edits: Edits
-    """For every device of the file."""
+    """Edits for every device of the file."""
     devices: Mapping[str, Edits]
 
 
 def parse(document: object, source: str) -> BaseSpec | None:
-    """One specification file; None: not of KIND. Raises ValueError, naming the file and the key."""
+    """Parse one specification file; None if it is not of KIND. Raises ValueError that names the
+    file and the key."""
     if not isinstance(document, Mapping):
         raise ValueError(f"{source}: not a CDI specification: no mapping at the top")
     kind = document.get("kind")
@@ -79,8 +81,8 @@ def _version(text: object, source: str) -> tuple[int, int, int]:
     if version > NEWEST_VERSION:
         raise ValueError(
             f"{source}: cdiVersion {text} is newer than this release knows"
-            f" ({dotted(NEWEST_VERSION)}): upgrade sluice, or the specification's maker"
-            " (nvidia-ctk) must write an older one"
+            f" ({dotted(NEWEST_VERSION)}): upgrade sluice, or make nvidia-ctk"
+            " write an older version"
         )
     return version
 
@@ -92,7 +94,7 @@ def _edits(value: object, where: str) -> Edits:
         raise ValueError(f"{where}: not a mapping")
     for key, part in value.items():
         if key not in _EDITS:
-            raise ValueError(f"{where}: {key!r} is not known to CDI {dotted(NEWEST_VERSION)}")
+            raise ValueError(f"{where}: {key!r} is not part of CDI {dotted(NEWEST_VERSION)}")
         if part is not None and not isinstance(part, _EDITS[key]):
             raise ValueError(f"{where}.{key}: not a {_EDITS[key].__name__}")
     for key in ("mounts", "hooks", "deviceNodes", "netDevices"):
@@ -123,9 +125,12 @@ def edits_of(
     indexes: Mapping[GpuUuid, int],
     broken: Sequence[str] = (),
 ) -> tuple[Edits, tuple[int, int, int]]:
-    """The edits for these GPUs together and the version they need. Later specifications go first,
-    as in the runtime. `indexes` helps where devices are named by index only; `broken` says which
-    files could not be read. Raises ValueError where one of the GPUs is not found."""
+    """The edits for these GPUs together, and the CDI version that they need.
+
+    Later specifications win, as in the runtime. `indexes` is used if devices are named by index
+    only; `broken` lists the files that could not be read. Raises ValueError if one of the GPUs is
+    not found.
+    """
     _check_any(specs, broken)
     parts: list[Edits] = []
     version = OLDEST_VERSION
@@ -135,7 +140,7 @@ def edits_of(
             raise ValueError(
                 f"{gpu} is not in {', '.join(spec.source for spec in specs)}"
                 + "".join(f" ({one})" for one in broken)
-                + f": the GPU or its MIG layout is newer than the file, run `{GENERATE}` again"
+                + f": the GPU or its MIG layout is newer than the file: run `{GENERATE}` again"
             )
         spec, name = found
         parts += [part for part in (spec.edits, spec.devices[name]) if part not in parts]
@@ -149,9 +154,11 @@ def common_edits(
     indexes: Mapping[GpuUuid, int],
     broken: Sequence[str] = (),
 ) -> tuple[Edits, tuple[int, int, int]]:
-    """The edits that each of these GPUs has because its specification has them for all its
-    devices, and the version they need. GPUs that are in no specification do not count. Raises
-    ValueError where two specifications differ in that."""
+    """The edits that each of these GPUs has because its specification has them for all its devices,
+    and the CDI version that they need.
+
+    GPUs without a specification are ignored. Raises ValueError if two specifications differ.
+    """
     _check_any(specs, broken)
     used = [found[0] for gpu in gpus if (found := device_of(specs, gpu, indexes))] or [specs[-1]]
     first = used[0]
@@ -166,7 +173,7 @@ def common_edits(
 
 
 def beyond(edits: Edits, common: Edits) -> Edits:
-    """What `edits` has and `common` has not, in order."""
+    """Entries that `edits` has and `common` does not have, in order."""
     return {
         key: [entry for entry in value if entry not in common.get(key, ())]
         if key in LISTS
@@ -188,7 +195,7 @@ def _check_any(specs: Sequence[BaseSpec], broken: Sequence[str]) -> None:
 def device_of(
     specs: Sequence[BaseSpec], gpu: GpuUuid, indexes: Mapping[GpuUuid, int]
 ) -> tuple[BaseSpec, str] | None:
-    """Its specification and its name there; the last one that has it."""
+    """The last specification that has the GPU, and the GPU's name in it; None if none has it."""
     names = [str(gpu)] + ([str(indexes[gpu])] if gpu in indexes else [])
     return next(
         ((spec, name) for name in names for spec in reversed(specs) if name in spec.devices), None
@@ -196,7 +203,7 @@ def device_of(
 
 
 def _joined(parts: Sequence[Edits]) -> Edits:
-    """Each entry once, in order."""
+    """Merge edits: each entry once, in order."""
     joined: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():

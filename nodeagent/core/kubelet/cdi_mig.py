@@ -1,10 +1,9 @@
-"""What a container needs of a MIG instance that is newer than the installed CDI specification.
+"""CDI edits for MIG instances that are newer than the installed CDI specification.
 
-An instance has no node of its own: a program opens its card's, and the driver lets it to the
-instances whose two capability nodes (of the GPU instance and of the compute instance) it can open.
-Which those are is the kernel driver's word (/proc/driver/nvidia-caps/mig-minors), and all else of a
-container is the card's in the specification. Source: NVIDIA's MIG user guide, "Device nodes and
-capabilities".
+An instance has no device node of its own: a program opens its card's, and the driver gives it
+access to the instances whose two capability nodes (of the GPU instance and of the compute instance)
+it can open. /proc/driver/nvidia-caps/mig-minors lists those nodes; everything else is the card's in
+the specification. Source: NVIDIA's MIG user guide, "Device nodes and capabilities".
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NODES: Final = "/dev/nvidia-caps/nvidia-cap"
 
 @dataclass(frozen=True, slots=True)
 class InstanceOf:
-    """Where on which card a MIG device is, by NVML's numbers."""
+    """Card and instance numbers of a MIG device, as NVML numbers them."""
 
     card: GpuUuid
     gpu_instance: int
@@ -32,15 +31,16 @@ class InstanceOf:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The driver's capability nodes."""
+    """Capability nodes of the driver."""
 
     major: int
     minors: Mapping[str, int]
-    """By what each lets to: gpu0/gi7/access, gpu0/gi7/ci0/access."""
+    """Minor number by capability: gpu0/gi7/access, gpu0/gi7/ci0/access."""
 
 
 def parse_minors(text: str) -> dict[str, int]:
-    """Of mig-minors: `gpu0/gi7/ci0/access 67`. Other lines are of other things."""
+    """Parse mig-minors, which has lines such as `gpu0/gi7/ci0/access 67`; lines for other
+    capabilities are skipped."""
     found = {}
     for line in text.splitlines():
         name, _, minor = line.strip().rpartition(" ")
@@ -56,9 +56,11 @@ def completed(
     instances: Mapping[GpuUuid, InstanceOf],
     capabilities: Capabilities | None,
 ) -> Sequence[BaseSpec]:
-    """The specifications with those of `gpus` that are instances and in none of them, beside
-    their cards. `capabilities` None: this driver guards instances by no nodes. Raises ValueError
-    where the driver has no nodes for one."""
+    """Add the missing MIG instances among `gpus` to the specifications of their cards.
+
+    `capabilities` is None if this driver has no capability nodes. Raises ValueError if the driver
+    has none for one of the instances.
+    """
     found = list(specs)
     for gpu in gpus:
         of = instances.get(gpu)
@@ -66,7 +68,7 @@ def completed(
             continue
         card = device_of(found, of.card, indexes)
         if card is None:
-            continue  # whoever asks for it is told that it is not there
+            continue  # The request for it fails later with the reason that it is missing.
         spec, name = card
         edits = _edits(spec.devices[name], gpu, of, capabilities)
         at = found.index(spec)
@@ -79,7 +81,7 @@ def _edits(card: Edits, gpu: GpuUuid, of: InstanceOf, capabilities: Capabilities
     number = None
     for node in card.get("deviceNodes") or ():
         if match := _CARD_NODE.fullmatch(str(node.get("path"))):
-            nodes.append(node)  # those for graphics are of no use with MIG
+            nodes.append(node)  # Nodes for graphics have no use with MIG.
             number = match[1]
     if number is None:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Which slots the kubelet is advised to take, and which GPUs a grant is tried on.
+"""Chooses the device ids to prefer and the GPUs on which a grant is tried.
 
-The kubelet counts slots, we count memory and time, so advice keeps the two together: one slot per
-GPU for a container that wants several, first on GPUs that a decision names already, then as the
-node's strategy says. The kubelet may do otherwise; the ledger says where a grant is.
+The kubelet counts slots, we count memory and time, so the preference keeps the two together: one
+slot per GPU for a container with several, first on GPUs that a decision already names, then by the
+node's strategy. The kubelet may ignore it; the ledger has the grant's real GPUs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ def prefer(
     strategy: str,
     rank: Mapping[str, int] = NO_RANK,
 ) -> tuple[str, ...]:
-    """`decided`: how many pods that have not come yet will be on each GPU; `rank`: of places for
-    MIG instances, which goes first. Raises NotOurs."""
+    """Answer GetPreferredAllocation.
+
+    `decided` counts, for each GPU, the pods that were decided and have not arrived yet; `rank`
+    orders placements of MIG instances, lowest first. Raises NotOurs.
+    """
     by_gpu: dict[GpuUuid, list[str]] = defaultdict(list)
     for text in ask.available:
         by_gpu[parse_slot(text).gpu].append(text)
@@ -52,7 +55,7 @@ def prefer(
     while len(chosen) < ask.size:
         able = [gpu for gpu, slots in left.items() if slots]
         if not able:
-            break  # the kubelet asked for more than it offers: it decides
+            break  # The kubelet requested more than is available, so it decides.
         gpu = min(able, key=order)
         chosen.append(left[gpu].pop(0))
         taken[gpu] += 1
@@ -67,8 +70,11 @@ def hinted_gpus(device_ids: Collection[str]) -> tuple[GpuUuid, ...]:
 def attempts(
     ask: GrantAsk, device_ids: Collection[str], only_hinted: bool = False
 ) -> tuple[GrantAsk, ...]:
-    """What to try, in order: where it was decided, else where the kubelet counts it, else
-    anywhere on the node. `only_hinted`: the container sees those GPUs, whatever we say."""
+    """The requests to try, in order: on the GPUs that were decided, else on those where the kubelet
+    counts the container, else anywhere on the node.
+
+    `only_hinted` is True if the container can see only the kubelet's GPUs.
+    """
     hints = hinted_gpus(device_ids)
     if only_hinted:
         return (replace(ask, gpu_uuids=hints),) if set(ask.gpu_uuids) <= set(hints) else ()

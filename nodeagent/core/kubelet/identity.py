@@ -1,9 +1,10 @@
-"""Whose container is the kubelet starting? From its own records, never from a guess.
+"""Identifies the container that the kubelet starts, from the kubelet's own records, never by a
+guess.
 
-PreStartContainer names device ids only. The kubelet's checkpoint has, for each container, the ids
-and the answer we gave, with our nonce in it: that is exact. PodResources is asked as well, because
-a checkpoint that is older than the world must not decide; it has no UIDs and no plain init
-containers, so its silence proves nothing, its contradiction does.
+PreStartContainer has device ids only. The kubelet's checkpoint has the ids of each container with
+the answer that we gave, including our nonce: that is exact. PodResources is read as well, because
+an outdated checkpoint must not decide. It has neither UIDs nor plain init containers, so a missing
+entry proves nothing, but a contradiction does.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from nodeagent.units import PodUid
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The containers of one pod that hold exactly these devices: an application container and the
-    init containers that had them before it."""
+    init containers that had them before."""
 
     pod: PodIdentity
     containers: tuple[Claim, ...]
-    """One at least."""
+    """Never empty."""
 
 
 def identify(
     device_ids: Collection[str], checkpoint: Checkpoint, listings: Sequence[Listing]
 ) -> Holder:
-    """Raises NotYet, Never."""
+    """Find the container of these devices. Raises RetryLater or PermanentError."""
     wanted = frozenset(device_ids)
     holders = [entry for entry in checkpoint.entries if entry.device_ids == wanted]
     if not holders:
         raise RetryLater(
-            "the kubelet's checkpoint does not say yet which container has these devices"
+            "the kubelet's checkpoint does not have a container with these devices yet"
         )
     uids = sorted({entry.pod_uid for entry in holders})
     if len(uids) > 1:
@@ -50,7 +51,7 @@ def identify(
         names = ", ".join(sorted(entry.container for entry in holders if entry.nonce is None))
         raise PermanentError(
             f"container {names} of pod {uids[0]} got its devices from another plugin, before sluice"
-            " served this node: delete the pod, its controller makes a new one"
+            " served this node: delete the pod, its controller creates a new one"
         )
     nonces = [entry.nonce for entry in holders if entry.nonce is not None]
     if len(set(nonces)) != len(nonces):
@@ -74,12 +75,12 @@ def _cross_check(
     entries: Sequence[CheckpointEntry],
     listings: Sequence[Listing],
 ) -> tuple[str, str]:
-    """Namespace and name of the pod, empty when PodResources does not show it. Raises NotYet when
+    """Namespace and name of the pod; empty if PodResources does not list it. Raises RetryLater if
     the two records contradict each other."""
     own = [entry for entry in entries if entry.pod_uid == uid]
     own_ids = frozenset().union(*(entry.device_ids for entry in own))
     own_names = {entry.container for entry in own}
-    # A pod made anew under the same name may be listed beside the old one for a moment.
+    # A pod that was recreated under the same name may be listed beside the old one for a moment.
     listed = {(one.namespace, one.pod) for one in listings if one.device_ids & own_ids}
     for one in listings:
         if one.device_ids & wanted and one.container not in own_names:

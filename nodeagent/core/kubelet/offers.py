@@ -1,9 +1,9 @@
-"""Which resource each GPU is offered under, and how many slots it has.
+"""Decides under which resource each GPU is offered, and with how many slots.
 
-share, exclusive: whole cards under the one resource; cards in MIG mode are left to others. mig:
-each instance whole, to one container: `single` under the same resource, if all cards are cut into
-instances of one profile; `mixed` under `<domain>/mig-<profile>`, beside whole cards, which are
-shared. Names as NVIDIA's device plugin has them.
+Modes share and exclusive offer whole cards under one resource; cards in MIG mode are left to other
+plugins. Mode mig offers each instance whole, to one container: with `single` under the same
+resource, if all cards have instances of one profile; with `mixed` under `<domain>/mig-<profile>`,
+beside whole cards, which are shared. The names are those of NVIDIA's device plugin.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class OfferRules:
     mig_strategy: str = "none"
     """none, single or mixed; none unless the node's mode is mig."""
     exclude_uuids: frozenset[str] = frozenset()
-    """GPUs and MIG instances that are not offered."""
+    """UUIDs of GPUs and MIG instances that are not offered."""
     exclude_indexes: frozenset[int] = frozenset()
-    """The same by the card's NVML index."""
+    """NVML indexes of cards that are not offered."""
 
 
 class Offer(NamedTuple):
-    """One GPU as the kubelet is told of it."""
+    """One GPU as it is reported to the kubelet."""
 
     gpu: GpuUuid
     healthy: bool
     numa_node: int | None
     slots: int
     first: int = 0
-    """The number of its first slot."""
+    """Number of its first slot."""
 
 
 class Offers(NamedTuple):
     by_resource: dict[str, list[GpuCapacity]]
     problem: str = ""
-    """Why something that is there is not offered; the text says what to do."""
+    """The reason why an existing GPU is not offered, with the remedy; empty if all are."""
 
 
 def offers(units: Sequence[GpuCapacity], rules: OfferRules) -> Offers:
-    """The configured resource is always there, even with nothing to offer."""
+    """Offers by resource. The configured resource is always included, even without any GPU."""
     known = [
         unit
         for unit in units
@@ -63,7 +63,7 @@ def offers(units: Sequence[GpuCapacity], rules: OfferRules) -> Offers:
             return Offers(
                 {rules.resource: []},
                 f"mig_strategy single needs one profile on all cards, there are"
-                f" {', '.join(there)}: cut them alike, or use mixed",
+                f" {', '.join(there)}: partition them alike, or use mixed",
             )
         return Offers({rules.resource: instances or cards})
     by_resource: dict[str, list[GpuCapacity]] = {rules.resource: cards}
@@ -80,7 +80,8 @@ def offers(units: Sequence[GpuCapacity], rules: OfferRules) -> Offers:
 
 
 def mig_resource(resource: str, profile: str) -> str:
-    """nvidia.com/mig-1g.10gb; NVIDIA writes `+me` for media extensions as `.me`."""
+    """Resource of a MIG profile, such as nvidia.com/mig-1g.10gb. NVIDIA writes `+me` for media
+    extensions as `.me`."""
     return f"{resource.partition('/')[0]}/mig-{profile.replace('+', '.')}"
 
 

@@ -1,10 +1,10 @@
-"""Where the cluster has placed a pod: the annotation that the queue controller writes as it binds
-the pod to this node, and nobody else may write.
+"""Reads a pod's placement: an annotation that the queue controller writes when it binds the pod to
+this node; no other client may write it.
 
     {"node": "gpu-1", "containers": {"main": [{"uuid": "GPU-…", "memory_bytes": 1}]}}
 
-Which GPUs it is is taken from there; how much of them, from the pod's own requests, so that
-whoever could forge the annotation would choose a card and nothing more.
+Only the GPUs are taken from it; the amounts come from the pod's own requests, so a forged
+annotation can choose a card and nothing more.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST_GPUS: Final = 64
 
 
 def placed_gpus(text: str, container: str) -> tuple[str, ...]:
-    """UUIDs for a container, in order; empty: it is not placed. Raises ValueError for what the
-    controller would not have written."""
+    """UUIDs for a container, in order; empty if it is not placed. Raises ValueError for an
+    annotation that the controller would not have written."""
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} characters")
     try:

@@ -1,8 +1,8 @@
-"""Places for MIG instances as device ids of the kubelet: one id for each place of each profile, of
-which those that overlap something taken are told to be unhealthy.
+"""Placements of MIG instances as device ids of the kubelet: one id for each placement of each
+profile. An id whose placement overlaps an existing instance is reported as unhealthy.
 
-The kubelet counts resources one by one and knows nothing of places, so two pods that ask for
-different profiles at one moment may both be admitted where one has room: the second then waits.
+The kubelet counts each resource alone and knows no placements, so two pods that request different
+profiles at one moment may both be admitted where one fits: the second then waits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nodeagent.units import GpuUuid
 
 
 def numbers(profiles: Sequence[MigProfile]) -> dict[int, MigPlace]:
-    """All places of a card by the number that their device ids end in: told by what the profile
-    is, so that it stays when a driver offers more of them."""
+    """All placements of a card by the number in their device ids. The number is derived from the
+    profile, so that it stays the same when a driver offers more profiles."""
     engines = {name: at for at, name in enumerate(("", *sorted(attributes(profiles))))}
     known = {one.name: one for one in profiles}
     found: dict[int, MigPlace] = {}
@@ -43,8 +43,8 @@ def place_offers(
     answered: Collection[MigPlace],
     taken: Collection[MigPlace],
 ) -> dict[str, list[Offer]]:
-    """By profile. `answered`: places that the kubelet was given; `taken`: where nothing else can
-    be made now."""
+    """Offers by profile. `answered` has the placements that the kubelet was given; `taken` has
+    those where nothing else can be created now."""
     free = {
         MigPlace(one.name, span)
         for one in profiles
@@ -60,8 +60,8 @@ def place_offers(
 def best_first(
     profiles: Sequence[MigProfile], there: Collection[MigPlace], taken: Collection[MigPlace]
 ) -> Mapping[MigPlace, int]:
-    """The order in which places are to be taken: where an instance is that nobody uses, else where
-    most places are left to all profiles; of equal ones the last."""
+    """Rank of each placement, lowest first: where an unused instance exists, then where most
+    placements are left to all profiles; among equal ones the last placement first."""
     order = sorted(
         numbers(profiles).values(),
         key=lambda place: (

@@ -1,4 +1,4 @@
-"""Pods and their owners as the API server sends them: of each only what the node needs."""
+"""Reads pods and their owners as the API server sends them, limited to what the node needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from nodeagent.ports.kubelet import ContainerRequests, Owner, OwnerRef, PodIdent
 from nodeagent.units import PodUid
 
 MIRRORED: Final = "kubernetes.io/config.mirror"
-"""On the API server's copy of a static pod: the UID the kubelet itself knows it by."""
+"""Annotation on the API server's copy of a static pod, with the UID that the kubelet uses for
+it."""
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
 Pairs = tuple[tuple[str, str], ...]
@@ -19,21 +20,21 @@ Pairs = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     uid: PodUid
-    """As the kubelet's records have it."""
+    """UID in the kubelet's records."""
     api_uid: str
-    """As the API server has it; another one for static pods."""
+    """UID in the API server; it differs for static pods."""
     namespace: str
     name: str
     containers: tuple[tuple[str, Pairs], ...]
-    """Resources by name, of init containers too."""
+    """Resources by container, init containers included."""
     labels: Pairs = ()
     annotations: Pairs = ()
     owner: OwnerRef | None = None
     is_over: bool = False
-    """It will never run again."""
+    """True if it will never run again."""
 
     def requests(self, container: str) -> ContainerRequests | None:
-        """None: it has no such container."""
+        """Requests of one container; None if the pod has no such container."""
         for name, resources in self.containers:
             if name == container:
                 pod = PodIdentity(self.uid, self.namespace, self.name)
@@ -42,7 +43,7 @@ class PodFacts:
 
 
 def read_pod(document: Mapping[str, Any]) -> PodFacts:
-    """Raises KeyError, TypeError, AttributeError for another form."""
+    """Raises KeyError, TypeError or AttributeError for an object of another form."""
     head, spec = document["metadata"], document["spec"]
     annotations = head.get("annotations") or {}
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
@@ -60,7 +61,8 @@ def read_pod(document: Mapping[str, Any]) -> PodFacts:
 
 
 def controller_of(head: Mapping[str, Any]) -> OwnerRef | None:
-    """Out of an object's metadata; an owner that is not its controller made nothing of it."""
+    """The controller in an object's metadata; other owner references are ignored, because those
+    owners did not create it."""
     for one in head.get("ownerReferences") or ():
         if one.get("controller") is True:
             return OwnerRef(one["apiVersion"], one["kind"], one["name"], one["uid"])
@@ -68,7 +70,7 @@ def controller_of(head: Mapping[str, Any]) -> OwnerRef | None:
 
 
 def read_owner(ref: OwnerRef, document: Mapping[str, Any]) -> tuple[Owner, OwnerRef | None]:
-    """And its own controller."""
+    """The owner, and the owner's own controller."""
     head = document["metadata"]
     return Owner(ref, _pairs(head.get("labels"))), controller_of(head)
 

@@ -1,9 +1,9 @@
-"""What a container's resource requests mean, in HAMi's names: `nvidia.com/gpu` (how many GPUs),
+"""Meaning of a container's resource requests, with HAMi's names: `nvidia.com/gpu` (number of GPUs),
 `gpumem` (MiB on each), `gpumem-percentage`, `gpucores` (percent of each GPU's time), `priority` (0
 goes before 1).
 
-What is not asked for is the node's default: the whole memory, and a share of the time that yields
-to others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with HAMi.
+A request that is missing takes the node's default: the whole memory, and a share of the time that
+yields to others (HAMi's meaning of 0 cores). 100 cores are an exclusive GPU, as with HAMi.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value
 
 FIRST_PRIORITY: Final = 1
-"""Of a grant whose pod asks for HAMi's priority 0; all others have 0."""
+"""Priority of a grant whose pod requests HAMi's priority 0; all others have 0."""
 _MAX_QUANTITY: Final = 10**117
 """Larger numbers are refused before anything computes with them; all real ones are far smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNames:
-    """What the resources are called here; HAMi lets people choose."""
+    """Names of the resources on this node; HAMi lets them be configured."""
 
     count: str = "nvidia.com/gpu"
     memory: str = "nvidia.com/gpumem"
@@ -39,16 +39,16 @@ class ResourceNames:
 
 @dataclass(frozen=True, slots=True)
 class DefaultLimits:
-    """Of a container that does not say."""
+    """Limits of a container without requests."""
 
     memory_mib: int = 0
-    """0: all of the GPU's memory."""
+    """0 means all of the GPU's memory."""
     cores_percent: int = 0
-    """0: no cap while alone, an equal weight in company."""
+    """0 means no cap while alone, and otherwise an equal weight."""
     elastic: bool = False
-    """A share that is asked for is a weight in company too, and no cap."""
+    """True if a requested share is only a weight, not a cap."""
     alone: bool = False
-    """Everybody gets whole GPUs without company, whatever is asked for."""
+    """True if each container gets whole GPUs exclusively, whatever it requests."""
 
 
 def parse_quantity(text: str) -> Fraction:
@@ -68,7 +68,8 @@ def parse_quantity(text: str) -> Fraction:
 def limits_from_requests(
     resources: Mapping[str, str], gpus: int, names: ResourceNames, defaults: DefaultLimits
 ) -> ContainerLimits:
-    """`gpus`: how many slots the kubelet gave it. Raises Never for what cannot be meant."""
+    """Limits of a container with `gpus` slots from the kubelet. Raises PermanentError for an
+    invalid request."""
     if defaults.alone:
         return default_limits(gpus, defaults)
     memory = _whole(resources, names.memory)
@@ -124,7 +125,7 @@ def _ask(gpus: int, memory: MemoryAsk, cores: int, elastic: bool) -> GrantAsk:
 
 
 def _whole(resources: Mapping[str, str], name: str) -> int:
-    """0 when absent."""
+    """The amount as a whole number; 0 if it is absent. Raises PermanentError."""
     text = resources.get(name)
     if text is None:
         return 0
@@ -138,8 +139,8 @@ def _whole(resources: Mapping[str, str], name: str) -> int:
 
 
 def merge(parts: list[ContainerLimits]) -> ContainerLimits:
-    """One grant for an application container and the init containers that had its devices before:
-    the larger of everything. `parts` is not empty."""
+    """Combine the limits of an application container and of the init containers that had its
+    devices before: the larger of everything. `parts` is not empty."""
     most = parts[0]
     for one in parts[1:]:
         most = replace(most, ask=_larger(most.ask, one.ask))
@@ -147,7 +148,7 @@ def merge(parts: list[ContainerLimits]) -> ContainerLimits:
 
 
 def _larger(a: GrantAsk, b: GrantAsk) -> GrantAsk:
-    if a.gpu_uuids or b.gpu_uuids:  # decided elsewhere, for the pod as a whole
+    if a.gpu_uuids or b.gpu_uuids:  # The GPUs were decided elsewhere, for the pod as a whole.
         return a if a.gpu_uuids else b
     cores = max(a.share_ppm, b.share_ppm)
     policies = {a.policy, b.policy}
@@ -164,8 +165,8 @@ def _larger(a: GrantAsk, b: GrantAsk) -> GrantAsk:
 
 
 def _larger_memory(a: MemoryAsk, b: MemoryAsk) -> MemoryAsk:
-    """A part and an amount cannot be compared before the GPU is known: the part counts, it is the
-    whole GPU unless somebody chose otherwise."""
+    """The larger memory. A part and an amount cannot be compared before the GPU is known; the part
+    wins, because it is the whole GPU unless configured otherwise."""
     if a.amount_bytes is not None and b.amount_bytes is not None:
         return MemoryAsk(amount_bytes=max(a.amount_bytes, b.amount_bytes))
     parts = [one.part_ppm for one in (a, b) if one.part_ppm is not None]

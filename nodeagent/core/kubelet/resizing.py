@@ -1,11 +1,11 @@
-"""What a running pod's annotation asks to have changed: `resize.sluice.dev/CONTAINER:
-"gpumem=8192 gpucores=40"`. Kubernetes resizes processor time and memory of a running pod in place,
-and no other resource, so ours are asked for this way.
+"""Reads the annotation that resizes a running pod: `resize.sluice.dev/CONTAINER: "gpumem=8192
+gpucores=40"`. Kubernetes resizes CPU and memory of a running pod in place, and no other resource,
+so ours are requested this way.
 
-Units are those of the pod's resources, `gpumem` in memory_factor MiB, `gpumem-percentage` and
-`gpucores` in percent. What is not named stays as the pod asked for it when it was made; without
-the annotation all of it is. Quota was counted for what it asked for then, so by default (`down`)
-nothing above that is given: `on` is for clusters where something counts the annotation, too.
+Units are those of the pod's resources: `gpumem` in memory_factor MiB, `gpumem-percentage` and
+`gpucores` in percent. An amount that is not named stays as the pod requested it; without the
+annotation all of them do. Quota was counted for the pod's requests, so by default (`down`) nothing
+above them is given: `on` is for clusters where the quota counts the annotation, too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
 from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
 
 REQUEST: Final = "request.sluice.dev/"
-"""Of a pod that is made: what of its memory is guaranteed, in the same words."""
+"""Annotation of a new pod: the guaranteed part of its memory, in the same words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeRequest:
-    """Of one container; None: as it was made."""
+    """Requested limits of one container; None means as it was created."""
 
     memory: MemoryAsk | None = None
     share_ppm: Ppm | None = None
 
 
-def wishes(annotations: Mapping[str, str]) -> dict[str, str]:
-    """By container, unread."""
+def resize_texts(annotations: Mapping[str, str]) -> dict[str, str]:
+    """The annotation's text by container, not parsed yet."""
     return {
         name.removeprefix(PREFIX): text
         for name, text in annotations.items()
@@ -46,33 +46,34 @@ def wishes(annotations: Mapping[str, str]) -> dict[str, str]:
 def guaranteed(
     annotations: Mapping[str, str], container: str, names: ResourceNames
 ) -> MemoryAsk | None:
-    """None: all that it asks for. Raises Never."""
+    """The guaranteed part of a container's memory; None if all is guaranteed. Raises
+    PermanentError."""
     text = annotations.get(f"{REQUEST}{container}")
     if text is None:
         return None
-    wish = read_wish(container, text, names, REQUEST)
-    if wish.memory is None or wish.share_ppm is not None:
+    request = parse_resize(container, text, names, REQUEST)
+    if request.memory is None or request.share_ppm is not None:
         raise PermanentError(
             f"annotation {REQUEST}{container}: {MEMORY} or {PERCENT}, and nothing else"
         )
-    return wish.memory
+    return request.memory
 
 
-def read_wish(
+def parse_resize(
     container: str, text: str, names: ResourceNames, prefix: str = PREFIX
 ) -> ResizeRequest:
-    """Raises Never."""
+    """Parse one annotation. Raises PermanentError."""
     where = f"annotation {prefix}{container}"
     try:
-        said = {name: _whole(where, name, amount) for name, amount in words(text).items()}
+        amounts = {name: _whole(where, name, amount) for name, amount in words(text).items()}
     except ValueError as error:
         raise PermanentError(f"{where}{error}") from None
     memory = None
-    if MEMORY in said:
-        memory = MemoryAsk(amount_bytes=Bytes(said[MEMORY] * names.memory_factor * MIB))
-    elif PERCENT in said:
-        memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, said[PERCENT], 100)))
-    share = Ppm(_percent(where, CORES, said[CORES], 99)) if CORES in said else None
+    if MEMORY in amounts:
+        memory = MemoryAsk(amount_bytes=Bytes(amounts[MEMORY] * names.memory_factor * MIB))
+    elif PERCENT in amounts:
+        memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, amounts[PERCENT], 100)))
+    share = Ppm(_percent(where, CORES, amounts[CORES], 99)) if CORES in amounts else None
     return ResizeRequest(memory, share)
 
 
@@ -93,14 +94,17 @@ def _percent(where: str, name: str, percent: int, most: int) -> int:
 
 
 def to_ask(
-    record: GrantRecord, made: GrantAsk, wish: ResizeRequest, more: bool
+    record: GrantRecord, made: GrantAsk, request: ResizeRequest, more: bool
 ) -> ResizeAsk | None:
-    """What is to be asked of the grant so that it is as wished, or as it was made; None: it is so.
-    `more`: also above what it was made with. Raises Never."""
-    if wish.share_ppm is not None and made.policy is SharePolicy.EXCLUSIVE:
-        raise PermanentError(f"{CORES}: the pod has its GPUs for itself, and all of their time")
-    memory = wish.memory or made.memory
-    share = wish.share_ppm or made.share_ppm
+    """The resize that gives the grant the requested limits, or its original ones; None if it has
+    them already.
+
+    `more` allows limits above the original ones. Raises PermanentError.
+    """
+    if request.share_ppm is not None and made.policy is SharePolicy.EXCLUSIVE:
+        raise PermanentError(f"{CORES}: the pod's GPUs are exclusive, with all of their time")
+    memory = request.memory or made.memory
+    share = request.share_ppm or made.share_ppm
     if not more:
         _not_above(record, made, memory, share)
     same = all(
@@ -131,7 +135,7 @@ def _not_above(record: GrantRecord, made: GrantAsk, memory: MemoryAsk, share: Pp
 
 
 def in_words(record: GrantRecord) -> str:
-    """What a grant has, for people."""
+    """Describe what a grant has, for people."""
     device = record.devices[0]
     each = " each" if len(record.devices) > 1 else ""
     return f"{format_bytes(device.memory_bytes)} and {format_share(device.share_ppm)}{each}"

@@ -1,10 +1,9 @@
-"""What a node counts for Kubernetes' own scheduler: sums over its GPUs.
+"""Extended resources that a node advertises for Kubernetes' own scheduler: sums over its GPUs.
 
-The scheduler knows a node's extended resources as one number each, so a pod that asks for
-`gpumem` and `gpucores` fits when the sums have room. What a sum cannot know: that the room is in
-pieces (two cards with 20 GiB each are no 40 GiB), that a pod with two GPUs asks for the amount on
-each, and that a percentage and an amount are the same memory. The node knows, and says so when
-the container starts.
+The scheduler has one number for each extended resource of a node, so a pod that requests `gpumem`
+and `gpucores` fits if the sums have room. A sum cannot express fragmentation (two cards with 20 GiB
+each are not 40 GiB), that a pod with two GPUs requests the amount on each, or that a percentage and
+an amount are the same memory. The node checks these and reports them when the container starts.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from nodeagent.units import MIB
 
 WHOLE_PERCENT: Final = 100
 ANNOTATION: Final = "sluice.dev/counted"
-"""On the Node: the names of what we count there, to be taken away again."""
+"""Annotation on the Node with the names of the resources that we advertise, so that they can be
+removed."""
 
 
 def sums(
     offered: Iterable[Offer], capacities: Mapping[str, GpuCapacity], names: ResourceNames
 ) -> dict[str, int]:
-    """By resource. A sick card counts like a healthy one: its slots are gone already, and a sum
-    that falls below what runs there would say nothing more."""
+    """Sums by resource. An unhealthy card counts like a healthy one: its slots are gone already,
+    and a sum below what runs there would say nothing more."""
     units = [(one, capacities[one.gpu]) for one in offered if one.gpu in capacities]
     unit_bytes = names.memory_factor * MIB
     return {
@@ -40,8 +40,10 @@ def sums(
 def patch(
     wanted: Mapping[str, int], counted: Iterable[str], capacity: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """What has to change in a node's capacity; empty: nothing. `counted` are the names that were
-    ours before: those that are not any more go."""
+    """Changes to a node's capacity; empty if it is up to date.
+
+    `counted` has the names that we advertised before; those that are no longer wanted are removed.
+    """
     changes: dict[str, str | None] = {
         name: str(amount) for name, amount in wanted.items() if capacity.get(name) != str(amount)
     }

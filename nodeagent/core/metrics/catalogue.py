@@ -53,13 +53,13 @@ REGISTRATIONS_DROPPED: Final = _counter(
 CONFIG_VALID: Final = _gauge(
     "sluice_config_valid",
     (),
-    "1 while the configuration's files can be taken over as they are, else 0: what ran goes on.",
+    "1 if the configuration on disk is valid; 0 while an earlier valid one is in use.",
 )
 TOOLKIT_ACCEPTS: Final = _gauge(
     "sluice_container_toolkit_accepts_envvar",
     (),
-    "1 where the NVIDIA container runtime gives GPUs to any container that sets"
-    " NVIDIA_VISIBLE_DEVICES, around every grant; only where the kubelet is served.",
+    "1 if the NVIDIA container runtime gives GPUs to any container that sets"
+    " NVIDIA_VISIBLE_DEVICES, bypassing every grant; only if the kubelet is served.",
 )
 PLUGIN_CONFLICT: Final = _gauge(
     "sluice_kubelet_plugin_conflict",
@@ -72,24 +72,24 @@ CONFIG_WAITING: Final = _gauge(
 GRANT_WAIT: Final = _histogram(
     "sluice_grant_wait_seconds",
     (),
-    "Time from a request for a GPU share to the grant; refused and withdrawn ones are not in it.",
+    "Time from a request for a GPU share to the grant; refused and withdrawn ones are excluded.",
 )
 BINDING_DURATION: Final = _histogram(
     "sluice_binding_duration_seconds",
     (),
-    "Time to bind a grant: placed, written to the ledger, its region made.",
+    "Time to bind a grant: placement, ledger and region.",
 )
 SERIES_DROPPED: Final = _counter(
     "sluice_metrics_series_dropped",
     ("reason",),
-    "Series left out of scrapes: above metrics.max_series, or there already.",
+    "Series dropped from scrapes: above metrics.max_series, or duplicate.",
 )
 DETECTIONS: Final = _counter(
     "sluice_detections",
     ("rule",),
     "Suspicions of use around the interposer, since the daemon started (docs/node/telemetry.md).",
 )
-SUSPICIONS: Final = _gauge("sluice_suspicions_active", ("rule",), "Suspicions that stand now.")
+SUSPICIONS: Final = _gauge("sluice_suspicions_active", ("rule",), "Suspicions that are active now.")
 ACTS: Final = _counter(
     "sluice_containment_acts",
     ("step",),
@@ -110,13 +110,14 @@ SPILLED_BYTES: Final = _gauge(
 SPILLS: Final = _counter(
     "sluice_spills",
     ("result",),
-    "Times a grant's memory was to go to the host or come back, by what became of it: spilled,"
-    " returned; failed, it stayed on its GPUs; stayed, on the host; lost; found, brought back by"
-    " others.",
+    "Checkpoints and restores of grants, by result: spilled, returned, failed (it stayed on its"
+    " GPUs), stayed (on the host), lost, found (another program restored it).",
 )
 
 KUBELET_REGISTERED: Final = _gauge(
-    "sluice_kubelet_registered", (), "1 while the kubelet knows the device plugin, else 0."
+    "sluice_kubelet_registered",
+    (),
+    "1 while the device plugin is registered with the kubelet, else 0.",
 )
 KUBELET_REGISTRATIONS: Final = _counter(
     "sluice_kubelet_registrations", (), "Times the device plugin registered with the kubelet."
@@ -124,18 +125,18 @@ KUBELET_REGISTRATIONS: Final = _counter(
 KUBELET_READABLE: Final = _gauge(
     "sluice_kubelet_records_readable",
     (),
-    "1 while the kubelet's checkpoint and PodResources can be read; else nothing is released.",
+    "1 while the kubelet's checkpoint and PodResources can be read; nothing is released otherwise.",
 )
 KUBELET_ALLOCATIONS: Final = _counter(
     "sluice_kubelet_allocations", (), "Containers that were given device ids."
 )
 KUBELET_STARTS: Final = _counter(
-    "sluice_kubelet_container_starts", (), "Starts of containers that were let into a grant."
+    "sluice_kubelet_container_starts", (), "Container starts that were admitted to a grant."
 )
 KUBELET_REFUSED: Final = _counter(
     "sluice_kubelet_container_starts_refused",
     (),
-    "Starts refused; the kubelet tries again, and shows the reason in the pod's events.",
+    "Container starts refused; the kubelet retries, and shows the reason in the pod's events.",
 )
 KUBELET_RELEASES: Final = _counter(
     "sluice_kubelet_releases", (), "Allocations released because their pod was gone."
@@ -143,31 +144,31 @@ KUBELET_RELEASES: Final = _counter(
 KUBELET_MISMATCHES: Final = _counter(
     "sluice_kubelet_hint_mismatches",
     (),
-    "Grants on another GPU than the kubelet counts the container on.",
+    "Grants on another GPU than the one on which the kubelet counts the container.",
 )
 
 KUBELET_UNREAD: Final = _counter(
     "sluice_kubelet_container_starts_unread",
     (),
-    "Containers let in by the node's defaults because nobody could say what they ask for.",
+    "Containers admitted with the node's defaults because their requests could not be read.",
 )
 KUBERNETES_IN_SYNC: Final = _gauge(
     "sluice_kubernetes_in_sync",
     (),
-    "1 while this node's pods are known from the API server; only where there is access to one.",
+    "1 while the watch of this node's pods is in sync; only with access to an API server.",
 )
 KUBERNETES_COUNTED: Final = _gauge(
     "sluice_kubernetes_counted",
     (),
-    "1 while memory and cores of this node's GPUs are counted in its Node object.",
+    "1 while memory and cores of this node's GPUs are advertised in its Node object.",
 )
 DRA_REGISTERED: Final = _gauge(
-    "sluice_dra_registered", (), "1 while the kubelet has taken the DRA driver."
+    "sluice_dra_registered", (), "1 while the DRA driver is registered with the kubelet."
 )
 DRA_PUBLISHED: Final = _gauge(
     "sluice_dra_published",
     (),
-    "1 while this node's ResourceSlices are as they should be; also when they should be gone.",
+    "1 while this node's ResourceSlices are up to date, or deleted if they should be.",
 )
 DRA_SLICE_WRITES: Final = _counter(
     "sluice_dra_slice_writes", (), "ResourceSlices written or deleted."
@@ -177,9 +178,9 @@ DRA_PREPARED: Final = _counter(
     "sluice_dra_claims_prepared", (), "Answers to the kubelet that prepared a claim."
 )
 DRA_REFUSED: Final = _counter(
-    "sluice_dra_claims_refused", (), "Answers to the kubelet that did not; it asks again."
+    "sluice_dra_claims_refused", (), "Answers to the kubelet that refused a claim; it retries."
 )
-DRA_RELEASED: Final = _counter("sluice_dra_claims_released", (), "Claims given back.")
+DRA_RELEASED: Final = _counter("sluice_dra_claims_released", (), "Claims released.")
 DRA_READABLE: Final = _gauge(
     "sluice_dra_claims_readable", (), "1 while claims can be read from the API server."
 )
@@ -188,44 +189,44 @@ QUEUE_CONNECTED: Final = _gauge(
     "sluice_queue_link_connected", (), "1 while there is a session with the queue controller."
 )
 QUEUE_SESSION_AGE: Final = _gauge(
-    "sluice_queue_link_session_age_seconds", (), "Age of that session."
+    "sluice_queue_link_session_age_seconds", (), "Age of the session with the queue controller."
 )
 QUEUE_SILENT: Final = _gauge(
-    "sluice_queue_link_silent_seconds", (), "Time since the controller last said anything valid."
+    "sluice_queue_link_silent_seconds", (), "Time since the last valid message of the controller."
 )
 QUEUE_LEASE: Final = _gauge(
     "sluice_queue_link_lease_seconds",
     (),
-    "What is left of the lease; at 0 nothing new is started, and what runs goes on.",
+    "Time left of the lease; at 0 nothing new is started, and running work continues.",
 )
 QUEUE_TERM: Final = _gauge(
-    "sluice_queue_link_term", (), "Highest fencing term of a controller that was obeyed."
+    "sluice_queue_link_term", (), "Highest fencing term accepted from a controller."
 )
-QUEUE_REVISION: Final = _gauge("sluice_queue_link_revision", (), "Highest revision obeyed.")
+QUEUE_REVISION: Final = _gauge("sluice_queue_link_revision", (), "Highest revision accepted.")
 QUEUE_SESSIONS: Final = _counter(
     "sluice_queue_link_sessions", (), "Sessions that were made with the controller."
 )
 QUEUE_FENCED: Final = _counter(
     "sluice_queue_link_fenced_messages",
     (),
-    "Messages of an earlier term or an older database than was obeyed before: not obeyed.",
+    "Messages rejected because their term or database is older than one accepted before.",
 )
 QUEUE_DECISIONS: Final = _gauge(
     "sluice_queue_link_decisions",
     ("state",),
-    "Decisions that the node holds; stopped, finished and refused ones are over and not told yet.",
+    "Decisions that the node holds; stopped, finished and refused ones are not acknowledged yet.",
 )
 QUEUE_WAITING: Final = _gauge(
-    "sluice_queue_link_waiting_processes", (), "Processes of `sluice run --queue` in line."
+    "sluice_queue_link_waiting_processes", (), "Processes of `sluice run --queue` that wait."
 )
 
 HOST_MEMORY: Final = _gauge("sluice_host_memory_bytes", (), "Memory of the host.")
 HOST_MEMORY_AVAILABLE: Final = _gauge(
-    "sluice_host_memory_available_bytes", (), "Memory of the host that programs can still have."
+    "sluice_host_memory_available_bytes", (), "Memory of the host that is available to programs."
 )
 HOST_CPUS: Final = _gauge("sluice_host_cpus", (), "Processors of the host.")
 HOST_LOAD: Final = _gauge(
-    "sluice_host_load_average", (), "Tasks that ran or wanted to, over one minute."
+    "sluice_host_load_average", (), "Load average of the host over one minute."
 )
 OWN_MEMORY: Final = _gauge(
     "sluice_process_resident_memory_bytes", ("process",), "Memory of the daemon and its children."
@@ -284,7 +285,7 @@ GPU_ENERGY: Final = _counter(
 GPU_THROTTLED: Final = _gauge(
     "sluice_gpu_throttled",
     (*_GPU, "reason"),
-    "1 while this slows the clocks; no series while nothing does.",
+    "1 while this reason slows the clocks; no series otherwise.",
 )
 GPU_ECC_ERRORS: Final = _counter(
     "sluice_gpu_ecc_errors", (*_GPU, "kind"), "Memory errors since the driver was loaded."
@@ -293,10 +294,12 @@ GPU_ROW_REMAPS: Final = _counter(
     "sluice_gpu_row_remaps", (*_GPU, "kind"), "Memory rows replaced in the life of the card."
 )
 GPU_ROW_REMAP_PENDING: Final = _gauge(
-    "sluice_gpu_row_remap_pending", _GPU, "1 while a row is to be replaced at the next reset."
+    "sluice_gpu_row_remap_pending",
+    _GPU,
+    "1 while a memory row waits to be replaced at the next reset.",
 )
 GPU_ROW_REMAP_FAILED: Final = _gauge(
-    "sluice_gpu_row_remap_failed", _GPU, "1 when no spare row was left: replace the card."
+    "sluice_gpu_row_remap_failed", _GPU, "1 if no spare memory row is left: replace the card."
 )
 GPU_PCIE_REPLAYS: Final = _counter(
     "sluice_gpu_pcie_replays", _GPU, "Packets that had to be sent again over PCIe."
@@ -371,29 +374,31 @@ GRANT_DENIED: Final = _counter(
     "sluice_grant_allocations_denied", _GRANT, "Memory allocations refused by the limit."
 )
 
-EBPF_UP: Final = _gauge("sluice_ebpf_up", (), "1 while the programs in the kernel watch, else 0.")
+EBPF_UP: Final = _gauge("sluice_ebpf_up", (), "1 while the eBPF programs run, else 0.")
 EBPF_RESTARTS: Final = _counter("sluice_ebpf_restarts", (), "Times the eBPF child ended.")
 EBPF_LOST: Final = _counter(
-    "sluice_ebpf_records_lost", (), "Records and rows the kernel or the child had no room for."
+    "sluice_ebpf_records_lost",
+    (),
+    "Records and rows dropped because the kernel or the child had no room.",
 )
 EBPF_EVENTS: Final = _counter(
     "sluice_ebpf_events",
     ("kind",),
-    "What the kernel told: opens of GPU devices, refused ones, execs, exits, foreign libraries,"
-    " altered probes.",
+    "Events from the kernel: opens of GPU devices, refused ones, execs, exits, foreign"
+    " libraries, altered probes.",
 )
 EBPF_PROBE: Final = _gauge(
     "sluice_ebpf_probe_seconds",
     ("probe",),
-    "What a probe costs a launch on this machine while it is attached.",
+    "Cost of an attached probe per launch on this machine.",
 )
 AUDIT_WINDOWS: Final = _counter(
-    "sluice_audit_windows", (), "Looks at the driver's launch entry points."
+    "sluice_audit_windows", (), "Audit windows at the driver's launch entry points."
 )
 AUDIT_LAUNCHES: Final = _counter(
     "sluice_audit_launches",
     ("seen_by",),
-    "Launches in those windows, by whom they passed: the driver, and our interposer before it.",
+    "Launches in those windows, as counted at the driver and at our interposer before it.",
 )
 
 CATALOGUE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

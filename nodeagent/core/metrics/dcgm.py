@@ -1,8 +1,9 @@
-"""dcgm-exporter's default counters under its own names, units and labels, for dashboards and
-alerts that exist already.
+"""dcgm-exporter's default counters under its own names, units and labels, for existing dashboards
+and alerts.
 
-What NVML does not tell has no series. A GPU has each series once, also when pods share it: one
-per pod would make sums over the node too high. The pod is in the labels while exactly one has it.
+Values that NVML does not report have no series. A GPU has each series once, even if pods share it:
+one per pod would make sums over the node too high. The pod is in the labels while exactly one has
+the GPU.
 """
 
 from __future__ import annotations
@@ -151,18 +152,18 @@ FAMILIES: Final = (
         _profile("pcie_rx_bytes_per_s"),
     ),
 )
-"""Name, kind, help, where it comes from. DCGM_FI_DEV_XID_ERRORS is added below: the last XID is
-not in a reading."""
+"""Name, kind, help and reader of each family. DCGM_FI_DEV_XID_ERRORS is added below, because the
+last XID is not in a reading."""
 XID_ERRORS: Final = "DCGM_FI_DEV_XID_ERRORS"
 XID_HELP: Final = "Value of the last XID error."
 PER_INSTANCE: Final = frozenset({"DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"})
-"""With MIG on these are told instance by instance, and not for the GPU."""
+"""Metrics that have, with MIG on, a series for each instance and none for the GPU."""
 NAMES: Final = (*(family[0] for family in FAMILIES), XID_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How the node is called in labels."""
+    """The node's name in labels."""
 
     node: str
     hostname_labels: tuple[str, ...] = ("Hostname",)
@@ -203,7 +204,7 @@ def _plain(value: float) -> float:
 
 
 def _holders(view: NodeView) -> dict[GpuUuid, ContainerRef]:
-    """The container of each GPU that exactly one grant is on."""
+    """The container of each GPU that has exactly one grant."""
     grants: dict[GpuUuid, list[ContainerRef | None]] = {}
     for grant in view.grants:
         for device in grant.devices:

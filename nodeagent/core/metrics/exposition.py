@@ -1,10 +1,10 @@
-"""The text that Prometheus reads, in both of its formats.
+"""Prometheus' exposition text, in both of its formats.
 
-Ours because no library lets a counter keep a name without `_total`, and dcgm-exporter's have
-none: prometheus_client adds it, or writes a TYPE line that does not fit its sample. In
-OpenMetrics, where a counter must end in `_total`, such a family is of type `unknown`.
+We write it ourselves because no library lets a counter keep a name without `_total`, and
+dcgm-exporter's have none: prometheus_client adds it, or writes a TYPE line that does not fit its
+sample. In OpenMetrics, where a counter must end in `_total`, such a family is of type `unknown`.
 
-A page never has a series twice, never more of them than allowed, and says how many it left out.
+A page never has a series twice, never more series than allowed, and counts those that it dropped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """By the Accept header; a scraper that prefers it says so, everybody else gets text. Wanted
-    with quality 0 is not wanted."""
+    """True if the Accept header names OpenMetrics with a quality above 0; all other clients get
+    text."""
     for one in accept.split(","):
         kind, *parameters = [part.strip() for part in one.split(";")]
         if kind != "application/openmetrics-text":
@@ -40,7 +40,7 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class Page:
-    """One scrape's worth of samples, in the order in which the metrics were first declared."""
+    """The samples of one scrape, in the order in which the metrics were first declared."""
 
     def __init__(self, catalogue: Iterable[Metric] = (), max_series: int = 1 << 62) -> None:
         self._lines: dict[str, list[tuple[str, str, float]]] = {m.name: [] for m in catalogue}
@@ -48,10 +48,10 @@ class Page:
         self._series: set[str] = set()
         self._left = max_series
         self.dropped: Counter[str] = Counter()
-        """By reason: cap, duplicate."""
+        """Number of dropped series by reason: cap, duplicate."""
 
     def add(self, metric: Metric, labels: Sequence[str], value: float | None) -> None:
-        """None: not reported, so no sample."""
+        """Add a sample; None means "not reported" and adds nothing."""
         if value is not None:
             self._add(metric, "", _label_text(metric.labels, tuple(labels)), value)
 
@@ -79,7 +79,7 @@ class Page:
         self._lines[metric.name].append((suffix, labels, value))
 
     def text(self, openmetrics: bool = False) -> bytes:
-        """UTF-8. A family without samples has its HELP and TYPE all the same, so that a query
+        """The page in UTF-8. A family without samples still has its HELP and TYPE, so that a query
         builder knows it."""
         out = []
         for name, samples in self._lines.items():
@@ -96,7 +96,7 @@ class Page:
 
 
 def _kind(metric: Metric, openmetrics: bool) -> tuple[str, str, str]:
-    """(TYPE, name of the family in its comments, what is added to a sample's name)."""
+    """(TYPE, family name in the comments, suffix of a sample's name)."""
     if metric.kind is not Kind.COUNTER:
         return metric.kind.value, metric.name, ""
     if metric.exact:
@@ -104,13 +104,15 @@ def _kind(metric: Metric, openmetrics: bool) -> tuple[str, str, str]:
     return "counter", metric.name if openmetrics else f"{metric.name}_total", "_total"
 
 
-@lru_cache(maxsize=16_384)  # a grant's labels come with each of its metrics, at every scrape
+# A grant's labels are the same for each of its metrics, at every scrape.
+@lru_cache(maxsize=16_384)
 def _label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join(f'{name}="{clean(value)}"' for name, value in zip(names, values, strict=True))
 
 
 def clean(value: str) -> str:
-    """A label value that cannot break the format, the terminal, or the database behind it."""
+    """Escape a label value so that it cannot break the format, the terminal, or the database behind
+    it."""
     if not value.isprintable() or not value.isascii():
         value = "".join(c if c.isprintable() and c.isascii() else "_" for c in value)
     return value[:LONGEST_LABEL].translate(_ESCAPES)

@@ -1,9 +1,9 @@
-"""The names of HAMi's monitor and of its scheduler's node figures, for dashboards that exist
-already, with their labels and their units: what they call a ratio is 0 to 100 where theirs is.
+"""The metric names of HAMi's monitor and of its scheduler's node figures, for existing dashboards,
+with HAMi's labels and units: a "ratio" is 0 to 100 where HAMi's is.
 
-Better than theirs on purpose: every series of the host has the `node` label, `device_type` is the
-same everywhere, and a container that ended has no series. A grant that is no container's is shown
-with its name for the pod, in namespace `sluice`.
+Three things differ on purpose: every series of the host has the `node` label, `device_type` is the
+same everywhere, and a container that ended has no series. A grant without a container is shown with
+its name for the pod, in namespace `sluice`.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class Filler:
             names = (holder.namespace, holder.pod, holder.container)
             container_index = str(seen[holder.pod_uid])
             seen[holder.pod_uid] += 1
-        else:  # the id tells grants of one name apart: a series must not come twice
+        # The id distinguishes grants with the same name, because a series must not appear twice.
+        else:
             name = f"{grant.name}-{grant.grant[:8]}" if grant.name else str(grant.grant)
             names, container_index = (OUTSIDE_NAMESPACE, name, ""), "0"
         for index, device in enumerate(grant.devices):
@@ -188,7 +189,7 @@ class Filler:
 def _busy(
     grant: GrantView, device: DeviceView, by_pid: dict[tuple[str, int], ProcessReading]
 ) -> float | None:
-    """NVML's samples of its registered processes; ours where NVML has none."""
+    """NVML's samples of its registered processes; our own figure if NVML has none."""
     samples = [
         one.sm_ratio
         for pid in grant.pids

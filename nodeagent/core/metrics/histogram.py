@@ -1,4 +1,4 @@
-"""How long things took, in buckets that Prometheus can add up."""
+"""Histograms of durations, in buckets that Prometheus can add up."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 WAIT_BOUNDS_S: Final = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0)
-"""From a grant made at once to a day in line."""
+"""Upper bounds from a grant that is made at once to a day of waiting."""
 WORK_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-"""From one ledger commit to a kubelet that has to ask again."""
+"""Upper bounds from one ledger commit to a kubelet that has to retry."""
 
 
 class Histogram:
@@ -27,7 +27,7 @@ class Histogram:
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, int]]:
-        """(upper bound as a label, observations up to it), the last is +Inf."""
+        """(Upper bound as a label, number of observations up to it); the last bound is +Inf."""
         found, below = [], 0
         for bound, count in zip(self._bounds, self._counts, strict=False):
             below += count

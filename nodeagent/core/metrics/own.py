@@ -126,7 +126,8 @@ def _reading(page: Page, gpu: GpuReading) -> None:
         page.add(m.GPU_ACTIVE, (*labels, "dram"), profile.dram_active_ratio)
         page.add(m.GPU_PCIE_RATE, (*labels, "tx"), profile.pcie_tx_bytes_per_s)
         page.add(m.GPU_PCIE_RATE, (*labels, "rx"), profile.pcie_rx_bytes_per_s)
-    if gpu.mig is not None:  # its instances are the GPUs above, and power is the card's
+    # The card's instances are the GPUs above, and only the card reports power.
+    if gpu.mig is not None:
         page.add(m.GPU_POWER, labels, gpu.power_watts)
     for mig in gpu.mig or ():
         instances = (str(mig.gpu_instance), str(mig.compute_instance))
@@ -134,12 +135,12 @@ def _reading(page: Page, gpu: GpuReading) -> None:
 
 
 def _grant(page: Page, grant: GrantView) -> None:
-    who = (grant.grant, grant.name)
-    page.add(m.GRANT_INFO, (*who, grant.policy.value, grant.state, str(grant.uid)), 1)
-    page.add(m.GRANT_PROCESSES, who, grant.processes)
-    page.add(m.GRANT_TAMPERS, who, grant.tamper_events_total)
+    own = (grant.grant, grant.name)
+    page.add(m.GRANT_INFO, (*own, grant.policy.value, grant.state, str(grant.uid)), 1)
+    page.add(m.GRANT_PROCESSES, own, grant.processes)
+    page.add(m.GRANT_TAMPERS, own, grant.tamper_events_total)
     for device in grant.devices:
-        labels = (*who, device.gpu)
+        labels = (*own, device.gpu)
         page.add(m.GRANT_MEMORY_LIMIT, labels, device.memory_limit_bytes)
         page.add(m.GRANT_MEMORY_USED, labels, device.memory_used_bytes)
         page.add(m.GRANT_MEMORY_PEAK, labels, device.memory_peak_bytes)

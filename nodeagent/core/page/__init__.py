@@ -1,1 +1,1 @@
-"""What the node's page shows."""
+"""Documents of the node's page."""

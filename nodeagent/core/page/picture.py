@@ -1,6 +1,7 @@
-"""The node as the page shows it: the documents of the queue's page, from what this daemon knows
-better than any queue. What belongs to a user stands under the user's uid; what belongs to nobody is
-for operators, but the GPUs, which everybody sees.
+"""The node's documents for its page, in the form of the queue's page.
+
+A user's documents are under the user's uid. Documents without an owner are for operators only,
+except GPUs, which every user sees.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def documents(
     contained: Sequence[ContainedView],
     users: Mapping[int, str],
 ) -> dict[Key, dict[str, Any]]:
-    """`users`: names by uid, as far as they are known."""
+    """Documents by key. `users` has the names by uid that are known."""
     found: dict[Key, dict[str, Any]] = {("Node", "", name): _node(view)}
     for gpu in view.gpus:
         found["Gpu", "", gpu.uuid] = _gpu(name, gpu)
@@ -110,8 +111,8 @@ def _grant(node: str, grant: GrantView, users: Mapping[int, str]) -> dict[str, A
 
 
 def figures(view: NodeView, waited_s: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
-    """Of each GPU and each grant, as ratios, for the last hour. `waited_s`: by grant, how many
-    seconds of each since the last sample it was throttled."""
+    """Samples of each GPU and each grant for the page's graphs, as ratios. `waited_s` has, for each
+    grant, the part of each second since the last sample in which it was throttled."""
     found: dict[str, dict[str, float | None]] = {}
     for gpu in view.gpus:
         whole = gpu.memory_total_bytes or 1

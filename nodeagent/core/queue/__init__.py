@@ -1,1 +1,1 @@
-"""The queue's decisions on this node."""
+"""The queue controller's decisions on this node."""

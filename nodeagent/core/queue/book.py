@@ -1,12 +1,12 @@
-"""What this node does with the queue controller's decisions: a reducer, like `grants`.
+"""Carries out the queue controller's decisions on this node: a reducer, like `grants`.
 
-Whatever is decided arrives with a term (which controller), a revision (which decision) and must
-find a valid lease before anything *starts*; pausing and stopping need no lease. Messages may come
-twice, late and out of order: the newest revision of each pod counts. While the controller is away,
-what runs goes on. An event that no longer applies changes nothing.
+Each decision arrives with a term (which controller) and a revision (which decision), and needs a
+valid lease to *start* anything; pausing and stopping need no lease. Messages may arrive twice, late
+and out of order: the newest revision of each pod counts. While the controller is away, running work
+continues. An event that no longer applies changes nothing.
 
-Longer than a file should be: it is one state machine, and what any event makes of a work depends on
-what all the others may have made of it.
+This file is longer than usual: it is one state machine, and the effect of an event on a work
+depends on all the earlier events.
 """
 
 from __future__ import annotations
@@ -57,19 +57,21 @@ from nodeagent.ports.queue import (
 )
 from nodeagent.units import NS_PER_S, GrantId
 
-MOST_DONE: Final = 1000
-"""Ended work remembered against repeated decisions; the controller repeats within seconds."""
+MAX_DONE: Final = 1000
+"""Ended works that are remembered, so that a repeated decision starts nothing; the controller
+repeats within seconds."""
 
 _AT_REST: Final = frozenset({WorkState.PAUSED, WorkState.SPILLED})
 _ON_THE_WAY: Final = frozenset({WorkState.SPILLING, WorkState.RETURNING})
 _HELD_BACK: Final = _AT_REST | _ON_THE_WAY
 EVICTION_GRACE_S: Final = 1.0
-"""Of work that the node ends by itself: its processes were held, or killed, before."""
+"""Seconds of grace for work that the node itself ends: its processes were held, or killed,
+before."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMemory:
-    """All that a book knows."""
+    """The complete state of a book."""
 
     fence: Fence
     works: tuple[Work, ...]
@@ -93,11 +95,11 @@ class QueueBook:
         self.waiters: dict[str, None] = {}
         self._starting: set[WorkKey] = set()
         self._later: dict[WorkKey, Decision] = {}
-        """Decisions about a namesake, which has to be over first."""
+        """Decisions about another workload of the same name, which has to end first."""
         self.fenced_total = 0
-        """Messages of a controller that has a successor, or an old database."""
+        """Messages of a controller that has a successor, or of an old database."""
         self._self_paused: set[GrantId] = set()
-        """Paused by ourselves at the end of the lease, not by a decision."""
+        """Grants that we paused ourselves at the end of the lease, not because of a decision."""
 
     def handle(self, event: Event, now_ns: int) -> list[Instruction]:
         match event:
@@ -154,7 +156,7 @@ class QueueBook:
 
     @classmethod
     def of(cls, memory: QueueMemory) -> QueueBook:
-        """The book that had this memory."""
+        """Rebuild the book that had this memory."""
         book = cls(memory.fence, list(memory.works), list(memory.done))
         book.connected = memory.connected
         book.lease_until_ns = memory.lease_until_ns
@@ -189,8 +191,8 @@ class QueueBook:
             return [
                 Reconnect(
                     f"the controller has term {welcome.term} and revision {welcome.revision}, this"
-                    f" node has obeyed term {fence.term} and revision {fence.revision}: it is a"
-                    " predecessor, or its database an old copy"
+                    f" node has accepted term {fence.term} and revision {fence.revision}: it is an"
+                    " earlier one, or its database was restored from a backup"
                 )
             ]
         self.connected = True
@@ -201,7 +203,7 @@ class QueueBook:
         out: list[Instruction] = [StoreFence(self.fence)]
         for work in list(self.works.values()):
             if work.state in OVER:
-                # What ended while we connected is still to be told.
+                # Work that ended while we were connecting was not reported yet.
                 out += self._forget(work) if work in event.told else [Tell(work)]
         wanted = {decision.key for decision in welcome.decisions}
         for key in self.works.keys() - wanted:
@@ -211,13 +213,13 @@ class QueueBook:
         return out + self._resume_after_lease(now_ns)
 
     def _unwanted(self, key: WorkKey) -> list[Instruction]:
-        """The controller does not have it any more."""
+        """Handle a work that the controller does not have any more."""
         work = self.works[key]
         if work.state in OVER:
             return []
         if work.grant is None and key not in self._starting:
             return self._forget(work)
-        return self._stop(replace(work, reason="the queue does not know it any more"))
+        return self._stop(replace(work, reason="the queue controller no longer has it"))
 
     def _renewed(self, event: Renewed, now_ns: int) -> list[Instruction]:
         if event.term < self.fence.term or event.epoch != self.fence.epoch:
@@ -247,10 +249,15 @@ class QueueBook:
 
     def _decided(self, event: Decided, now_ns: int) -> list[Instruction]:
         if not self.connected:
-            return []  # of a session that is over; the next one tells everything
+            # The decision belongs to a session that is over; the next session sends everything.
+            return []
         if event.term < self.fence.term:
             self.fenced_total += 1
-            return [Reconnect(f"a decision of term {event.term}, {self.fence.term} was obeyed")]
+            return [
+                Reconnect(
+                    f"a decision of term {event.term}, but term {self.fence.term} was accepted"
+                )
+            ]
         if event.decision is None:
             return self._note_term(event.term, 0, event.proof)
         out = self._note_term(event.term, event.decision.revision, event.proof)
@@ -263,7 +270,7 @@ class QueueBook:
         if work is None:
             return self._new(decision, now_ns)
         if decision.revision < work.decision.revision:
-            return []  # overtaken by a later one
+            return []  # A later decision arrived first.
         if work.state in OVER:
             if decision.attempt <= work.decision.attempt:
                 return [Tell(work)]
@@ -278,7 +285,7 @@ class QueueBook:
         return self._stop(work)
 
     def _replace(self, work: Work, decision: Decision, now_ns: int) -> list[Instruction]:
-        """Another workload has taken the name; the old one has to go first."""
+        """Another workload has taken the name; the old one has to end first."""
         if work.state in OVER or (work.grant is None and work.key not in self._starting):
             return [*self._forget(work), *self._new(decision, now_ns)]
         self._later[work.key] = decision
@@ -299,15 +306,15 @@ class QueueBook:
         if work.state is WorkState.OFFERED:
             return [StoreWork(work), *self._start_due(work, now_ns)]
         if work.state is WorkState.STOPPING:
-            return [StoreWork(work)]  # too late; it will be told as stopped
+            return [StoreWork(work)]  # It is too late to resume; it will be reported as stopped.
         if work.state in _ON_THE_WAY:
-            return [StoreWork(work)]  # the answer decides
+            return [StoreWork(work)]  # The result of the spill or return decides.
         if work.state is WorkState.RUNNING:
             return [StoreWork(work), Tell(work)]
-        return [StoreWork(work), *self._go_on(work, now_ns)]
+        return [StoreWork(work), *self._resume(work, now_ns)]
 
-    def _go_on(self, work: Work, now_ns: int) -> list[Instruction]:
-        """From paused; needs a lease as every start does."""
+    def _resume(self, work: Work, now_ns: int) -> list[Instruction]:
+        """Resume paused work; this needs a lease, like every start."""
         if not self.may_start(now_ns) or work.grant is None:
             return []
         if work.state is WorkState.SPILLED:
@@ -324,7 +331,7 @@ class QueueBook:
         if work.state is WorkState.STOPPING or work.state in _ON_THE_WAY:
             self.works[work.key] = work
             return [StoreWork(work)]
-        if work.state is WorkState.SPILLED:  # more than it was asked for
+        if work.state is WorkState.SPILLED:  # A spilled grant is more than paused.
             self.works[work.key] = work
             return [StoreWork(work), Tell(work)]
         paused = replace(work, state=WorkState.PAUSED)
@@ -333,7 +340,8 @@ class QueueBook:
         return [StoreWork(paused), SetPaused(work.grant, True, lends=True), Tell(paused)]
 
     def _checkpoint(self, work: Work) -> list[Instruction]:
-        """It is told as paused when its memory has left its GPUs, not before."""
+        """Spill the grant. It is reported as paused when its memory has left its GPUs, not
+        before."""
         if work.grant is None:
             return self._end(work, WorkState.STOPPED, "never started here")
         if work.state is WorkState.SPILLED:
@@ -350,7 +358,7 @@ class QueueBook:
     def _stop(self, work: Work) -> list[Instruction]:
         if work.grant is None:
             if work.key in self._starting:
-                self.works[work.key] = work  # the answer to Start decides
+                self.works[work.key] = work  # The answer to Start decides.
                 return [StoreWork(work)]
             return self._end(work, WorkState.STOPPED, "never started here")
         if work.state is WorkState.STOPPING:
@@ -395,7 +403,7 @@ class QueueBook:
         self._starting.discard(event.key)
         work = self.works.get(event.key)
         if work is None or work.state is not WorkState.OFFERED:
-            return [Stop(event.grant, 0.0, "it was given up meanwhile")]
+            return [Stop(event.grant, 0.0, "it was withdrawn meanwhile")]
         work = replace(work, state=WorkState.RUNNING, grant=event.grant, started=True)
         self.works[work.key] = work
         out: list[Instruction] = [StoreWork(work)]
@@ -424,7 +432,7 @@ class QueueBook:
         self.works[work.key] = paused
         return [StoreWork(paused), Tell(paused)]
 
-    # --- memory on its way to the host and back -----------------------------------------------
+    # --- spilling and returning ---------------------------------------------------------------
 
     def _moving(self, grant: GrantId, state: WorkState) -> Work | None:
         work = self.work_of(grant)
@@ -437,12 +445,12 @@ class QueueBook:
         spilled = replace(work, state=WorkState.SPILLED, reason="")
         self.works[work.key] = spilled
         out: list[Instruction] = [StoreWork(spilled)]
-        if work.decision.desired is Desired.RUN:  # admitted again meanwhile
-            return out + self._go_on(spilled, now_ns)
+        if work.decision.desired is Desired.RUN:  # It was admitted again meanwhile.
+            return out + self._resume(spilled, now_ns)
         return [*out, Tell(spilled)]
 
     def _spill_refused(self, event: SpillRefused, now_ns: int) -> list[Instruction]:
-        """Who was promised its room has waited for it: it is stopped, unless it is wanted again."""
+        """Stop the work, because a preemptor waits for its room, unless it was admitted again."""
         work = self._moving(event.grant, WorkState.SPILLING)
         if work is None:
             return []
@@ -450,8 +458,8 @@ class QueueBook:
             paused = replace(work, state=WorkState.PAUSED)
             self.works[work.key] = paused
             out: list[Instruction] = [StoreWork(paused), SetPaused(event.grant, True)]
-            return out + self._go_on(paused, now_ns)
-        reason = f"it could not be checkpointed, and is stopped: {event.reason}"
+            return out + self._resume(paused, now_ns)
+        reason = f"checkpoint failed, the work is stopped: {event.reason}"
         return self._stop(replace(work, reason=reason))
 
     def _returned(self, event: Returned, now_ns: int) -> list[Instruction]:
@@ -472,7 +480,7 @@ class QueueBook:
         if work is None:
             return []
         if not event.waits:
-            reason = f"its memory could not be brought back, and it is stopped: {event.reason}"
+            reason = f"restore failed, the work is stopped: {event.reason}"
             return self._stop(replace(work, reason=reason))
         spilled = replace(work, state=WorkState.SPILLED, reason=event.reason)
         self.works[work.key] = spilled
@@ -508,13 +516,13 @@ class QueueBook:
             or work.decision.attempt != event.attempt
             or work.state is not event.state
         ):
-            return []  # it has moved on meanwhile, and said so
+            return []  # Its state has changed meanwhile, and that was reported.
         if work.state in OVER:
             out = self._forget(work)
             later = self._later.pop(event.key, None)
             return out if later is None else out + self._obey(later, now_ns)
         if not event.known:
-            return [Reconnect(f"the controller does not know {event.key.workload}, which runs")]
+            return [Reconnect(f"the controller has no {event.key.workload}, which runs here")]
         return []
 
     def _forget(self, work: Work) -> list[Instruction]:
@@ -524,7 +532,7 @@ class QueueBook:
         if work.state in OVER:
             done = Done(decision.uid, decision.attempt, work.state)
             self._done[done.uid, done.attempt] = done
-            while len(self._done) > MOST_DONE:
+            while len(self._done) > MAX_DONE:
                 del self._done[next(iter(self._done))]
         return [DropWork(work.key, done)]
 
@@ -537,7 +545,7 @@ class QueueBook:
         for work in self.works.values():
             fenced = work.decision.pause_when_lost and work.state is WorkState.RUNNING
             if fenced and work.grant is not None and work.grant not in self._self_paused:
-                # It may be started elsewhere from now on: two copies must not both go on.
+                # The work may be started elsewhere from now on, and two copies must not both run.
                 self._self_paused.add(work.grant)
                 out.append(SetPaused(work.grant, True))
         return out
@@ -552,5 +560,5 @@ class QueueBook:
                 self._self_paused.discard(work.grant)
                 out.append(SetPaused(work.grant, False))
             elif work.state in _AT_REST and work.decision.desired is Desired.RUN:
-                out += self._go_on(work, now_ns)
+                out += self._resume(work, now_ns)
         return out + self._start_all(now_ns)

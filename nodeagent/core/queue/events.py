@@ -1,6 +1,5 @@
-"""What the queue controller and those who wait here bring about, and what is to be done: the
-vocabulary of the queue's reducer. Frozen values, so that a recorded run replays.
-"""
+"""Events and instructions of the queue's reducer: messages of the queue controller, processes that
+wait on this node, and results. They are frozen values, so that a recorded run can be replayed."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ from nodeagent.units import GrantId
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """A new session. `sent_ns` is when we asked for it: the lease runs from there."""
+    """A new session. `sent_ns` is the time of our request: the lease runs from there."""
 
     welcome: Welcome
     sent_ns: int
     told: tuple[Work, ...] = ()
-    """What we said we hold."""
+    """Works that we reported with the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """A report was answered."""
+    """The answer to a report."""
 
     term: int
     epoch: int
@@ -46,13 +45,13 @@ class Decided:
     term: int
     revision: int
     decision: Decision | None
-    """None: a sign of life."""
+    """None is a keep-alive."""
     proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The session is over; the lease goes on until it ends."""
+    """The session is over; the lease continues until it expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class GrantRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRefused:
-    """A paused grant cannot go on: others have the share it lent."""
+    """A paused grant cannot resume, because others use the share that it lent."""
 
     grant: GrantId
     reason: str
@@ -89,14 +88,14 @@ class ResumeRefused:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Paused, its memory on the host."""
+    """The grant is paused and its memory is on the host."""
 
     grant: GrantId
 
 
 @dataclass(frozen=True, slots=True)
 class SpillRefused:
-    """Its memory is where it was: it cannot make way so."""
+    """The spill failed; the grant's memory is where it was."""
 
     grant: GrantId
     reason: str
@@ -104,14 +103,14 @@ class SpillRefused:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """It goes on, its memory where it was."""
+    """The grant runs again with its memory on its GPUs."""
 
     grant: GrantId
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnRefused:
-    """It does not go on: `waits`, its room is taken; else it never will."""
+    """The return failed: for now if `waits` (its room is taken), else for good."""
 
     grant: GrantId
     reason: str
@@ -125,7 +124,7 @@ class GrantEnded:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The node itself ends it, for what it did here."""
+    """The node itself ends the work because of a suspicion."""
 
     grant: GrantId
     reason: str
@@ -133,7 +132,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The controller has heard what became of the work."""
+    """The controller has received the work's state."""
 
     key: WorkKey
     uid: str
@@ -197,12 +196,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SetPaused:
-    """Answered by ResumeRefused where it cannot go on."""
+    """Answered by ResumeRefused if it cannot resume."""
 
     grant: GrantId
     paused: bool
     lends: bool = False
-    """Others get its share of the time meanwhile."""
+    """True if others may use its share of time meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ class ReturnGrant:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """SIGTERM, and SIGKILL after the grace. Answered by GrantEnded."""
+    """SIGTERM, and SIGKILL after the grace period. Answered by GrantEnded."""
 
     grant: GrantId
     grace_s: float
@@ -230,8 +229,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Say to the controller what became of the work. Answered by Acknowledged; a message that is
-    lost is made good by the next connection, which tells everything."""
+    """Report the work's state to the controller. Answered by Acknowledged; a lost message is
+    repaired by the next connection, which reports everything."""
 
     work: Work
 

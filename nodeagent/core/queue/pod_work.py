@@ -1,10 +1,10 @@
-"""Which of the queue's decisions is for a pod.
+"""Matches the queue's decisions to pods.
 
-The controller makes workloads of what users submit, and names them by its kind: `pod-NAME`,
+The controller creates workloads for what users submit, and names them by kind: `pod-NAME`,
 `job-NAME` (one decision for each of its pods), `deployment-NAME-0` and so on, one for each replica.
-Pods that a controller of Kubernetes makes have names of their own, so they are matched by who made
-them: a pod of Job NAME takes a decision of `job-NAME`, and it does not matter which, since the pods
-of a workload are alike. A StatefulSet's pods are numbered, and each takes its own.
+Pods that a controller of Kubernetes creates have names of their own, so they are matched by owner:
+a pod of Job NAME takes a decision of `job-NAME`, no matter which, because the pods of a workload
+are alike. A StatefulSet's pods are numbered, and each takes its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ORDINAL: Final = re.compile(r".+-(0|[1-9][0-9]{0,8})")
 
 
 def named(works: Iterable[Work], namespace: str, pod: str) -> Work | None:
-    """Decided for exactly this pod: the workload made of it, or one that has its name."""
+    """The decision for exactly this pod: its workload is named after it, or has the pod's name."""
     wanted = {f"{namespace}/{own}" for own in (pod, f"pod-{pod}")}
     for work in works:
         if work.key.workload in wanted and not work.key.pod:
@@ -32,7 +32,7 @@ def named(works: Iterable[Work], namespace: str, pod: str) -> Work | None:
 def of_owners(
     works: Iterable[Work], namespace: str, pod: str, owners: Sequence[OwnerRef]
 ) -> list[Work]:
-    """All that are for pods of these owners, in the order in which they are taken."""
+    """All decisions for pods of these owners, in the order in which they are taken."""
     found: list[Work] = []
     every = list(works)
     for owner in owners:
@@ -42,7 +42,7 @@ def of_owners(
 
 
 def free(works: Iterable[Work], taken: Collection[WorkKey]) -> Work | None:
-    """The first that has been decided and that no pod has."""
+    """The first decision to run that no pod has taken."""
     for work in works:
         offered = work.state is WorkState.OFFERED and work.decision.desired is Desired.RUN
         if offered and work.key not in taken:
@@ -53,8 +53,8 @@ def free(works: Iterable[Work], taken: Collection[WorkKey]) -> Work | None:
 def owners_by_name(
     first: OwnerRef | None, labels: Collection[tuple[str, str]]
 ) -> tuple[OwnerRef, ...]:
-    """Who made the pod, as far as the pod itself tells: a ReplicaSet of a Deployment is named after
-    it and the hash that the pod is labelled with."""
+    """The pod's owners as far as the pod itself shows: a Deployment's ReplicaSet is named after the
+    Deployment and the hash in the pod's labels."""
     if first is None:
         return ()
     ending = f"-{dict(labels).get('pod-template-hash', '')}"
@@ -81,6 +81,6 @@ def _is_of(key: WorkKey, namespace: str, pod: str, owner: OwnerRef) -> bool:
 
 
 def _natural(key: WorkKey) -> tuple[int, str, str]:
-    """Replica 2 before replica 10."""
+    """Sort key that puts replica 2 before replica 10."""
     number = f"{key.workload}-{key.pod}".rstrip("-").rpartition("-")[2]
     return (int(number) if number.isdecimal() else -1, key.workload, key.pod)

@@ -1,1 +1,1 @@
-"""Whose turn it is on each GPU, and for how long."""
+"""Time windows of the grants on each GPU."""

@@ -1,9 +1,9 @@
-"""Plans how the grants of each GPU take turns.
+"""Plans the time windows of the grants on each GPU.
 
-A plan needs no message per turn: every tenant knows the period, where its own window starts and
-how long it is, and reads the same CLOCK_MONOTONIC. The planner therefore writes only when
-somebody becomes active or idle, a limit changes, or launches change so much that the windows no
-longer fit them. If it dies, the tenants keep their windows and their own caps.
+A plan needs no message per turn: every tenant knows the period, the start and the length of its own
+window, and reads the same CLOCK_MONOTONIC. The planner therefore writes only when a grant becomes
+active or idle, a limit changes, or launches change so much that the windows no longer fit them. If
+the planner dies, the tenants keep their windows and their own caps.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from nodeagent.ports.regions import DeviceTurn, TurnMode
 from nodeagent.units import NS_PER_MS, NS_PER_S, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
 
 OUTSTANDING_TRUST = 4
-"""Estimated work may take this many times longer than estimated before its owner counts as idle."""
+"""Factor by which estimated work may overrun before its owner counts as idle."""
 LONGEST_TRUST_NS = 2 * NS_PER_S
-"""… but never longer than this without a sign of life."""
+"""Longest time that outstanding work counts without a sign of life."""
 
 MEASURE_EVERY_NS = NS_PER_S // 4
-"""How often a tenant's usual launch is measured anew."""
+"""Interval between two measurements of a tenant's usual launch."""
 MEASURE_LAUNCHES = 32
-"""… once it has launched that often; else after MEASURE_LONGEST_NS."""
+"""Launches that a measurement needs; with fewer it waits for MEASURE_LONGEST_NS."""
 MEASURE_LONGEST_NS = NS_PER_S
 MEASURE_OVER = 256
-"""Launches the mean reaches back over; the older half of them fades."""
+"""Launches that the mean covers; the older half of them fades."""
 WORSE_FIT = 0.005
-"""Windows that lose this part of the GPU more than they were planned to are planned anew."""
+"""Windows are planned again if they lose this part of the GPU more than planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class SetTurn:
 
 @dataclass(slots=True)
 class _Track:
-    """What is remembered of one (grant, GPU) between two looks."""
+    """State of one (grant, GPU) between two looks."""
 
     consumed_ns: int = 0
     throttled_ns: int = 0
     launches: int = 0
     active_until_ns: int = -1
     mean_of: int = 0
-    """Launches the mean is taken over, and their GPU time together."""
+    """Launches in the mean, and their GPU time together."""
     mean_used_ns: int = 0
     measured_ns: int = -1
     measured_consumed_ns: int = 0
@@ -64,17 +64,17 @@ class _Track:
 
     @property
     def launch_ns(self) -> int:
-        """Usual GPU time of one launch; 0 = not known yet."""
+        """Usual GPU time of one launch; 0 if unknown."""
         return self.mean_used_ns // self.mean_of if self.mean_of else 0
 
     def measure(self, seen: Activity, now_ns: int) -> None:
-        """Take what was launched since the last measure into the mean; start it anew where that
-        clearly differs."""
+        """Add the launches since the last measurement to the mean; restart the mean if they clearly
+        differ from it."""
         launched = used = 0
         if self.measured_ns >= 0:
             launched = seen.launches - self.measured_launches
             used = seen.consumed_ns - self.measured_consumed_ns
-            # Both counters move in chunks: over few launches their quotient says nothing.
+            # Both counters move in chunks, so their quotient means nothing over few launches.
             least_ns = MEASURE_EVERY_NS if launched >= MEASURE_LAUNCHES else MEASURE_LONGEST_NS
             if now_ns - self.measured_ns < least_ns:
                 return
@@ -94,7 +94,7 @@ def _differ(known_ns: int, seen_ns: int) -> bool:
 
 
 class TurnPlanner:
-    """Feed it looks at the usage; it answers with the lines B that have to change."""
+    """Takes looks at the usage and returns the lines B that have to change."""
 
     def __init__(self, rules: PlanRules) -> None:
         self._rules = rules
@@ -103,7 +103,7 @@ class TurnPlanner:
         self._epochs: dict[GpuUuid, int] = {}
         self._planned: dict[GpuUuid, tuple[object, ...]] = {}
         self._lengths: dict[GpuUuid, dict[GrantId, int]] = {}
-        """The usual launches the windows of each GPU were made for, ns."""
+        """The usual launches for which each GPU's windows were made, ns."""
 
     def busiest(self) -> int:
         """Active grants on the GPU that has most of them; sets the planning interval."""
@@ -125,7 +125,7 @@ class TurnPlanner:
             for stale in self._turns.keys() - keys:
                 del self._turns[stale]
         for key in keys:
-            self._look(key, looks.get(key, Activity()), now_ns)
+            self._observe(key, looks.get(key, Activity()), now_ns)
 
         gpus: dict[GpuUuid, list[Tenant]] = {}
         for tenant in tenants:
@@ -142,9 +142,11 @@ class TurnPlanner:
             known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
             if self._planned.get(gpu) == known:
                 continue
-            if gpu not in self._epochs:  # later than any epoch of a planner that ran before us
+            # The epoch must be later than any of a planner that ran before us.
+            if gpu not in self._epochs:
                 self._epochs[gpu] = now_ns // NS_PER_MS
-            if len(active[gpu]) > 1:  # what began before it had company may have been sliced
+            # Work that began while the grant was alone may have been sliced.
+            if len(active[gpu]) > 1:
                 self._epochs[gpu] += 1
             self._planned[gpu] = known
             for tenant, turn in self._turns_on(gpu, here, active, tied, now_ns):
@@ -161,11 +163,10 @@ class TurnPlanner:
 
     # --- activity ---
 
-    def _look(self, key: tuple[GrantId, GpuUuid], seen: Activity, now_ns: int) -> None:
+    def _observe(self, key: tuple[GrantId, GpuUuid], seen: Activity, now_ns: int) -> None:
         track = self._tracks.get(key)
         if track is None:
-            # A grant met for the first time may have a history: only what it does from now on
-            # is activity.
+            # A new grant may have a history: only what it does from now on is activity.
             track = self._tracks[key] = _Track(seen.consumed_ns, seen.throttled_ns, seen.launches)
         track.measure(seen, now_ns)
         moved = (
@@ -182,11 +183,11 @@ class TurnPlanner:
         track.active_until_ns = max(track.active_until_ns, until)
 
     def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
-        """Usual launches to make the windows for: those they are made for already, while they
-        serve as well as then.
+        """Usual launches for which to make the windows: those of the current windows, as long as
+        they fit as well as planned.
 
-        The first measure of a tenant is off by some percent, enough for windows in which one
-        launch less has room.
+        The first measurement of a tenant is off by some percent, enough for windows in which one
+        launch less fits.
         """
         if len(active) < 2:
             self._lengths.pop(gpu, None)
@@ -212,8 +213,7 @@ class TurnPlanner:
         return lost_at_the_end(quantum, period, seen_ns) > as_planned + WORSE_FIT
 
     def _active(self, tenant: Tenant, gpu: GpuUuid, now_ns: int) -> bool:
-        """A gang is active everywhere as soon as it is active somewhere: its turns come
-        together."""
+        """True if the tenant is active on any of its GPUs, because a gang's turns come together."""
         return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
 
     # --- layout ---
@@ -232,7 +232,7 @@ class TurnPlanner:
         for tenant in here:
             if tenant in active:
                 continue
-            # Idle: what it may do the moment it starts, until the next look.
+            # An idle grant: these are the rules from the moment it starts until the next look.
             mode = TurnMode.CAP if tenant.hard or active else TurnMode.OFF
             plan = tenant.share_ppm if mode is TurnMode.CAP else 0
             turn = DeviceTurn(mode, Ppm(plan), len(active), contention_epoch=epoch)
@@ -256,7 +256,7 @@ class TurnPlanner:
         self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
     ) -> list[tuple[Tenant, DeviceTurn]]:
         shares = divide_by_priority(active, self._rules.floor_ppm)
-        lengths = self._lengths[gpu]  # settled by this plan
+        lengths = self._lengths[gpu]  # These lengths are fixed by this plan.
         launches_ns = [lengths[tenant.grant] for tenant in active]
         period, quanta = windows(shares, self._rules, launches_ns)
         start = now_ns // period * period
@@ -275,7 +275,8 @@ class TurnPlanner:
         active = tied[gpu]
         count = len(active)
         if min(quantum for _, quantum in layout.values()) * 4 < self._rules.smallest_quantum_ns:
-            # Too many to give each a window: own clocks only, and the hardware slices.
+            # There are too many grants to give each a window: each keeps its own clock, and the
+            # hardware slices.
             shares = divide_by_priority(active, self._rules.floor_ppm)
             return [
                 (tenant, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
@@ -316,7 +317,7 @@ def _tied(gpu: GpuUuid, active: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[Gpu
 
 
 def _schedule(turn: DeviceTurn) -> tuple[object, ...]:
-    """What a waiting thread would decide differently for."""
+    """The fields on which a waiting thread's decision depends."""
     return (
         turn.mode,
         turn.plan_ppm,

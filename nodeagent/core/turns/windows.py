@@ -1,13 +1,12 @@
-"""How a GPU's time is laid out among its grants: weighted max-min shares, as windows of a common
-period.
+"""Divides a GPU's time among its grants: weighted max-min shares, as windows of a common period.
 
-Priorities come in tiers: the highest active one divides the GPU among its members, what they
-cannot use flows down, and every lower grant keeps a small floor so that it is held back but never
-forgotten. A grant with several GPUs has its windows at the same time on all of them.
+Priorities form tiers: the highest active one divides the GPU among its members, what they cannot
+use flows down, and every lower grant keeps a small floor so that it never starves. A grant with
+several GPUs has its windows at the same time on all of them.
 
-Windows always fill the period, hard tenants included: a hard cap is kept by the tenant's own
-virtual clock (`share_ppm`), and a window with some slack is what lets it reach that cap despite
-the cost of handing over.
+Windows always fill the period, even for hard tenants: a hard cap is kept by the tenant's own
+virtual clock (`share_ppm`), and a window with some slack is what lets it reach that cap despite the
+cost of handing over.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from functools import lru_cache
 from nodeagent.units import WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
 
 FITS_ANYWAY = 20
-"""Windows of this many launches lose too little at their end to care."""
+"""Windows of this many launches lose too little at their end to matter."""
 LONG_PERIOD_COST = 0.02
-"""What the longest period costs, in parts of the GPU, when weighed against a better fit."""
+"""Cost of the longest period, as a part of the GPU, when weighed against a better fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,8 @@ class PlanRules:
     smallest_quantum_ns: Nanoseconds
     active_hold_ns: Nanoseconds
     floor_ppm: Ppm
-    """What each grant keeps while others of higher priority want everything; a fifth of the GPU
-    for all of them at most."""
+    """Share that each grant keeps while others of higher priority could use everything; a fifth of
+    the GPU at most for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +54,17 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One party of a division: its weight, and the most it may have."""
+    """One party of a division: its weight and its cap."""
 
     weight: int
     cap_ppm: int = WHOLE_PPM
 
 
 def divide(claims: Sequence[Claim], whole: int = WHOLE_PPM) -> list[int]:
-    """Weighted max-min: proportional to weight, nobody above its cap, nothing left over while
-    somebody may have more.
+    """Weighted max-min: proportional to weight, no claim above its cap, and nothing left over while
+    any claim is below its cap.
 
-    Exact in integers; what rounding leaves goes to the first claims that have room.
+    Exact in integers; the remainder of rounding goes to the first claims that have room.
     """
     given = [0] * len(claims)
     open_ = [i for i, claim in enumerate(claims) if claim.weight > 0 and claim.cap_ppm > 0]
@@ -90,8 +89,8 @@ def divide(claims: Sequence[Claim], whole: int = WHOLE_PPM) -> list[int]:
 
 
 def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
-    """Share of each active tenant: tier by tier, every lower one's floor kept back, the rest
-    handed on."""
+    """Share of each active tenant: tier by tier, with the floors of all lower tiers reserved and
+    unused time passed down."""
     given = [0] * len(active)
     left = WHOLE_PPM
 
@@ -111,14 +110,14 @@ def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
     for members, lower in zip(tiers, [*tiers[1:], []], strict=True):
         left -= hand_out(members, left - floor * below)
         below -= len(lower)
-    for members in tiers:  # what the lowest could not use
+    for members in tiers:  # This is the time that the lowest tier could not use.
         left -= hand_out(members, left)
     return given
 
 
 def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:
-    """Part of the GPU that a window which does not hold whole launches loses, or takes from the
-    next."""
+    """Part of the GPU that is lost, or taken from the next window, because the window does not hold
+    whole launches."""
     fits = quantum_ns / launch_ns
     # A launch longer than two windows starts in one of them and is paid for by its clock.
     lost = abs(round(fits) - fits) if fits >= 0.5 else 0.5
@@ -128,10 +127,10 @@ def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:
 def fitting_period(
     shares: Sequence[int], launches_ns: Sequence[int], shortest_ns: int, longest_ns: int
 ) -> int:
-    """The period whose windows hold whole numbers of launches, as short as that allows.
+    """The shortest period whose windows hold whole numbers of launches.
 
-    A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use 5 of them for ever.
-    `launches_ns`: usual GPU time of one launch of each tenant, 0 = not known.
+    A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use only 5 of them for
+    ever. `launches_ns` has the usual GPU time of one launch of each tenant, 0 if unknown.
     """
     return _fitting_period(tuple(shares), tuple(launches_ns), shortest_ns, longest_ns)
 
@@ -140,8 +139,7 @@ def fitting_period(
 def _fitting_period(
     shares: tuple[int, ...], launches_ns: tuple[int, ...], shortest_ns: int, longest_ns: int
 ) -> int:
-    """Some hundred candidates are weighed, in about 1 ms; tenants that come and go ask the same
-    again."""
+    """Weigh some hundred candidates, in about 1 ms; the cache serves tenants that come and go."""
     total = sum(shares)
     long = [
         (share, length)
@@ -171,10 +169,10 @@ def _fitting_period(
 def windows(
     shares: Sequence[int], rules: PlanRules, launches_ns: Sequence[int] = ()
 ) -> tuple[int, list[int]]:
-    """(period, quantum per share): windows that fill the period, each at least the smallest
-    quantum if that fits.
+    """(Period, quantum per share): windows that fill the period, each at least the smallest quantum
+    if that fits.
 
-    The period grows up to the longest allowed so that the smallest share gets its quantum and
+    The period grows up to the longest allowed, so that the smallest share gets its quantum and
     windows hold whole launches.
     """
     total = sum(shares)
@@ -204,12 +202,12 @@ def windows(
 def aligned_windows(
     active: Mapping[GpuUuid, Sequence[Tenant]], rules: PlanRules
 ) -> tuple[int, dict[tuple[GrantId, GpuUuid], tuple[int, int]]]:
-    """(period, (offset, quantum) per grant and GPU) for GPUs that grants with several of them tie
-    together.
+    """(Period, (offset, quantum) per grant and GPU) for GPUs that are tied together by grants with
+    several of them.
 
     Such a grant runs on all its GPUs at the same time or on none: a rank that waits for another's
-    turn would spin through its own. It gets the smallest share it has on any of them. What is
-    left between their windows goes to the grants of one GPU; a gap no local grant can use stays
+    turn would spin through its own. It gets the smallest share it has on any of them. The time
+    between their windows goes to the grants of one GPU; a gap that no local grant can use stays
     empty.
     """
     shares = {
@@ -249,7 +247,7 @@ def aligned_windows(
 
 
 def _widest_gap(busy: Sequence[tuple[int, int]], period: int, want: int) -> tuple[int, int]:
-    """(start, length) of the first gap of at least `want`, else of the widest."""
+    """(Start, length) of the first gap of at least `want`, else of the widest."""
     gaps = []
     at = 0
     for start, end in busy:

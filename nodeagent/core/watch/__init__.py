@@ -1,1 +1,1 @@
-"""Who uses GPUs around their grant, and what is done about it."""
+"""Detection of GPU use outside grants, and the response to it."""

@@ -1,9 +1,9 @@
-"""The rules that notice use of a GPU around the interposer, as a table: what must hold for how
-long, how sure it makes us, and what may be done about it.
+"""Rules that detect use of a GPU around the interposer, as a table: the condition, how long it must
+hold, the confidence, and the steps that may follow.
 
-NVML and /proc alone are enough for most of them; what the kernel watch (eBPF) adds comes in
-through the same Look. A rule looks at one moment (and, for a rate, at the moments before); the
-Detector counts how long it has held and tells each suspicion once.
+NVML and /proc alone are enough for most of them; the kernel watch (eBPF) adds its observations to
+the same Look. A rule evaluates one moment (and, for a rate, the moments before); the Detector
+counts how long it has held and reports each suspicion once.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ class Confidence(StrEnum):
 
 
 class Step(StrEnum):
-    """The ladder, mildest first."""
+    """The steps, mildest first."""
 
     THROTTLE = "throttle"
-    """Pause the grant: its next launch waits. Useless against who goes around us."""
+    """Pause the grant: its next launch waits. It has no effect on a process that bypasses the
+    interposer."""
     DENY = "deny_opens"
-    """No new open of a GPU device; descriptors already open keep working."""
+    """Refuse new opens of a GPU device; open descriptors keep working."""
     FREEZE = "freeze"
-    """Stop its processor time. Work already queued on the GPU goes on, memory stays."""
+    """Stop its CPU time. Work already queued on the GPU continues, and memory stays."""
     KILL = "kill"
-    """The only step that gives GPU memory back."""
+    """The only step that releases GPU memory."""
     EVICT = "report_for_eviction"
-    """Tell whoever placed it here, right after the kill: a killed job ends, and why it did has to
-    be said before its end is."""
+    """Report it to the controller that placed it, right after the kill, so that the reason arrives
+    before the job's end."""
 
 
 Ladder = tuple[tuple[Step, float], ...]
@@ -71,7 +72,7 @@ _CERTAIN: Final[Ladder] = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The thresholds that can be set; see [detection] in docs/reference/configuration.md."""
+    """The configurable thresholds; see [detection] in docs/reference/configuration.md."""
 
     grace_s: float = 0.4
     memory_slack_bytes: int = 256 * MIB
@@ -87,12 +88,12 @@ Evidence = Mapping[str, float | int | str]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule holds at this moment for this subject; `evidence` says by which figures."""
+    """A rule holds at this moment for this subject; `evidence` has the figures."""
 
     subject: Subject
     evidence: Evidence
     key: str = ""
-    """Tells apart two cases of one subject, as two GPUs."""
+    """Distinguishes two cases of one subject, such as two GPUs."""
 
 
 Judge = Callable[["Memory", Look, Limits], list[Condition]]
@@ -103,27 +104,27 @@ class RuleSpec:
     rule: Rule
     confidence: Confidence
     looks: int
-    """Consecutive looks it must hold."""
+    """Consecutive looks during which it must hold."""
     hold_s: Callable[[Limits], float]
-    """And this long."""
+    """Seconds for which it must also hold."""
     ladder: Ladder
     judge: Judge
     meaning: str
     blind_s: Callable[[Limits], float] = lambda limits: 0.0
-    """A daemon that has just started does not see it for so long."""
+    """Seconds for which a daemon that has just started cannot detect it."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What rules about rates remember."""
+    """State of the rules about rates."""
 
     time: dict[tuple[GrantId, GpuUuid], deque[tuple[int, float, int]]] = field(default_factory=dict)
     """Moments: (ns, NVML's busy seconds so far, the grant's own in ns)."""
     tampers: dict[GrantId, deque[tuple[int, int]]] = field(default_factory=dict)
     stuck: dict[tuple[GrantId, GpuUuid], tuple[int, int]] = field(default_factory=dict)
-    """(since when, completed then)."""
+    """(Since when, completed then)."""
     windows: dict[int, int] = field(default_factory=dict)
-    """By pid: audit windows in a row with too many launches."""
+    """Consecutive audit windows with too many launches, by pid."""
 
 
 # --- the rules ----------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def _time(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
 
 TAMPERS_IN_WINDOW: Final = 3
 TAMPER_WINDOW_S: Final = 10.0
-"""Fewer may be a stray pointer of an honest program; what is written over is repaired."""
+"""Fewer may be a stray pointer of an honest program; what it overwrites is repaired."""
 
 
 def _tampered(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
@@ -251,7 +252,7 @@ def _hook_gap(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
 
 WINDOWS_IN_A_ROW: Final = 3
 FEWEST_LAUNCHES: Final = 20
-"""In a window; below, one launch more or less is a percentage."""
+"""Launches in a window; below, a single launch changes the percentage too much."""
 
 
 def _launches(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
@@ -340,16 +341,16 @@ RULES: Mapping[Rule, RuleSpec] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""Thresholds not in Limits are beside their rule above."""
+"""Thresholds that are not in Limits are beside their rule above."""
 
 
 # --- from moments to suspicions -----------------------------------------------------------------
 
 AlarmKey = tuple[Rule, str, str]
 AT_ONCE: Final = frozenset({Rule.UNALLOCATED})
-"""Rules about events: judged when one comes, not at the next reading."""
+"""Rules about events: evaluated when one arrives, not at the next reading."""
 CLEAR_AFTER_S: Final = 10.0
-"""A condition away for this long is over."""
+"""Seconds after which an absent condition is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,9 +371,9 @@ class _Case:
     looks: int = 0
     alarm: Alarm | None = None
     unseen: bool = False
-    """An earlier daemon's alarm, not seen by this one yet."""
+    """True for an earlier daemon's alarm that this one has not confirmed yet."""
     dated: bool = True
-    """False until the first look after a start: from then on it may expire."""
+    """False until the first look after a start; from then on it may expire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,13 +381,14 @@ class Verdict:
     raised: tuple[Alarm, ...] = ()
     cleared: tuple[Alarm, ...] = ()
     confirmed: tuple[Alarm, ...] = ()
-    """An earlier daemon's alarms that this one has seen for itself; raised now."""
+    """Alarms of an earlier daemon that this one has confirmed; raised now."""
     pending: bool = False
-    """Some condition has not held for long enough: look again soon."""
+    """True if a condition has not held for long enough yet, so that the next look should be
+    soon."""
 
 
 class Detector:
-    """Pure: `now` comes with the Look."""
+    """Pure: the time comes with the Look."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -394,7 +396,7 @@ class Detector:
         self._cases: dict[AlarmKey, _Case] = {}
 
     def look(self, look: Look, only: frozenset[Rule] = frozenset(RULES)) -> Verdict:
-        """`only`: some of the rules, where the Look holds nothing for the others."""
+        """Evaluate a look. `only` limits it to rules for which the Look has data."""
         raised, cleared, confirmed = [], [], []
         pending = False
         for spec in RULES.values():
@@ -429,14 +431,17 @@ class Detector:
         return Verdict(tuple(raised), tuple(cleared), tuple(confirmed), pending)
 
     def take_up(self, alarm: Alarm) -> None:
-        """An earlier daemon's, whose acts are in force: it stands until it has been away for as
-        long as any other, and for as long as its rule needs to see it from nothing."""
+        """Restore an alarm of an earlier daemon whose acts are in force.
+
+        It stands until its condition has been absent as long as for any other alarm, and as long as
+        its rule needs to detect it from nothing.
+        """
         self._cases[alarm.key] = _Case(
             alarm.raised_ns, alarm.raised_ns, alarm=alarm, unseen=True, dated=False
         )
 
     def forget(self, gone: Callable[[Subject], bool]) -> list[Alarm]:
-        """Subjects that ended: their alarms are over at once."""
+        """End the alarms of subjects that ended."""
         over = [
             case.alarm
             for case in self._cases.values()
@@ -456,7 +461,7 @@ class Detector:
             if key[0] is not rule or key in holding:
                 continue
             if case.alarm is None:
-                # An event, as an open is, holds for one look only.
+                # An event, such as an open, holds for one look only.
                 del self._cases[key]
             elif not case.dated:
                 blind_ns = int(RULES[rule].blind_s(self._limits) * NS_PER_S)
@@ -476,7 +481,7 @@ def _seen_bytes(users: Sequence[GpuUser], sight: GrantSight) -> int:
 
 
 def _busy_ratio(users: Sequence[GpuUser], sight: GrantSight) -> float | None:
-    """None: NVML samples no process of the grant."""
+    """Busy ratio of the grant's processes; None if NVML samples none of them."""
     samples = [
         user.sm_ratio
         for user in users

@@ -1,8 +1,8 @@
-"""What becomes, after a start, of what an earlier daemon held: gone on with, done again, taken back
-or forgotten.
+"""Decides, after a start, about each act of an earlier daemon that may be in force: keep, redo,
+undo or forget it.
 
-Pure. The ledger has a row for each act in force (watch_ports.Hold), written before the act; whether
-the target is the same and still held is looked at by the shell.
+Pure. The ledger has a row for each act in force (ports.watch.Hold), written before the act; the
+shell checks whether the target is the same and still held.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from nodeagent.units import GrantId, Nanoseconds
 class Fate(Enum):
     KEEP = "keep"
     REDO = "redo"
-    """The daemon died between the row and the act."""
+    """The daemon ended between the row and the act."""
     UNDO = "undo"
     FORGET = "forget"
-    """There is nothing to take back."""
+    """Nothing has to be undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is behind a row now."""
+    """Current state of a row's target."""
 
     same: bool
-    """That very cgroup, process or grant, not one that came to have its name."""
+    """True if it is that very cgroup, process or grant, not another one with the same name."""
     in_force: bool
 
 
 def fate(hold: Hold, target: Target, unwanted: str) -> tuple[Fate, str]:
-    """And why; `unwanted` is the reason that nobody asks for it any more, or empty."""
+    """The decision and its reason. `unwanted` is the reason why the act is no longer wanted; empty
+    if it is."""
     if not target.same:
         return Fate.FORGET, "what was held is gone"
     if unwanted:
@@ -47,16 +48,17 @@ def fate(hold: Hold, target: Target, unwanted: str) -> tuple[Fate, str]:
     if target.in_force:
         return Fate.KEEP, ""
     if hold.done:
-        return Fate.FORGET, "somebody let it go meanwhile"
+        return Fate.FORGET, "it was released meanwhile"
     return Fate.REDO, "the daemon ended before it was done"
 
 
 def unwanted(hold: Hold, policy: Policy | None, grants: Container[GrantId], ebpf: bool) -> str:
-    """Why the configuration or the grant asks for this no more; `policy` None: detection is off."""
+    """The reason why the configuration or the grant no longer wants this act; empty if it does.
+    `policy` None means that detection is off."""
     if policy is None:
         return "detection is switched off"
     if hold.rule not in set(Rule) or hold.step not in set(Step):
-        return f"this version knows no rule {hold.rule}, or no step {hold.step}"
+        return f"this version has no rule {hold.rule}, or no step {hold.step}"
     level = policy.level(subject_of(hold))
     if Step(hold.step) not in ALLOWED[level]:
         return f"the policy is {level} now"
@@ -88,7 +90,7 @@ def hold_of(
     cgroup_ids: tuple[int, int],
     stopped: Sequence[tuple[int, int]],
 ) -> Hold:
-    """Of an act that is about to be done."""
+    """Row of an act that is about to be done."""
     alarm, subject = act.alarm, act.alarm.subject
     return Hold(
         number=0,
@@ -116,12 +118,12 @@ def hold_of(
 
 
 def act_of(hold: Hold, now_ns: Nanoseconds, undo: bool) -> Act:
-    """As it was decided then. Raises ValueError for a rule, step or level of another version."""
+    """The act as it was decided. Raises ValueError for a rule, step or level of another version."""
     return Act(Step(hold.step), _alarm(hold, now_ns), Level(hold.level), undo)
 
 
 def alarms(holds: Sequence[Hold], now_ns: Nanoseconds) -> list[tuple[Alarm, tuple[Step, ...]]]:
-    """The suspicions behind them, each with what was done because of it."""
+    """The suspicions behind the rows, each with the steps taken because of it."""
     found: dict[AlarmKey, tuple[Alarm, tuple[Step, ...]]] = {}
     for hold in holds:
         alarm = _alarm(hold, now_ns)

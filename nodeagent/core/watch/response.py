@@ -1,8 +1,8 @@
-"""What is done about a suspicion: the ladder of its rule, cut off where the policy for its subject
-ends, one step after another with the time between them.
+"""Response to a suspicion: the steps of its rule, one after another with the delays between them,
+up to the level that the policy allows for its subject.
 
-Acts are instructions; whoever carries them out writes the audit row first. A step that is not
-possible for its subject is passed over there and the next one comes in its time.
+Acts are instructions; the caller writes the audit row first. A step that is impossible for its
+subject is skipped, and the next one follows at its time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from nodeagent.units import NS_PER_S, Nanoseconds
 
 class Level(StrEnum):
     OBSERVE = "observe"
-    """Tell, and do nothing."""
+    """Report only."""
     CONTAIN = "contain"
-    """Whatever can be taken back: throttle, deny opens, freeze."""
+    """Every step that can be undone: throttle, deny opens, freeze."""
     KILL = "kill"
-    """All of it."""
+    """All steps."""
 
 
 ALLOWED: Final[Mapping[Level, frozenset[Step]]] = {
@@ -32,13 +32,13 @@ ALLOWED: Final[Mapping[Level, frozenset[Step]]] = {
     Level.KILL: frozenset(Step),
 }
 UNDONE: Final = frozenset({Step.THROTTLE, Step.DENY, Step.FREEZE})
-"""Taken back when the suspicion is over."""
+"""Steps that are undone when the suspicion is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which level applies to whom; the most particular one wins: namespace, then queue, then
-    whether it is in a grant at all."""
+    """Level for each subject; the most specific one wins: namespace, then queue, then whether it is
+    in a grant."""
 
     grants: Level = Level.CONTAIN
     bare_metal: Level = Level.OBSERVE
@@ -68,9 +68,9 @@ class _Climb:
     level: Level
     done: list[Step] = field(default_factory=list)
     unseen: bool = False
-    """Since the daemon started: no further step."""
+    """True since the daemon started, until confirmed: no further step."""
     pardoned: bool = False
-    """A person let go what was held because of it: no further step."""
+    """True if a person released what was held because of it: no further step."""
 
     @property
     def resting(self) -> bool:
@@ -90,24 +90,26 @@ class Responder:
         return level
 
     def taken_up(self, alarm: Alarm, done: Iterable[Step]) -> None:
-        """An earlier daemon's, with what it has done. It goes no further until it is confirmed."""
+        """Restore an alarm of an earlier daemon with the steps done. No further step follows until
+        it is confirmed."""
         level = self.policy.level(alarm.subject)
         self._climbs[alarm.key] = _Climb(alarm, level, list(done), unseen=True)
 
     def confirmed(self, alarm: Alarm) -> None:
-        """Seen by this daemon: the steps that are left come in their time from now."""
+        """This daemon has confirmed the alarm: the remaining steps follow in their time from
+        now."""
         climb = self._climbs.get(alarm.key)
         if climb is not None:
             climb.alarm, climb.unseen = alarm, False
 
     def pardon(self, holder: str) -> None:
-        """A person let go what is held: nothing more is done about the suspicions behind it."""
+        """A person released what is held: no further step follows for the suspicions behind it."""
         for climb in self._climbs.values():
             if any(held(step, climb.alarm.subject) == holder for step in climb.done):
                 climb.pardoned = True
 
     def due(self, now_ns: Nanoseconds) -> list[Act]:
-        """The steps whose time has come; each is told once."""
+        """The steps that are due; each is returned once."""
         acts = []
         for climb in self._climbs.values():
             if climb.resting:
@@ -121,7 +123,7 @@ class Responder:
         return acts
 
     def next_due_s(self, now_ns: Nanoseconds) -> float | None:
-        """Until another step is due; None: nothing is."""
+        """Seconds until another step is due; None if none is."""
         waits = [
             after_s - (now_ns - climb.alarm.raised_ns) / NS_PER_S
             for climb in self._climbs.values()
@@ -131,8 +133,10 @@ class Responder:
         return max(0.0, min(waits)) if waits else None
 
     def cleared(self, alarm: Alarm, alive: bool) -> list[Act]:
-        """Takes back what can be, last first, unless another suspicion still wants it. What was
-        done to a whole container or grant is taken back, too, when only the process has ended."""
+        """Undo the steps that can be undone, last first, unless another suspicion still needs them.
+
+        A step on a whole container or grant is undone even if only the process has ended.
+        """
         climb = self._climbs.pop(alarm.key, None)
         if climb is None:
             return []
@@ -151,7 +155,7 @@ class Responder:
 
 
 def held(step: Step, subject: Subject) -> str:
-    """What the step holds: the grant, the container, or the process alone."""
+    """The target of a step: the grant, the container, or only the process."""
     if step is Step.THROTTLE and subject.grant is not None:
         return f"grant:{subject.grant}"
     return f"container:{subject.container}" if subject.container else subject.key

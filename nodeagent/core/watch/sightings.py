@@ -1,7 +1,7 @@
-"""What was seen of the GPU's users at one moment: the input of the detection rules.
+"""Observations of the GPU's users at one moment: the input of the detection rules.
 
-Everything in here was derived by the daemon itself (NVML, /proc, the kernel watch, its own list of
-registered processes), except the figures of GrantSight that are a tenant's believed accounts.
+The daemon derived everything here itself (NVML, /proc, the kernel watch, its own list of registered
+processes), except the figures of GrantSight, which are a tenant's verified accounts.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from nodeagent.units import GpuUuid, GrantId, Nanoseconds
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a suspicion is about: one process, or a whole grant (pid 0)."""
+    """The subject of a suspicion: one process, or a whole grant (pid 0)."""
 
     grant: GrantId | None = None
     pid: int = 0
     starttime_ticks: int = 0
     uid: int = 0
     program: str = ""
-    """Path of the executable by the kernel's word; for a grant its name."""
+    """Path of the executable as the kernel has it; for a grant its name."""
     cgroup: str = ""
-    """Its container's own, in the unified hierarchy."""
+    """The container's own cgroup in the unified hierarchy."""
     freezer: str = ""
-    """The same in version 1's freezer."""
+    """The container's cgroup in version 1's freezer."""
     pod_uid: str = ""
     namespace: str = ""
     queue: str = ""
@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def container(self) -> str:
-        """What tells its container from every other; empty: there is none to hold."""
+        """Identity of its container; empty if there is none to hold."""
         return (self.cgroup or self.freezer) if self.pod_uid else ""
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ class GpuUser:
     subject: Subject
     gpu: GpuUuid
     registered: bool
-    """Holds a slot of a grant."""
+    """True if it holds a slot of a grant."""
     exempt: bool = False
-    """One of the node's own tools, by configuration."""
+    """True for the node's own tools, by configuration."""
     memory_bytes: int | None = None
     sm_ratio: float | None = None
 
@@ -73,10 +73,10 @@ class GrantSight:
     tampers: int
     """Impossible values so far."""
     hooks: tuple[tuple[int, int, int, int], ...] = ()
-    """(pid, mask of hook groups in place, unknown symbols, unknown export tables handed out)."""
+    """(pid, mask of installed hook groups, unknown symbols, unknown export tables returned)."""
     beyond: bool = False
-    """Its charge is at its limit, and managed memory may lie beyond it: what it holds says
-    nothing."""
+    """True if its charge is at its limit and managed memory may lie beyond it, so that NVML's
+    figure proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Look:
     users: tuple[GpuUser, ...] = ()
     grants: tuple[GrantSight, ...] = ()
     opens: tuple[DeviceOpen, ...] = ()
-    """Since the last look."""
+    """Opens since the last look."""
     foreign: tuple[ForeignMapping, ...] = ()
     audits: tuple[LaunchAudit, ...] = ()
-    """Since the last look."""
+    """Windows since the last look."""

@@ -1,1 +1,1 @@
-"""What dynamic resource allocation (DRA) asks of a node and is told by it, as values and ports."""
+"""Dynamic resource allocation (DRA): its values and ports."""

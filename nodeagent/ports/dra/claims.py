@@ -1,9 +1,9 @@
-"""A ResourceClaim as the node meets it: what the scheduler allotted, what was made of it, and the
-ports behind both.
+"""ResourceClaims on the node: their allocation, the rows of prepared claims, and the ports for
+both.
 
 A *share* is one result of a claim's allocation: a device of ours, whole or a part of it. A *part*
-of a claim is the shares that are one grant: all of them, unless the claim was made by the
-scheduler for containers that ask for an extended resource; then each container has its own.
+of a claim is the shares that form one grant: all of them, unless the scheduler created the claim
+for containers that request an extended resource; then each container has its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nodeagent.ports.kubelet import Nonce, PodIdentity
 from nodeagent.units import Bytes, GrantId, SharePolicy
 
 DRIVER: Final = "sluice.dev"
-"""The driver's name: of its sockets, slices and device classes."""
+"""The driver's name, used by its sockets, slices and device classes."""
 ClaimUid = NewType("ClaimUid", str)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """As the kubelet names it."""
+    """Reference to a claim, as the kubelet names it."""
 
     namespace: str
     name: str
@@ -35,62 +35,63 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class ShareConfig:
-    """What a claim says about its shares beside their size (ShareConfig of sluice.dev/v1)."""
+    """Configuration of a claim's shares, apart from their size (ShareConfig of sluice.dev/v1)."""
 
     policy: SharePolicy | None = None
-    """None: by the cores that were asked for, and the node's cores_policy."""
+    """Policy of the share; None if the requested cores and the node's cores_policy decide it."""
     priority: int = 0
     paused: bool = False
     ceiling_percent: int = 0
-    """0: none."""
+    """0: no ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     request: str
-    """As the response to the kubelet names it; of a list of alternatives, the list's."""
+    """The request's name in the response to the kubelet; for a list of alternatives, the list's
+    name."""
     pool: str
     device: str
     share_id: str = ""
     memory_bytes: Bytes | None = None
-    """None: the device as a whole is this claim's."""
+    """Memory of the share; None if the claim has the whole device."""
     cores_percent: int | None = None
     config: ShareConfig = field(default_factory=ShareConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What the scheduler gave a claim of our devices on this node."""
+    """Allocation of our devices on this node to a claim, from the scheduler."""
 
     claim: ClaimRef
     shares: tuple[Share, ...]
     pod: PodIdentity | None = None
-    """The one pod that it was made for; None: several may use it."""
+    """The one pod that it was created for; None: several pods may use it."""
     by_container: bool = False
-    """Made by the scheduler for an extended resource: see the module."""
+    """True if the scheduler created it for an extended resource, see the module."""
 
 
 class NoAllocation(ValueError):
-    """The claim cannot be prepared here, as it is; the text says what would have to change."""
+    """The claim cannot be prepared here as it is; the text says what would have to change."""
 
 
-# --- what we remember -------------------------------------------------------------------------
+# --- rows --------------------------------------------------------------------------------------
 
 
 class ClaimState(StrEnum):
     INTENT = "intent"
-    """Some of its grants are not there, or no more."""
+    """Some of its grants do not exist yet, or not any more."""
     PREPARED = "prepared"
-    """It has its grants, and the kubelet was told."""
+    """It has its grants, and the kubelet was answered."""
     RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     nonce: Nonce
-    """Names its CDI file; stays through lost grants, because the kubelet keeps it."""
+    """Names its CDI file; stays the same if a grant is lost, because the kubelet stores it."""
     shares: tuple[int, ...]
-    """Places in the allotment's shares; empty: not known, it was taken over from a grant."""
+    """Indexes into the allocation's shares; empty: unknown, it was taken over from a grant."""
     grant: GrantId | None = None
 
 
@@ -98,23 +99,23 @@ class Part:
 class PreparedClaim:
     claim: ClaimRef
     allocation: ClaimAllocation | None
-    """None: taken over from a grant whose row was lost."""
+    """The claim's allocation; None if it was taken over from a grant whose row was lost."""
     parts: tuple[Part, ...]
     state: ClaimState
     boot_id: str
     at_unix_s: float
     driver: str = ""
-    """The driver's generation that the CDI names have beside the nonce; empty: none."""
+    """Generation of the driver that the CDI names have beside the nonce; empty: none."""
 
 
 class ClaimLedger(Protocol):
-    """Durable when `commit` returns. Raises LedgerLost, LedgerFull."""
+    """Durable when `commit` returns. Raises LedgerLost or LedgerFull."""
 
     def load(self) -> list[PreparedClaim]:
-        """All that are not released."""
+        """All rows that are not released."""
 
     async def commit(self, rows: Sequence[PreparedClaim]) -> None:
-        """All of them or none."""
+        """Write all rows or none."""
 
     def close(self) -> None: ...
 
@@ -123,24 +124,24 @@ class ClaimLedger(Protocol):
 
 
 class ClaimGone(Exception):
-    """The API server has no such claim, or another one of that name."""
+    """The API server has no such claim, or its UID differs."""
 
 
 class ClaimsAway(Exception):
-    """The API server cannot be asked now; nothing is known, nothing is gone."""
+    """The API server cannot be reached now: nothing is known, and no claim counts as gone."""
 
 
 class ClaimSource(Protocol):
     async def allocation(self, claim: ClaimRef) -> ClaimAllocation:
-        """Raises ClaimGone, ClaimsAway, NoAllocation."""
+        """Raises ClaimGone, ClaimsAway or NoAllocation."""
 
 
-# --- what the kubelet asks --------------------------------------------------------------------
+# --- requests of the kubelet -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """One share of a prepared claim, as the kubelet is told of it."""
+    """One share of a prepared claim, as it is reported to the kubelet."""
 
     request: str
     pool: str
@@ -159,20 +160,20 @@ class DeviceHealth:
 
 
 class NotPrepared(Exception):
-    """The kubelet tries again, and shows the text to people."""
+    """The claim could not be prepared; the kubelet retries, and shows the text to people."""
 
 
 class ClaimService(Protocol):
-    """What the plugin's server offers; the daemon's shell implements it."""
+    """Operations of the plugin's server; the daemon's shell implements it."""
 
     async def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Idempotent. Raises NotPrepared."""
 
     async def unprepare(self, claim: ClaimRef) -> None:
-        """Idempotent, also for claims never heard of. Raises NotPrepared."""
+        """Idempotent, also for unknown claims. Raises NotPrepared."""
 
     def health(self) -> tuple[DeviceHealth, ...]:
-        """Of all devices."""
+        """Health of all devices."""
 
     async def health_changed(self, longest_s: float) -> None:
-        """Returns when `health` may say something else, or after so long."""
+        """Return when `health` may have changed, or after `longest_s` seconds."""

@@ -1,4 +1,4 @@
-"""Where a node's ResourceSlices and the states of its claims are written, and who tells of them."""
+"""Ports for a node's ResourceSlices and for the status of its claims."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from nodeagent.ports.dra.claims import ClaimRef
 
 
 class Conflict(Exception):
-    """Somebody wrote it meanwhile, or it is gone."""
+    """The object was changed or deleted meanwhile."""
 
 
 class PoolAway(Exception):
-    """The API server cannot be asked now, or says no; the text is its own."""
+    """The API server cannot be reached now, or refused; the text is its own."""
 
 
 class SliceStore(Protocol):
-    """This driver's slices of this node. All raise Conflict, PoolAway."""
+    """This driver's slices of this node. All calls raise Conflict or PoolAway."""
 
     @property
     def node_uid(self) -> str:
@@ -25,22 +25,23 @@ class SliceStore(Protocol):
 
     @property
     def synced(self) -> bool:
-        """What is there has been told once."""
+        """True if the existing slices have been listed once."""
 
     def documents(self) -> Mapping[str, Mapping[str, Any]]:
-        """By name, as last told or written."""
+        """Slices by name, as last read or written."""
 
     def on_change(self, call: Callable[[], None]) -> None: ...
 
     async def put(self, name: str, version: str, document: Mapping[str, Any]) -> str:
-        """The version that it has now."""
+        """Write a slice and return its new resourceVersion."""
 
     async def delete(self, name: str, uid: str) -> None: ...
 
 
 class ClaimStatus(Protocol):
     async def tell(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
-        """Our devices in `status.devices`. Raises Conflict where the claim is gone, PoolAway."""
+        """Write our devices to `status.devices`. Raises Conflict if the claim is gone, or
+        PoolAway."""
 
     async def promised(self) -> list[Mapping[str, Any]]:
         """All claims with an allocation from this node's pool. Raises PoolAway."""

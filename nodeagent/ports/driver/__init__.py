@@ -1,1 +1,1 @@
-"""What the driver can be told beside what it tells."""
+"""The driver's optional features: checkpoints of processes, and memory limits by cgroup."""

@@ -1,7 +1,6 @@
-"""Checkpoints of CUDA processes: the driver writes what a process has on its GPUs to that process's
-own host memory, and brings it back to the same GPUs. Drivers have them from release 570 on, on
-x86-64 (cuCheckpointProcess…, CUDA driver API, "CUDA Checkpointing").
-"""
+"""Checkpoints of CUDA processes: the driver copies a process's GPU memory to that process's own
+host memory, and restores it to the same GPUs. Drivers have them from release 570 on, on x86-64
+(cuCheckpointProcess…, CUDA driver API, "CUDA Checkpointing")."""
 
 from __future__ import annotations
 
@@ -18,58 +17,61 @@ class CheckpointState(StrEnum):
 
     RUNNING = "running"
     LOCKED = "locked"
-    """Its calls of the driver wait."""
+    """Its calls of the driver block."""
     CHECKPOINTED = "checkpointed"
     MOVING = "moving"
-    """On its way there or back: somebody asked for it who is gone by now."""
+    """A checkpoint or restore that another process began and that did not end."""
     FAILED = "failed"
-    """Nothing brings it back."""
+    """It cannot be restored."""
     GONE = "gone"
 
 
 class CheckpointStep(StrEnum):
     LOCK = "lock"
-    """Also waits for what it has submitted."""
+    """Also waits for the work it has submitted."""
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"
     UNLOCK = "unlock"
 
 
 class CheckpointFailed(Exception):
-    """The driver was not asked, or said no; the text says why and of which process."""
+    """The driver could not be called, or refused; the text has the reason and the process."""
 
     def __init__(self, reason: str, full: bool = False) -> None:
         super().__init__(reason)
         self.full = full
-        """The GPU had no room."""
+        """True if the GPU had no room."""
 
 
 class Checkpoints(Protocol):
-    """The driver, asked in a process of its own that can be killed when it hangs."""
+    """The driver's checkpoint calls, made in a separate process that can be killed when it
+    hangs."""
 
     async def missing(self) -> str:
-        """Why this node's driver has none; empty: it has. Raises CheckpointFailed when that cannot
-        be told."""
+        """The reason why this node's driver has no checkpoints; empty if it has. Raises
+        CheckpointFailed if that is unknown."""
 
     async def states(self, processes: Sequence[Process]) -> list[CheckpointState]:
-        """One for each. Raises CheckpointFailed."""
+        """State of each process. Raises CheckpointFailed."""
 
     async def take(self, step: CheckpointStep, processes: Sequence[Process], each_s: float) -> None:
-        """One after another, ending with the first that fails; who has ended is passed over.
-        `each_s`: the longest that one may take. Raises CheckpointFailed: then `states` says how
-        far it came."""
+        """Apply a step to one process after another, up to the first that fails; processes that
+        ended are skipped.
+
+        `each_s` limits each of them. Raises CheckpointFailed; `states` then shows how far it came.
+        """
 
 
 class HostRoom(Protocol):
-    """What the host's memory can take."""
+    """Free memory of the host."""
 
     def total_bytes(self) -> Bytes: ...
     def available_bytes(self) -> Bytes:
-        """Without swapping, as the kernel estimates it."""
+        """Memory available without swapping, as the kernel estimates it."""
 
     def headroom(self, pid: int) -> tuple[Bytes, str] | None:
-        """What the cgroups around a process still let it have, and which of them has least; None:
-        no limit."""
+        """Memory that the cgroups around a process still allow it, and the one that allows least;
+        None if there is no limit."""
 
     def holds_still(self, pid: int) -> str:
-        """Why it would answer nobody: it was stopped, or is frozen. Empty: it runs."""
+        """The reason why the process cannot answer: it is stopped or frozen. Empty if it runs."""

@@ -1,6 +1,6 @@
-"""The driver's own memory limits, a second wall around a grant: set by cgroup, counted by the
-driver, whoever in the cgroup allocates and by whatever way. Drivers have them from release 615 on.
-"""
+"""The driver's own memory limits, a second wall around a grant: set for a cgroup, and counted by
+the driver for every allocation in the cgroup, however it is made. Drivers have them from release
+615 on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NO_BYTES: Final = Bytes(0)
 
 @dataclass(frozen=True, slots=True)
 class WallOrder:
-    """Limits that a cgroup shall have on a card."""
+    """Limits to set for a cgroup on a card."""
 
     gpu: GpuUuid
     cgroup: str
     """Full path of its directory."""
     soft_bytes: Bytes = NO_BYTES
-    """Guaranteed; 0: nothing."""
+    """Guaranteed memory; 0: none."""
     hard_bytes: Bytes | None = None
-    """An allocation that would pass it fails; None: no limit."""
+    """An allocation that would exceed it fails; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WallReading:
-    """What a cgroup has."""
+    """Limits and use of a cgroup."""
 
     soft_bytes: Bytes
     hard_bytes: Bytes | None
@@ -37,36 +37,37 @@ class WallReading:
 
 
 class WallsUnavailable(Exception):
-    """The driver was not asked, or said no; the text says why."""
+    """The driver could not be called, or refused; the text has the reason."""
 
 
 class DriverWalls(Protocol):
-    """The driver, asked in a process of its own that can be killed when it hangs."""
+    """The driver's memory limits, set in a separate process that can be killed when it hangs."""
 
     async def missing(self, gpus: Sequence[GpuUuid]) -> Mapping[GpuUuid, str]:
-        """Why these cards have no such limits; one that has them is not in it. Raises
+        """The reason why a card has no such limits, for each card without them. Raises
         WallsUnavailable."""
 
     async def set(self, orders: Sequence[WallOrder]) -> None:
-        """In this order; ends with the first that fails. Raises WallsUnavailable."""
+        """Set the limits in this order, up to the first that fails. Raises WallsUnavailable."""
 
     async def read(self, gpu: GpuUuid, cgroups: Sequence[str]) -> list[WallReading | None]:
-        """One for each; None: there is no such cgroup. Raises WallsUnavailable."""
+        """Limits of each cgroup; None for one that does not exist. Raises WallsUnavailable."""
 
 
 class WallStep(StrEnum):
     STANDING = "standing"
-    """Limits are set, or just about to be."""
+    """The limits are set, or about to be."""
     FALLING = "falling"
-    """They are being taken away."""
+    """The limits are being removed."""
     SETTLING = "settling"
-    """The cgroup went without us: what it had guaranteed is taken from the one around it."""
+    """The cgroup was removed before its limits: its guaranteed part is taken from the cgroup around
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WallRow:
-    """One (grant, card) as it is remembered: written before the driver is told, dropped after
-    nothing of it is left."""
+    """Row of one (grant, card): written before the driver is called, dropped when nothing of the
+    limit is left."""
 
     grant: GrantId
     gpu: GpuUuid
@@ -81,11 +82,11 @@ class WallRow:
     most_bytes: Bytes = NO_BYTES
     """The highest soft limit that may have been set so far."""
     ours: bool = False
-    """The cgroup was made by us and goes with the grant."""
+    """True if we created the cgroup, so that it is removed with the grant."""
 
 
 class WallRows(Protocol):
-    """Outlives the daemon. Its calls raise LedgerLost, LedgerFull."""
+    """Rows that outlive the daemon. All calls raise LedgerLost or LedgerFull."""
 
     def wall_rows(self) -> list[WallRow]: ...
     def store_wall(self, row: WallRow) -> None: ...
@@ -94,39 +95,39 @@ class WallRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process is, as far as walls go."""
+    """Cgroup of a process, as far as driver limits need it."""
 
     cgroup: str
-    """Directory of the cgroup that is its container's own; empty: it is in none."""
+    """Directory of its container's own cgroup; empty: it has none."""
     pod_uid: str = ""
 
 
 class NoCgroup(Exception):
-    """A process has, or can have, no cgroup of its own; the text says why."""
+    """A process has no cgroup of its own and cannot get one; the text has the reason."""
 
 
 class WallPlaces(Protocol):
     """Cgroups of the unified hierarchy."""
 
     def missing(self) -> str:
-        """Why there are none here; empty: there are."""
+        """The reason why there are none here; empty if there are."""
 
     def of_container(self, pid: int) -> Place:
-        """Raises NoCgroup."""
+        """Cgroup of a process's container. Raises NoCgroup."""
 
     def make(self, grant: GrantId, pid: int) -> str:
-        """A cgroup for a grant's programs alone, with this process in it; its directory. Raises
-        NoCgroup."""
+        """Create a cgroup for a grant's programs alone, move this process into it, and return its
+        directory. Raises NoCgroup."""
 
     def exists(self, cgroup: str) -> bool: ...
     def around(self, cgroup: str) -> str:
-        """The nearest one around it that is still there; empty: the root alone is."""
+        """The nearest cgroup around it that still exists; empty if only the root does."""
 
     def inside(self, cgroup: str) -> list[str]:
-        """Those right in it; empty also where it is gone."""
+        """Its direct children; empty also if it is gone."""
 
     def remove(self, cgroup: str) -> bool:
-        """Of those we made. False: somebody is in it."""
+        """Remove a cgroup that we created. False if a process is still in it."""
 
     def made(self) -> Mapping[GrantId, str]:
-        """All that we made."""
+        """All cgroups that we created."""

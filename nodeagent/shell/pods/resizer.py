@@ -16,7 +16,7 @@ from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.states import Held
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
-from nodeagent.core.kubelet.resizing import in_words, read_wish, to_ask, wishes
+from nodeagent.core.kubelet.resizing import in_words, parse_resize, resize_texts, to_ask
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantState
@@ -84,7 +84,7 @@ class Resizer:
         rules = self._rules()
         if rules.mode == "off" or pod.is_over:
             return
-        asked = wishes(dict(pod.annotations))
+        asked = resize_texts(dict(pod.annotations))
         for grant, held in list(self._grants.live().items()):
             of = held.record.container
             if of is None or of.pod_uid != pod.uid or held.record.state is not GrantState.ACTIVE:
@@ -109,7 +109,7 @@ class Resizer:
                 raise PermanentError(
                     "the queue decides what this pod has: change its Workload's resources"
                 )
-            wish = read_wish(of.container, text, rules.names)
+            wish = parse_resize(of.container, text, rules.names)
             made = _made(pod, of.container, len(held.record.devices), rules)
             ask = to_ask(held.record, made, wish, rules.mode == "on")
             if ask is not None:

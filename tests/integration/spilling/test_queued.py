@@ -127,4 +127,4 @@ def test_one_that_cannot_be_checkpointed_is_stopped_and_the_reason_is_said(
     assert urgent.do("hold", HELD_GIB) == 0
     assert "managed memory" in node.cli("events").stdout
     log = (node.directory / "daemon.log").read_text()
-    assert "it could not be checkpointed, and is stopped" in log
+    assert "checkpoint failed, the work is stopped" in log

@@ -169,7 +169,7 @@ def test_what_differs_is_said(name: str) -> None:
 def test_another_end_is_said() -> None:
     plain = json.loads(dump({"grants": grants().tape}, "1"))
     plain["books"]["grants"]["end"]["grants"][0]["owner_alive"] = False
-    assert replay(json.dumps(plain))["grants"].differs == "what the book knows in the end"
+    assert replay(json.dumps(plain))["grants"].differs == "the book's state at the end"
 
 
 def test_a_refusal_replays_as_one() -> None:

@@ -104,7 +104,7 @@ def test_an_alternative_is_told_to_the_kubelet_by_its_lists_name() -> None:
         ([result(driver="other")], "no device of sluice.dev is allocated"),
         ([result(pool="node-2")], "this node's is node-1"),
         ([result(adminAccess=True)], "adminAccess"),
-        ([result(consumedCapacity={"memory": "1Gi"})], "not both memory and cores"),
+        ([result(consumedCapacity={"memory": "1Gi"})], "must have both memory and cores"),
         ([result(consumedCapacity={"memory": "x", "cores": "1"})], "'x' is not a quantity"),
         ([result(consumedCapacity={"memory": "1Gi", "cores": "101"})], "101 cores"),
         ([result(consumedCapacity={"memory": "500m", "cores": "1"})], "not a whole number"),
@@ -121,11 +121,11 @@ def test_what_cannot_be_is_refused_by_name(results: list[Any], said: str) -> Non
 @pytest.mark.parametrize(
     ("results", "config", "said"),
     [
-        ([result(device="gpu-gone")], [], "no device gpu-gone"),
+        ([result(device="gpu-gone")], [], "device gpu-gone does not exist"),
         ([result(), result("b", GPU_1, consumedCapacity={"memory": "1Gi", "cores": "60"})], [], "different cores"),
         ([result(), result("b", GPU_1)], [opaque(["b"], priority=3)], "different configurations"),
         ([result()], [opaque(policy="exclusive")], 'mode = "exclusive"'),
-        ([result()], [opaque(ceilingPercent=50)], "of policy elastic"),
+        ([result()], [opaque(ceilingPercent=50)], "needs policy elastic"),
         ([result()], [opaque(ceilingPercent=20, policy="elastic")], "below the 30 cores"),
         ([result(consumedCapacity={"memory": "1Gi", "cores": "0"})], [opaque(policy="hard")], "needs cores"),
     ],
@@ -172,7 +172,7 @@ def test_it_is_in_the_grant() -> None:
         ({"paused": "yes"}, r"p\.paused: 'yes': must be true or false"),
         ({"ceilingPercent": 1.5}, r"p\.ceilingPercent"),
         ({"kind": "GpuConfig"}, r"p\.kind: 'GpuConfig': must be ShareConfig"),
-        ({"apiVersion": "sluice.dev/v2"}, r"p\.apiVersion: 'sluice.dev/v2': this release knows"),
+        ({"apiVersion": "sluice.dev/v2"}, r"p\.apiVersion: 'sluice.dev/v2': this release supports"),
     ],
 )
 def test_a_mistake_is_told_with_its_field(parameters: dict[str, Any], said: str) -> None:

@@ -158,7 +158,7 @@ def test_heat_and_power_count_when_they_last(reason: str) -> None:
     assert bed.see(GOOD) is Health.HEALTHY
     assert bed.see(strained) is Health.HEALTHY
     assert bed.see(strained, after_s=60) is Health.DEGRADED
-    assert bed.reason.startswith("slowed down")
+    assert bed.reason.startswith("throttled")
     assert bed.see(replace(GOOD, throttle_reasons=("sw_power_cap",))) is Health.DEGRADED
     assert bed.see(GOOD, after_s=60) is Health.HEALTHY, "a power cap is how cards are run"
 
@@ -168,7 +168,7 @@ def test_a_failed_row_remap_is_no_matter_of_time() -> None:
     failed = replace(GOOD, row_remap_failed=True)
     assert bed.see(failed) is Health.UNHEALTHY
     assert bed.see(failed, after_s=86_400) is Health.UNHEALTHY
-    assert "the card is to be replaced" in bed.reason
+    assert "replace the card" in bed.reason
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -239,8 +239,8 @@ def test_mistakes_in_a_policy_are_all_told_with_its_name(tmp_path: Path) -> None
         load(settings, "host")
     assert [one.replace(f"{path}: ", "") for one in caught.value.problems] == [
         "[xids]: no such section (did you mean 'xid'?)",
-        "xid.seven: is not the number of an XID, as in 79, nor `unknown`",
-        "xid.0: is not the number of an XID, as in 79, nor `unknown`",
+        "xid.seven: is neither the number of an XID, such as 79, nor `unknown`",
+        "xid.0: is neither the number of an XID, such as 79, nor `unknown`",
         "xid.31: must be one of ignore, application, degraded, reset, lost, not 'rest'",
         "xid.32: must be { means = \"…\", name = \"…\" }, not {'name': 'x'}",
         "condition.thermic: no such key (did you mean 'thermal'?)",

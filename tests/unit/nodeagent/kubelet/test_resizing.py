@@ -16,7 +16,7 @@ from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.states import Held, Rules
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
-from nodeagent.core.kubelet.resizing import ResizeRequest, guaranteed, read_wish, wishes
+from nodeagent.core.kubelet.resizing import ResizeRequest, guaranteed, parse_resize, resize_texts
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import ContainerRef
@@ -46,7 +46,7 @@ GPU = GpuCapacity(GpuUuid("GPU-0"), 0, "a card", Bytes(80 * GIB), Bytes(80 * GIB
     ],
 )
 def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: ResizeRequest) -> None:
-    assert read_wish("main", text, NAMES) == wish
+    assert parse_resize("main", text, NAMES) == wish
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: ResizeRequest)
 )
 def test_what_cannot_be_meant_is_refused_with_the_annotations_name(text: str, why: str) -> None:
     with pytest.raises(PermanentError, match=r"annotation resize\.sluice\.dev/main") as told:
-        read_wish("main", text, NAMES)
+        parse_resize("main", text, NAMES)
     assert why in str(told.value)
 
 
@@ -86,7 +86,7 @@ def test_a_pod_that_is_made_may_say_what_of_its_memory_is_guaranteed() -> None:
 
 
 def test_only_our_own_annotations_are_wishes() -> None:
-    found = wishes({"resize.sluice.dev/main": "a", "sluice.dev/resize": "b", "x": "c"})
+    found = resize_texts({"resize.sluice.dev/main": "a", "sluice.dev/resize": "b", "x": "c"})
     assert found == {"main": "a"}
 
 

@@ -132,8 +132,8 @@ def test_strategy_envvar_needs_what_is_unsafe(tmp_path: Path) -> None:
 def test_devices_that_are_not_ours_are_another_plugins(device_id: str) -> None:
     found = look(RESOURCE, [f"{GPU}::0", device_id], [PluginSocket("nvidia-gpu.sock", 7, "hami")])
     assert found.level == "missing"
-    assert f"1 device of {RESOURCE} that another plugin made ({device_id})" in found.what
-    assert "it may be nvidia-gpu.sock (hami, pid 7)" in found.what
+    assert f"1 device of {RESOURCE} that another plugin registered ({device_id})" in found.what
+    assert "possibly by nvidia-gpu.sock (hami, pid 7)" in found.what
     assert "kubelet.resource_count" in found.remedy
 
 

@@ -200,7 +200,7 @@ def test_who_cannot_be_checkpointed_is_stopped_with_the_reason() -> None:
     manager = spilling()
     manager(qd.SpillRefused(G, "managed memory"))
     (stop,) = [one for one in manager.out if isinstance(one, qd.Stop)]
-    assert stop.reason == "it could not be checkpointed, and is stopped: managed memory"
+    assert stop.reason == "checkpoint failed, the work is stopped: managed memory"
 
 
 def test_one_whose_memory_is_lost_is_stopped_and_one_without_room_waits() -> None:

@@ -72,7 +72,7 @@ def test_the_daemon_refuses_the_same_with_the_same_words(
     settings, _ = files
     Path(settings).write_text('[kubelet]\nenabled = true\nmode = "mps"\n')
     assert daemon.main(["--config", settings]) == 2
-    assert "kubelet.mode (by [kubelet]): mps is not there yet" in capsys.readouterr().err
+    assert "kubelet.mode (by [kubelet]): mps is not supported yet" in capsys.readouterr().err
 
 
 def test_a_pods_name_is_not_the_nodes(

@@ -237,7 +237,7 @@ def test_modes_that_are_not_there_are_refused_by_name(tmp_path: Path) -> None:
     assert loaded.refused
     (problem,) = loaded.kubelet.problems
     assert problem.startswith("kubelet.mode (by ")
-    assert "mps is not there yet" in problem
+    assert "mps is not supported yet" in problem
 
 
 def test_mode_mig_needs_a_strategy(tmp_path: Path) -> None:

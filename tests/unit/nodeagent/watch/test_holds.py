@@ -65,7 +65,7 @@ def test_every_case_has_its_fate(same: bool, in_force: bool, done: bool, reason:
         ({"grant": "gone"}, Policy(), True, "its grant is gone"),
         ({"step": "deny_opens"}, Policy(), True, ""),
         ({"step": "deny_opens"}, Policy(), False, "eBPF is switched off"),
-        ({"rule": "of_2030"}, Policy(), True, "this version knows no rule of_2030, or no step freeze"),
+        ({"rule": "of_2030"}, Policy(), True, "this version has no rule of_2030, or no step freeze"),
     ],
 )  # fmt: skip
 def test_who_asks_for_it_no_more(
