@@ -1,10 +1,7 @@
-"""A ClusterQueue to try things on: its path through the cohort tree is copied with all figures, so
-that the live tree is only read.
-
-What it is asked is answered by the engine's own flavor search, so an explanation cannot differ from
-the decision. Preemption is left out: the question is what a workload lacks without anybody having
-to make way.
-"""
+"""A copy of one ClusterQueue for what-if questions: its path through the cohort tree is copied with
+all figures, so the live tree is only read. Questions are answered by the engine's own flavor
+search, so an explanation cannot differ from the decision. Preemption is left out: the question is
+what a workload lacks without any victims."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 
 
 class _NobodyGoes:
-    """Stands in for preemption."""
+    """Preemption oracle that finds no candidates."""
 
     def simulate(
         self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
@@ -41,12 +38,12 @@ class Scratch:
         return self.assigner.assign(fresh, counts)
 
     def release(self, usage: Usage) -> None:
-        """As if a workload of the ClusterQueue had ended."""
+        """Release the usage of a workload, as if it had finished."""
         self.node.remove_usage(usage)
 
     def give(self, fr: Fr, amount: int) -> None:
-        """As if the ClusterQueue had so much more nominal quota: what it can get then, and how
-        high it has to borrow for it, is the same as with so much less in use."""
+        """Raise the nominal quota of the ClusterQueue by this amount. The available quota and the
+        borrowing height are then the same as with so much less in use."""
         self.node.add(fr, -amount)
         self.node.cell(fr).potential += amount
 

@@ -1,4 +1,4 @@
-"""Amounts, places and ways in words. Every way completes "it would start if …"."""
+"""Amounts, queues and required changes as text. Every change completes "it would start if …"."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _said(one: Shortage, limit: Limit) -> str:
 
 
 def free(needs: Needs, holders: Mapping[Fr, Sequence[tuple[str, int]]]) -> str:
-    """`holders` says who has it."""
+    """Text for quota to be released; `holders` lists the largest users."""
     parts = []
     for one in needs.shortages:
         where = " and ".join(_freed(one, limit) for limit in one.limits)
@@ -115,7 +115,7 @@ def raise_nominal(cluster_queue: str, needs: Needs, nominal: Mapping[Fr, int]) -
 
 
 def borrow_more(needs: Needs) -> str:
-    """Where only borrowing limits say no."""
+    """Text where only borrowing limits refuse the request."""
     return " and ".join(
         f"{limit.label} might borrow {format_amount(one.resource, limit.missing)} more"
         f" {one.resource} of flavor {one.flavor} (its borrowingLimit is in the way)"
@@ -125,7 +125,7 @@ def borrow_more(needs: Needs) -> str:
 
 
 def ask_less(info: WorkloadInfo, needs: Needs) -> str | None:
-    """Only where one pod set and one flavor are all there is to it."""
+    """Text for a smaller request; None unless it concerns a single pod set and flavor."""
     if len(info.pod_sets) != 1 or any(one.available <= 0 for one in needs.shortages):
         return None
     if len({one.flavor for one in needs.shortages}) != 1:
@@ -138,7 +138,7 @@ def ask_less(info: WorkloadInfo, needs: Needs) -> str | None:
 
 
 def maximum_time(seconds: float, names: Sequence[str]) -> str:
-    """`names` have all ended by then."""
+    """Text for workloads, `names`, that will all have reached their maximum execution time."""
     return (
         f"{seconds:.0f} s went by: then {listed(names)} reached"
         f" {'its' if len(names) == 1 else 'their'} maximumExecutionTimeSeconds, if not before"
@@ -190,7 +190,7 @@ def kept(cohort: str) -> str:
 
 
 def unqueued(workload: Workload, local: LocalQueue | None) -> str:
-    """What a workload that stands in no queue needs."""
+    """Change needed by a workload that is in no queue."""
     if workload.admission is not None:
         return f"there were a ClusterQueue {workload.admission.cluster_queue}"
     if not workload.active:
