@@ -43,12 +43,12 @@ class PriorityClass:
 
 
 def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:
-    """As a Workload's spec has them. Raises ManifestError."""
+    """Pod sets of a job as a Workload's spec has them. Raises ManifestError."""
     return [pod_set_of_slot(one) for one in slots(fw, document, runtime)]
 
 
 def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
-    """Raises ManifestError."""
+    """The pod set of a slot. Raises ManifestError."""
     made: dict[str, Any] = {"name": slot.name, "count": slot.count}
     if slot.min_count is not None:
         made["minCount"] = slot.min_count
@@ -59,7 +59,7 @@ def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
 
 
 def topology_request(slot: Slot) -> dict[str, Any]:
-    """What annotations of the template wish for; empty: nothing. Raises ManifestError."""
+    """The topologyRequest from annotations of the template; empty: none. Raises ManifestError."""
     at = f"pod set {slot.name}: metadata"
     reader = Reader(slot.template.get("metadata"), at)
     annotations = reader.labels("annotations")
@@ -83,7 +83,7 @@ def topology_request(slot: Slot) -> dict[str, Any]:
 
 
 def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
-    """Slices within slices, as JSON; what is wrong is a problem of the reader."""
+    """Slices within slices, as JSON; errors are added to the reader's problems."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
 def priority_class_of(
     fw: Framework, document: Document, runtime: Runtime = None
 ) -> PriorityClass | None:
-    """The class that its priority comes from: its label's, or else the first that the job or one of
+    """The class that decides its priority: its label's, or else the first that the job or one of
     its pod templates names. Raises ManifestError."""
     label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
     if isinstance(label, str) and label:
@@ -121,7 +121,7 @@ def priority_class_of(
 
 
 def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> str:
-    """The PriorityClass that the job or the first of its pods that has one names; empty: none."""
+    """The PriorityClass that the job, or the first of its pods with one, names; empty: none."""
     places: list[tuple[object, Path]] = [(document, path) for path in fw.priority_class]
     places += [(slot.template, ("spec", "priorityClassName")) for slot in found]
     for holder, path in places:
@@ -134,7 +134,7 @@ def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> st
 def workload_name(
     fw: Framework, document: Document, *, extra: str = "", longest: int = names.LONGEST_NAME
 ) -> str:
-    """Raises ManifestError."""
+    """The Workload's name. Raises ManifestError."""
     head = Reader(document).child("metadata")
     name, uid = head.required("name"), head.text("uid")
     if head.problems:
@@ -143,12 +143,12 @@ def workload_name(
 
 
 def queue_of(document: Document) -> str:
-    """The LocalQueue that it names, by label or, as of old, by annotation; empty: none."""
+    """The LocalQueue that the job names, by label or by the older annotation; empty: none."""
     return _named(document, names.QUEUE_NAME)
 
 
 def prebuilt_of(document: Document) -> str:
-    """The Workload that somebody else made for it; empty: none."""
+    """The prebuilt Workload that the job names; empty: none."""
     return _named(document, names.PREBUILT)
 
 
@@ -183,7 +183,8 @@ def workload_of(
     longest_name: int = names.LONGEST_NAME,
     runtime: Runtime = None,
 ) -> dict[str, Any]:
-    """`priority` is the value of its class, for whoever knows it. Raises ManifestError."""
+    """The Workload of a job. `priority` is the value of its class, if known. Raises ManifestError.
+    """
     head = Reader(document).child("metadata")
     labels, annotations = head.labels("labels"), head.labels("annotations")
     uid = head.text("uid")
@@ -230,7 +231,8 @@ def workload_of(
 
 
 def max_execution_s(head: Reader) -> int | None:
-    """Of the label; a wrong one is a problem of the reader, which stands at the metadata."""
+    """The time limit in the label, in seconds; an invalid one is a problem of the reader at the
+    metadata."""
     text = head.labels("labels").get(names.MAX_EXEC_SECONDS)
     if text is None:
         return None
