@@ -1,6 +1,6 @@
 """The job frameworks that Kueue supports, in one table: the fields of each that queueing needs.
 
-A row names the field that suspends a kind, its pod templates and their counts (shapes.py reads
+A row names the field that suspends a kind, its pod templates and their counts (slots.py reads
 them), and the parts of its status that mean ready, active or finished (state.py). Kinds that fit no
 row are in code: pods and their groups (pods.py), and controllers whose pods are queued by
 themselves (serving.py).

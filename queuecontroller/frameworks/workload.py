@@ -183,8 +183,7 @@ def workload_of(
     longest_name: int = names.LONGEST_NAME,
     runtime: Runtime = None,
 ) -> dict[str, Any]:
-    """The Workload of a job. `priority` is the value of its class, if known. Raises ManifestError.
-    """
+    """The Workload of a job. `priority` is the value of its class, if known. Raises ManifestError."""
     head = Reader(document).child("metadata")
     labels, annotations = head.labels("labels"), head.labels("annotations")
     uid = head.text("uid")

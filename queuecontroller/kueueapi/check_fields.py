@@ -1,5 +1,5 @@
-"""What decides besides quota, and other clusters: AdmissionCheck, ProvisioningRequestConfig,
-MultiKueueCluster, MultiKueueConfig."""
+"""Kinds for checks besides quota, and for other clusters: AdmissionCheck,
+ProvisioningRequestConfig, MultiKueueCluster, MultiKueueConfig."""
 
 from __future__ import annotations
 

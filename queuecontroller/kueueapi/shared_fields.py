@@ -1,4 +1,4 @@
-"""Parts that several kinds have: names, selectors, taints, conditions, quotas, use."""
+"""Fields that several kinds have: names, selectors, taints, conditions, quotas, usage."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ WORKLOADS: Final = Whole(0)
 
 
 def usage(borrowed: bool) -> ListOf:
-    """By flavor and resource; queues of a namespace do not borrow themselves."""
+    """Usage by flavor and resource; LocalQueues have no `borrowed`."""
     resource = {
         "name": Field("Name of the resource.", RESOURCE, required=True),
         "total": Field("All of it, borrowed or not.", Amount()),

@@ -1,4 +1,4 @@
-"""Workload: the pods that are let in together, and what has been decided about them.
+"""Workload: pods that are admitted together, and the decisions about them.
 
 By far the most written kind: its schema is kept small and has no CEL, which the API server would
 run at every write (docs/decisions/queue/0025-kueue-api.md).
@@ -38,13 +38,13 @@ MOST_LEVELS: Final = 16
 MOST_SLICES: Final = 1000
 MOST_DOMAINS: Final = 100_000
 MOST_PLACES: Final = 4096
-"""Of the pods of one pod set on GPUs."""
+"""Limit of the GPU places of one pod set's pods."""
 LONGEST_PLACE: Final = 65_536
 OLD_CLASS_SOURCES: Final = {
     "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
     "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
 }
-"""v1beta1's word for what v1beta2 says with a group and a kind."""
+"""v1beta1's name for a class that v1beta2 names by group and kind."""
 
 POD_SET_NAME: Final = Text(NAME, 63)
 COUNT: Final = Whole(0)

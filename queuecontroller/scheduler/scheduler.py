@@ -362,7 +362,7 @@ class Scheduler:
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        """Run one scheduling cycle, in the steps that `engine.cycle` numbers."""
+        """Run one scheduling cycle, in the steps that `cycle` numbers."""
         self._sample_usage(now_ns)
         cycle = Cycle(self.cache, self.settings, now_ns, self.room, self._yielding)
         heads = self._choose_heads(cycle, now_ns)

@@ -1,8 +1,8 @@
-"""Nodes and their GPUs: a Kubernetes Node whose labels or annotation say what GPUs it has.
+"""Nodes and their GPUs: a Kubernetes Node whose labels or annotation describe its GPUs.
 
-`sluice.dev/gpus`, a JSON list of kinds of GPUs, says all there is to say; else the labels that
-NVIDIA's GPU feature discovery sets (`nvidia.com/gpu.count`, `.memory` in MiB, `.product`) do.
-`sluice.dev/capacity` is what a node's agent reported, to the byte: how a what-if tells `simulate`.
+`sluice.dev/gpus`, a JSON list of kinds of GPUs, is complete by itself; without it the labels of
+NVIDIA's GPU feature discovery (`nvidia.com/gpu.count`, `.memory` in MiB, `.product`) are used.
+`sluice.dev/capacity` is the exact report of a node's agent, as a what-if passes it to `simulate`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PRODUCT: Final = "nvidia.com/gpu.product"
 MIB: Final = 1 << 20
 MOST_GPUS: Final = 64
 DEFAULT_SLOTS: Final = 10
-"""Shares a GPU gives at most, where it is not said; the node agent's default too."""
+"""Most shares of a GPU by default; the node agent's default too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Some equal GPUs of a node."""
+    """A number of equal GPUs of a node."""
 
     count: int
     model: str
@@ -49,8 +49,8 @@ class _Kind:
 
 
 def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
-    """A Kubernetes Node. Its `gpus` are empty where neither annotation nor labels say enough.
-    Raises ManifestError."""
+    """Read a Kubernetes Node. Its `gpus` are empty where neither annotation nor labels are
+    complete. Raises ManifestError."""
     reader = Reader(body, path)
     head, spec, status = reader.child("metadata"), reader.child("spec"), reader.child("status")
     name = head.required("name")
@@ -80,7 +80,7 @@ def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
 
 
 def _reported(annotations: Reader) -> NodeCapacity:
-    """The annotation's capacity; where it is none, that is a problem."""
+    """The annotation's capacity; an invalid one is a problem."""
     try:
         found: NodeCapacity = read_plain(NodeCapacity, json.loads(annotations.text(CAPACITY)))
     except (ValueError, TypeError, RecursionError) as error:
@@ -91,7 +91,7 @@ def _reported(annotations: Reader) -> NodeCapacity:
 
 
 def read_report(given: Mapping[str, object], name: str) -> NodeCapacity:
-    """The same, of an object with `gpus`, `labels`, `taints` and `unschedulable` alone. Raises
+    """Read a report with `gpus`, `labels`, `taints` and `unschedulable` alone. Raises
     ManifestError."""
     reader = Reader(given)
     kinds = _kinds(reader)
@@ -169,7 +169,7 @@ def _capacity(
 
 
 def _profiles(kind: _Kind) -> tuple[MigProfile, ...]:
-    """Of the GPU's memory each has its part of the slices."""
+    """MIG profiles, each with its slices' part of the GPU's memory."""
     spans = {name: known_spans(name, kind.mig) for name in kind.mig}
     slices = max((s.start + s.size for found in spans.values() for s in found), default=1)
     return tuple(

@@ -1,7 +1,8 @@
-"""Whether an object may be stored: what the API server is answered about Kueue's kinds.
+"""Validation of Kueue's kinds for the API server.
 
-What a file would be refused for is refused here in the same words; besides it what only the API
-can say (the form of names, required lists) and what may not change while a Workload holds quota.
+An object is rejected here for the same problems and with the same messages as in a file; besides
+for rules of the API alone (the form of names, required lists) and for changes that are not allowed
+while a Workload holds quota.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "pri
 
 
 def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Problem]:
-    """Everything for which it must be refused; `old` is what it replaces."""
+    """All problems for which it must be rejected; `old` is the object it replaces."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         what = f"{shown(kind)} is none of {GROUP}"
@@ -64,8 +65,8 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
 
 
 def _same_wishes(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
-    """What was stored before a rule was made must still lose its finalizers, or nobody could ever
-    delete it."""
+    """True if the spec is unchanged: an object stored before a rule existed must still lose its
+    finalizers, or it could never be deleted."""
     wishes = [name for name in KINDS[kind].fields.of if name != "status"]
     return all(document.get(name) == old.get(name) for name in wishes)
 
@@ -120,7 +121,7 @@ def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Pr
 
 
 def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """The Workload of an elastic job may lose pods while they run."""
+    """True if an elastic job's Workload only loses pods, which it may while they run."""
     annotations = (document.get("metadata") or {}).get("annotations") or {}
     if annotations.get(ELASTIC) != "true":
         return False

@@ -1,7 +1,7 @@
 """Input of the scheduler: flavors, quotas, queues and workloads, as frozen values in Kueue's own
 terms.
 
-Amounts are integers as `quantities` counts them (CPU in milli, all else in base units); times are
+Amounts are integers as `quantity` counts them (CPU in milli, all else in base units); times are
 nanoseconds since the epoch and 0 stands for "before everything", as an unset Kubernetes timestamp
 sorts. Nothing here decides.
 """

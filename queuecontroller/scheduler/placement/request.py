@@ -76,7 +76,7 @@ class GpuRequest:
     """Modes out of MODES that the GPU may be in; empty: any."""
     weights: tuple[int, ...] = ()
     """Weights of slots, time and memory for the fullest or emptiest GPU, in the order of
-    `weighing.WEIGHED`; empty: memory first, then time."""
+    `weights.WEIGHED`; empty: memory first, then time."""
     one_numa_node: bool = False
     node_policy: Policy = Policy.BINPACK
     gpu_policy: Policy = Policy.BINPACK

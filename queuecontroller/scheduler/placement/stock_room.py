@@ -46,7 +46,7 @@ class Wishes(Protocol):
     def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish: ...
 
     def shape(self, workload: Workload) -> Hashable:
-        """Everything else that decides about room, see `engine.room.Room`."""
+        """Everything else that decides about room, see `preemption.room.Room`."""
 
     def pauses(self, key: WorkloadKey) -> bool:
         """True if preemption only pauses it: it keeps its memory and slots."""

@@ -1,9 +1,9 @@
-"""Chooses which admitted workloads must go so that a pending one fits.
+"""Search for victims: admitted workloads that are preempted so that a pending one fits.
 
-Targets are removed from the cohort tree one after the other until the workload fits; then each is
-tried to be put back, in reverse order, so that the set is minimal. The tree is left as it was
-found: every removal is undone before returning. `candidates` finds and orders who may go without
-fair sharing, `fair_preemption` with it.
+Victims are removed from the cohort tree one after the other until the workload fits; then each is
+put back if possible, in reverse order, so that the set is minimal. The tree is left as it was
+found: every removal is undone before returning. `candidates` finds and orders the candidates
+without fair sharing, `fair` with it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class PreemptionContext:
         self.cache.queues[info.cluster_queue].node.add_usage(info.usage)
 
     def protects(self, for_ns: int) -> Callable[[WorkloadInfo], bool] | None:
-        """A test for protected workloads, `for_ns` from their admission; None: none is protected.
-        """
+        """A test for protected workloads, `for_ns` from their admission; None: none is protected."""
         classes = self.cache.protection.classes
         if not for_ns and not classes:
             return None

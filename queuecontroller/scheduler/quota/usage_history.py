@@ -9,7 +9,7 @@ A history is stored as it was when the usage last changed. Its value at any othe
 that and the usage since: nothing is written because time passes, no rounding accumulates, and a
 restart changes nothing. The order follows the histories at the last sampling moment (multiples of
 the interval since the epoch), or at the last change if that is later. Amounts are in units of
-2**-64 of what `quantities` counts, rounded down.
+2**-64 of what `quantity` counts, rounded down.
 """
 
 from __future__ import annotations

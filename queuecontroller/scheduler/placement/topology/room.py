@@ -1,5 +1,5 @@
 """The engine's port for room, over nodes, their topologies, and parts of their devices
-(`engine/preemption/room.py`).
+(`scheduler/preemption/room.py`).
 
 A workload without a topology and without parts of devices always has room: quota alone decides
 about it. What a workload holds counts as free for itself.
