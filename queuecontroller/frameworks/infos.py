@@ -93,7 +93,7 @@ class _Gathering:
         for key, value in more.items():
             if known.setdefault(key, value) != value:
                 what = f"{where} gives {key}={value}, where it is {known[key]} already"
-                self._reader.problem(f"podSets[{self._name}]", what, "take one of them out")
+                self._reader.problem(f"podSets[{self._name}]", what, "remove one of them")
 
     def _tolerate(self, holder: Reader) -> None:
         for one in holder.children("tolerations"):

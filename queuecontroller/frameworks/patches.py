@@ -15,7 +15,9 @@ Path: TypeAlias = tuple[str | int, ...]
 Document: TypeAlias = Mapping[str, Any]
 
 ABSENT: Final = object()
-TOO_DEEP: Final = Problem("", "is nested too deeply to be read", "take out what nobody needs")
+TOO_DEEP: Final = Problem(
+    "", "is nested too deeply to be read", "remove fields that are not needed"
+)
 """An API server accepts documents nested ten thousand deep in fields that it does not know."""
 
 

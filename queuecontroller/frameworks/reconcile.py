@@ -301,7 +301,7 @@ class _Job:
         if has_note(self.document):
             return self.restore()
         if name := prebuilt_of(self.document):
-            what = f"the Workload {name} is not there"
+            what = f"the Workload {name} does not exist"
             return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, "create it"),))]
         return [CreateWorkload(self.wanted())]
 

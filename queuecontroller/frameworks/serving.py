@@ -59,7 +59,7 @@ SET: Final = _framework()
 
 
 def group_pod_sets(document: Document) -> list[dict[str, Any]]:
-    """Pod sets of one group: a leader and its workers, or as many equal pods. Raises ManifestError."""
+    """Pod sets of one group: a leader and its workers, or equal pods. Raises ManifestError."""
     reader = Reader(document)
     of = reader.child("spec").child("leaderWorkerTemplate")
     size = of.whole("size", 1, least=1)

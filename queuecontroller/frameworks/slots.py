@@ -156,7 +156,7 @@ def _check(found: list[Slot], fw: Framework, reader: Reader) -> None:
             reader.problem(at, f"two pod sets are named {shown(slot.name)}", "rename one of them")
         seen.add(slot.name)
         if not LABEL.fullmatch(slot.name) and not isinstance(fw.pods, Components):
-            what = f"pod set {shown(slot.name)}: its name is no label"
+            what = f"pod set {shown(slot.name)}: its name is not a valid label value"
             reader.problem(at, what, "use at most 63 lower-case letters, digits and '-'")
         if slot.count > MOST:
             what = f"pod set {shown(slot.name)} has {slot.count} pods, more than {MOST}"
@@ -254,8 +254,8 @@ def _least(annotations: Reader, least: str | None, count: int) -> int | None:
         return None
     if least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count):
         return int(least)
-    what = f"{shown(least)} is no whole number from 1 to parallelism ({count})"
-    annotations.problem(names.MIN_PARALLELISM, what, "write one that is, in quotes")
+    what = f"{shown(least)} is not a whole number from 1 to parallelism ({count})"
+    annotations.problem(names.MIN_PARALLELISM, what, "write a valid number, in quotes")
     return None
 
 
@@ -467,7 +467,7 @@ def runtime_of(fw: Framework, document: Document) -> tuple[str, str] | None:
 def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
     spec = reader.child("spec")
     if runtime is None:
-        what = f"{shown(spec.child('runtimeRef').text('name'))} is not there"
+        what = f"{shown(spec.child('runtimeRef').text('name'))} does not exist"
         spec.problem("runtimeRef", what, "create it, or name one that is")
         return []
     described = Reader(runtime, "runtime", reader.problems).child("spec")

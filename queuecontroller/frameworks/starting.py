@@ -151,7 +151,7 @@ def _same_pod_sets(fw: Framework, found: Sequence[Slot], infos: Sequence[PodSetI
     mine, given = [one.name for one in found], [one.name for one in infos]
     if sorted(mine) != sorted(given):
         what = f"the Workload has pod sets {shown(given)}, the {fw.kind} has {shown(mine)}"
-        raise wrong((), what, "delete the Workload; it is made anew")
+        raise wrong((), what, "delete the Workload; it is created again")
 
 
 def _add(change: Change, found: Sequence[Slot], infos: Mapping[str, PodSetInfo]) -> None:

@@ -73,8 +73,10 @@ def topology_request(slot: Slot) -> dict[str, Any]:
         if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
             made["podSetSliceSize"] = int(size[:11])
         else:
-            what = f"{shown(size)} is no whole number from 1"
-            reader.child("annotations").problem(_SLICE_SIZE, what, "write one that is, in quotes")
+            what = f"{shown(size)} is not a whole number from 1"
+            reader.child("annotations").problem(
+                _SLICE_SIZE, what, "write a valid number, in quotes"
+            )
     if _LAYERS in annotations:
         made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
     if reader.problems:
@@ -101,9 +103,8 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
         )
     ):
         return found
-    what = (
-        f'{shown(text)} is no list of at most {_MOST_LAYERS} like {{"topology": LEVEL, "size": 4}}'
-    )
+    example = '{"topology": LEVEL, "size": 4}'
+    what = f"{shown(text)} is not a list of at most {_MOST_LAYERS} like {example}"
     reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
     return []
 
@@ -183,7 +184,7 @@ def workload_of(
     longest_name: int = names.LONGEST_NAME,
     runtime: Runtime = None,
 ) -> dict[str, Any]:
-    """The Workload of a job. `priority` is the value of its class, if known. Raises ManifestError."""
+    """A job's Workload. `priority` is the value of its class, if known. Raises ManifestError."""
     head = Reader(document).child("metadata")
     labels, annotations = head.labels("labels"), head.labels("annotations")
     uid = head.text("uid")
@@ -237,6 +238,6 @@ def max_execution_s(head: Reader) -> int | None:
         return None
     if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
         return int(text[:11])
-    what = f"{shown(text)} is no whole number from 1"
-    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write one that is, in quotes")
+    what = f"{shown(text)} is not a whole number from 1"
+    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write a valid number, in quotes")
     return None

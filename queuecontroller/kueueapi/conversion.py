@@ -256,7 +256,7 @@ def _annotation(side: str) -> str:
 
 
 def _take_kept(made: Object, side: str) -> str:
-    """The stored fields of the requested version, removed from the annotations; empty without any."""
+    """Remove and return the stored fields of the requested version; empty without any."""
     annotations = _mapping(made, "metadata", "annotations")
     kept = annotations.pop(_annotation(side), "")
     if not annotations and "annotations" in _mapping(made, "metadata"):

@@ -55,7 +55,7 @@ from queuecontroller.scheduler.validation import Why
 
 _Usages = dict[QuotaNode, dict[Fr, int]]
 
-_DEFERRED = "Nodes were searched for other workloads; it is the turn of this one in the next cycle"
+_DEFERRED = "The search for room is deferred: the next cycle begins with this workload"
 
 Judgement = tuple[Assignment, Sequence[Target]]
 
@@ -90,7 +90,7 @@ class Cycle:
     # -- 2. nominate ------------------------------------------------------------------------------
 
     def nominate(self, info: WorkloadInfo, changed: bool = True) -> Entry:
-        """Evaluate a head; `changed` is True if its cohort tree changed since the last evaluation."""
+        """Evaluate a head; `changed`: True if its cohort tree changed since the last one."""
         queue = self._cache.queues[info.cluster_queue]
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
@@ -169,7 +169,7 @@ class Cycle:
     # -- 3. order ---------------------------------------------------------------------------------
 
     def order(self, entries: Sequence[Entry]) -> Iterable[Entry]:
-        """Order the entries; under fair sharing each is chosen after the one before it was served."""
+        """Order the entries; under fair sharing each is chosen after its predecessor was served."""
         return in_order(entries, self._settings, self._cache)
 
     # -- 4. serve ---------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Cycle:
         skipped[entry.queue.name] = skipped.get(entry.queue.name, 0) + 1
 
     def _still_fits(self, entry: Entry) -> bool:
-        """True if the entry fits once all victims of this cycle, its own included, have terminated."""
+        """True if the entry fits once all victims of this cycle, also its own, have terminated."""
         node = entry.queue.node
         usage = entry.assignment.usage
         self._simulate_removal(None)

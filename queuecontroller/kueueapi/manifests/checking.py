@@ -206,4 +206,4 @@ def _no_two(reader: Reader, key: str, names: list[str]) -> None:
         first = seen.setdefault(name, i)
         if name and first != i:
             what = f"{shown(name)} is given twice (the first is [{first}])"
-            reader.problem(f"{key}[{i}]", what, "take one out")
+            reader.problem(f"{key}[{i}]", what, "remove one")

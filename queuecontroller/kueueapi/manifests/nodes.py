@@ -85,7 +85,7 @@ def _reported(annotations: Reader) -> NodeCapacity:
         found: NodeCapacity = read_plain(NodeCapacity, json.loads(annotations.text(CAPACITY)))
     except (ValueError, TypeError, RecursionError) as error:
         said = f"is not what a node reports: {str(error)[:200]}"
-        annotations.problem(CAPACITY, said, f"leave it away and write {GPUS}")
+        annotations.problem(CAPACITY, said, f"remove it and write {GPUS}")
         return NOTHING
     return found
 
@@ -107,7 +107,7 @@ def _listed(annotations: Reader) -> Reader:
     try:
         given = json.loads(annotations.text(GPUS))
     except (ValueError, RecursionError):
-        annotations.problem(GPUS, "is no JSON", 'write a list such as [{"memory": "80Gi"}]')
+        annotations.problem(GPUS, "is not valid JSON", 'write a list such as [{"memory": "80Gi"}]')
         given = []
     return Reader({"gpus": given}, annotations.path, annotations.problems)
 
@@ -130,7 +130,7 @@ def _kinds(reader: Reader) -> list[_Kind]:
         )
         for profile in kind.mig:
             if not known_spans(profile, kind.mig):
-                one.problem("mig", f"{profile!r} is no profile", "write such as 1g.10gb")
+                one.problem("mig", f"{profile!r} is not a MIG profile", "write such as 1g.10gb")
         one.done()
         found.append(kind)
     return found

@@ -123,7 +123,7 @@ def _documents(file: str, text: str, wrong: list[tuple[Source, Problem]]) -> Ite
 
 def _no_yaml(what: str) -> Problem:
     return Problem(
-        "", f"is no YAML: {what}", "correct it; `kubectl apply --dry-run` shows the same"
+        "", f"is not valid YAML: {what}", "correct it; `kubectl apply --dry-run` shows the same"
     )
 
 
@@ -140,7 +140,7 @@ def _check_keys(node: Any, path: str) -> list[Problem]:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag not in (_TEXT, _MERGE):
             shown = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-            what = f"line {line}: key {str(shown)[:64]} is no text"
+            what = f"line {line}: key {str(shown)[:64]} is not text"
             found.append(Problem(path, what, f'put it in quotes: "{str(shown)[:64]}"'))
             continue
         if len(key.value) > LONGEST_KEY:

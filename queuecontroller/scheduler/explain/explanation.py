@@ -91,7 +91,7 @@ def _explain(
         return _stuck(wording.namespace_mismatch(workload.namespace, state.spec, labels))
     inadmissible = scheduler.validation.why_inadmissible(info)
     if inadmissible is not None:
-        return _stuck(f"this were mended: {inadmissible[1]}")
+        return _stuck(f"this were corrected: {inadmissible[1]}")
     found = needs(state, info, scheduler.settings)
     if found.uncovered:
         return _stuck(wording.uncovered(cluster_queue, found.uncovered))

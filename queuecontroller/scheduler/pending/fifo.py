@@ -116,7 +116,7 @@ class PendingQueue:
     # -- coming and going -------------------------------------------------------------------------
 
     def push(self, info: WorkloadInfo, not_before_ns: int = 0, now_ns: int = 0) -> None:
-        """Add a workload, or replace it by its new version; it is pending once its back-off ends."""
+        """Add a workload or its new version; it is pending once its back-off ends."""
         old = self._by_key.get(info.key)
         if old is not None:
             self.remove(info.key)

@@ -158,7 +158,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
     why = _Why()
     named = request.gpu_uuids or request.use_uuids
     if named and all(stock.node_of(uuid) is None for uuid in named):
-        return NoPlace(f"GPU {', '.join(named)} is on no node that is connected")
+        return NoPlace(f"GPU {', '.join(named)} is on no connected node")
     for room in rooms_for(stock, pod):
         shares = _on_node(room, pod, domain, why)
         if shares is not None:
@@ -209,7 +209,7 @@ def _for_want_of_room(stock: Stock, request: GpuRequest) -> str:
     least = request.memory_bytes or 1
     if stock.index.most_bytes(request.count, 0, request.exclusive) < least:
         if request.exclusive and stock.index.most_bytes(request.count, 0, False) >= least:
-            return f"no {what} without company"
+            return f"no idle {what} for exclusive use"
         return f"no {what} {have} the memory free"
     return f"no {what} {have} {share // 10_000} % of the time free beside the memory"
 
@@ -261,6 +261,6 @@ def why_infeasible(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | Non
     if pod.affinity is not None and not any(
         all(holds(one, capacity.labels) for one in term.expressions) for term in pod.affinity
     ):
-        return "is not one the pod's node affinity takes"
+        return "does not match the pod's node affinity"
     taint = untolerated(capacity.taints, pod.tolerations)
     return None if taint is None else f"has the taint {taint.key}={taint.value}"

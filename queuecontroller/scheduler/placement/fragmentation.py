@@ -81,7 +81,7 @@ class Gauge:
         self._nodes: dict[str, tuple[int, dict[str, Fragmentation]]] = {}
 
     def measure(self, stock: Stock) -> dict[str, Fragmentation]:
-        """Fragmentation by the reference's name; MIG profiles by their resource without its prefix."""
+        """Fragmentation by the reference's name; MIG profiles by resource without prefix."""
         total = dict.fromkeys(REFERENCES, NOTHING)
         for name in self._nodes.keys() - stock.nodes.keys():
             del self._nodes[name]

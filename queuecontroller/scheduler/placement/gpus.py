@@ -64,7 +64,7 @@ def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
 
 
 def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] | None:
-    """The requested number of them: linked ones first, then those of one NUMA node, else by policy."""
+    """The requested number of them: linked ones first, then one NUMA node's, else by policy."""
     sign = 1 if request.gpu_policy is Policy.BINPACK else -1
 
     def fullness(gpu: GpuRoom) -> tuple[float, int, int]:

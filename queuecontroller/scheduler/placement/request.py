@@ -132,7 +132,7 @@ class GpuRequest:
     def wants(self, gpu: GpuCapacity) -> str | None:
         """Reason why this GPU is unsuitable for the pod in any state; None: it is suitable."""
         if self.gpu_uuids and gpu.uuid not in self.gpu_uuids:
-            return "is not one of those named"
+            return "is not one of the requested GPUs"
         if self.use_uuids and gpu.uuid not in self.use_uuids:
             return f"is not in {USE_UUID}"
         if gpu.uuid in self.nouse_uuids:
@@ -163,7 +163,7 @@ class GpuRequest:
             part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
             memory = f"{part / 10_000:g} % of the memory"
         plural = "s" if self.count > 1 else ""
-        alone = ", without company" if self.exclusive else ""
+        alone = ", exclusive" if self.exclusive else ""
         return (
             f"{self.count} GPU{plural} with {memory} and {self.share_ppm / 10_000:g} % of the"
             f" time{alone}"
@@ -221,7 +221,7 @@ def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
     found = []
     for part in parts:
         if not (part.isascii() and part.isdigit() and len(part) < 5):
-            raise AnnotationError(f"{what}: {part[:40]!r} is no number of a GPU on its node")
+            raise AnnotationError(f"{what}: {part[:40]!r} is not the index of a GPU on its node")
         found.append(int(part))
     return tuple(found)
 

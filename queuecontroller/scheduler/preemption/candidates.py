@@ -127,7 +127,7 @@ class Candidates:
         return (rank[0], mine, used, rank)
 
     def no_sooner_than(self, rank: Rank) -> Turn:
-        """A turn no later than that of any with this rank or a higher one, where rank is the order."""
+        """A turn no later than that of any with this rank or a higher one, in rank order."""
         return (rank[0], not self._lenders, 0, rank)
 
     def target(self, info: WorkloadInfo) -> Target:

@@ -211,7 +211,7 @@ class _Candidates:
         )
 
     def offers(self, may_borrow: bool) -> Iterator[Removed]:
-        """Candidates, each checked when it is reached: earlier ones may have ended the borrowing."""
+        """Candidates, checked when they are reached: earlier ones may have ended the borrowing."""
         for evicted in (True, False):
             yield from self.others_offers(evicted, may_borrow)
             yield from self.own_offers(evicted)

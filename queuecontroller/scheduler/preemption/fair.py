@@ -162,7 +162,7 @@ class _FairSearch:
         self.removed: list[Removed] = []
 
     def first(self, candidates: Iterable[WorkloadInfo]) -> bool:
-        """Apply the first strategy; candidates it spares are kept for the second. True if it fits."""
+        """Apply the first strategy; the second gets what it spares. True if it fits."""
         context = self._context
         node = context.queue.node
         within_nominal = self._reclaims and node.is_within_nominal(context.frs)

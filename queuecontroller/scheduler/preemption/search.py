@@ -41,7 +41,7 @@ class PreemptionContext:
         self.cache.queues[info.cluster_queue].node.add_usage(info.usage)
 
     def protects(self, for_ns: int) -> Callable[[WorkloadInfo], bool] | None:
-        """A test for protected workloads, `for_ns` from their admission; None: none is protected."""
+        """A test for protected workloads, `for_ns` from their admission; None: there are none."""
         classes = self.cache.protection.classes
         if not for_ns and not classes:
             return None

@@ -93,7 +93,7 @@ class ClusterQueueState:
 
     @property
     def freed(self) -> int:
-        """Counter that grows when quota may have become free; remembered flavors are then dropped."""
+        """Counter that grows when quota may be free; remembered flavors are then dropped."""
         return self.node.path[-1].freed
 
     def missing_flavors(self) -> list[str]:

@@ -154,7 +154,7 @@ class NodeHolders:
 
 
 def tight_key(request: GpuRequest) -> Hashable:
-    """Everything that decides the answer of `Stand.tightly`; cheaper to compare than the request."""
+    """Everything that decides `NodeHolders.tightly`; cheaper to compare than the request."""
     return (
         request.count,
         request.memory_bytes,

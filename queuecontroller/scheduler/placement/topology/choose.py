@@ -114,7 +114,7 @@ def _wrong(topology: str, levels: tuple[str, ...], ask: Ask) -> Unfit | None:
             what = f"a slice's level {one.level} is wider than {levels[at]}: name one within it"
             return Unfit(f"pod set {ask.name}: {what}", misconfigured=True)
         if size % one.size:
-            what = f"{size} pods are no whole number of slices of {one.size}"
+            what = f"{size} pods are not a whole number of slices of {one.size}"
             return Unfit(f"pod set {ask.name}: {what}", misconfigured=True)
         at, size = mine, one.size
     return None

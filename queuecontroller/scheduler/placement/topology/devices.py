@@ -31,7 +31,7 @@ class Short:
 
 
 class Trial(Protocol):
-    """A what-if with some workloads removed and with what was placed in it so far, until its undo."""
+    """A what-if without some workloads and with what was placed in it, until its undo."""
 
     def wants(self, pod_set: str) -> bool: ...
 
@@ -42,7 +42,7 @@ class Trial(Protocol):
     def place(
         self, pod_set: str, limits: Mapping[str, int], count: int
     ) -> Mapping[str, int] | Short:
-        """Place so many of its pods on these nodes, up to the limit of each; returns pods by node."""
+        """Place so many of its pods on these nodes, up to their limits; returns pods by node."""
 
     def why_not(self, pod_set: str, nodes: Collection[str]) -> str:
         """Reason, with amounts, why one of the nodes takes no more of its pods; empty: it does."""
@@ -61,7 +61,7 @@ class Devices(Protocol):
 
     @property
     def unheard(self) -> str:
-        """Input that was not received yet and is required for placement; empty: nothing is missing."""
+        """Input required for placement that was not received yet; empty: none."""
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
         """Resources that one of its pods takes of a node besides devices."""

@@ -214,11 +214,11 @@ class TopologyRoom:
         made: dict[str, TopologyAssignment] = {}
         for placing in self._placings(workload, given, self._balanced, trial.wants):
             if unheard := self.ground.unheard or self._unheard(trial, placing):
-                return Unfit(f"not heard of yet: {unheard}")
+                return Unfit(f"not received yet: {unheard}")
             name = placing.flavor.topology_name or ""
             levels = self._topologies().get(name) if name else _NO_TOPOLOGY
             if not levels:
-                return Unfit(f'topology "{name}" is not there', misconfigured=True)
+                return Unfit(f'topology "{name}" does not exist', misconfigured=True)
             leaves = leaves_of(self.ground, name, levels, placing, without, mine)
             if name:
                 found = self._by_topology(name, levels, placing, leaves, trial)
