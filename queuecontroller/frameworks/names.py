@@ -60,6 +60,6 @@ def workload_name_of(
 ) -> str:
     """Kueue's name for the Workload: its hash gives a recreated job another Workload. With its gate
     ShortWorkloadNames `longest` is 63, so that every name can be a label's value."""
-    told = f"{kind}\n{group}\n{name}\n{uid}" + (f"\n{extra}" if extra else "")
-    digest = hashlib.sha1(told.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    text = f"{kind}\n{group}\n{name}\n{uid}" + (f"\n{extra}" if extra else "")
+    digest = hashlib.sha1(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
     return f"{kind.lower()}-{name}"[: longest - 1 - _HASH] + f"-{digest[:_HASH]}"

@@ -279,8 +279,8 @@ class _Pods:
     def total(self) -> int:
         if not self.group:
             return 1
-        told = self.around.group_total
-        return total_of(self.first) if told is None else told
+        total = self.around.group_total
+        return total_of(self.first) if total is None else total
 
     @property
     def serving(self) -> bool:

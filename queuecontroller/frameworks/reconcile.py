@@ -178,12 +178,12 @@ def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) 
 
 def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
     """True if it has to wait for quota."""
-    if around.parent_managed or not _own_cluster(fw, document) or _skipped(document):
+    if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
         return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
 
 
-def _own_cluster(fw: Framework, document: Document) -> bool:
+def _runs_here(fw: Framework, document: Document) -> bool:
     """False if MultiKueue dispatches the job to another cluster: it is neither started nor stopped
     here."""
     return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE

@@ -45,7 +45,7 @@ WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 LEADER_NAME: Final = "leaderworkerset.sigs.k8s.io/leader-name"
 """Annotation of the workers."""
 COMPONENT_INDEX: Final = "kueue.x-k8s.io/component-workload-index"
-MOST_GROUPS: Final = 10_000
+MAX_GROUPS: Final = 10_000
 _OF: Final = ("spec", "leaderWorkerTemplate")
 
 
@@ -133,8 +133,8 @@ def _groups(document: Document) -> int:
     """Number of groups, with the additional ones during an update."""
     reader = Reader(document)
     spec, status = reader.child("spec"), reader.child("status")
-    replicas = spec.whole("replicas", 1, least=0, most=MOST_GROUPS)
-    there = status.whole("replicas", 0, least=0, most=MOST_GROUPS)
+    replicas = spec.whole("replicas", 1, least=0, most=MAX_GROUPS)
+    there = status.whole("replicas", 0, least=0, most=MAX_GROUPS)
     updated = status.whole("updatedReplicas", 0, least=0)
     rolling = spec.child("rolloutStrategy").child("rollingUpdateConfiguration")
     surge = rolling.raw("maxSurge") not in (None, 0, "0", "0%")
@@ -175,7 +175,7 @@ def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
     queue = queue_of(document)
     if not isinstance(index, str) or not (index.isascii() and index.isdigit()) or not queue:
         return {}
-    if queue_of(pod) or len(index) > len(str(MOST_GROUPS)):
+    if queue_of(pod) or len(index) > len(str(MAX_GROUPS)):
         return {}
     sizes = {one["name"]: one["count"] for one in group_pod_sets(document)}
     role = "main"

@@ -30,7 +30,7 @@ from queuecontroller.frameworks.table import (
 from sluicecommon.kubernetes.names import LABEL
 from sluicecommon.reader import MOST, ManifestError, Reader, shown
 
-MOST_POD_SETS: Final = 18
+MAX_POD_SETS: Final = 18
 """Limit of a Workload's pod sets, as in Kueue."""
 DEEPEST: Final = 8
 """Limit of nested AppWrappers."""
@@ -147,8 +147,8 @@ def _check(found: list[Slot], fw: Framework, reader: Reader) -> None:
     at = "spec" if len(found) != 1 else ""
     if not found:
         reader.problem("spec", f"a {fw.kind} without pods", "give it at least one pod template")
-    if len(found) > MOST_POD_SETS:
-        what = f"has {len(found)} pod sets, more than {MOST_POD_SETS}"
+    if len(found) > MAX_POD_SETS:
+        what = f"has {len(found)} pod sets, more than {MAX_POD_SETS}"
         reader.problem(at, what, "put some of them into one")
     seen: set[str] = set()
     for slot in found:

@@ -26,7 +26,7 @@ _WISHES: Final = {
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 _SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
 _LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
-_MOST_LAYERS: Final = 3
+_MAX_LAYERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
     if slot.min_count is not None:
         made["minCount"] = slot.min_count
     made["template"] = slot.template
-    if wishes := topology_request(slot):
-        made["topologyRequest"] = wishes
+    if constraints := topology_request(slot):
+        made["topologyRequest"] = constraints
     return made
 
 
@@ -92,7 +92,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
         found = None
     if (
         isinstance(found, list)
-        and 0 < len(found) <= _MOST_LAYERS
+        and 0 < len(found) <= _MAX_LAYERS
         and all(
             isinstance(one, dict)
             and one.keys() == {"topology", "size"}
@@ -104,7 +104,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
     ):
         return found
     example = '{"topology": LEVEL, "size": 4}'
-    what = f"{shown(text)} is not a list of at most {_MOST_LAYERS} like {example}"
+    what = f"{shown(text)} is not a list of at most {_MAX_LAYERS} like {example}"
     reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
     return []
 

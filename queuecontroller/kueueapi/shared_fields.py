@@ -23,9 +23,9 @@ OBJECT_NAME: Final = Text(NAME, 253)
 RESOURCE: Final = Text(LABEL_KEY, 317)
 """A resource's name has the form of a label's key."""
 MOST_FLAVORS: Final = 64
-MOST_RESOURCES: Final = 64
-MOST_GROUPS: Final = 16
-MOST_CONDITIONS: Final = 16
+MAX_RESOURCES: Final = 64
+MAX_GROUPS: Final = 16
+MAX_CONDITIONS: Final = 16
 EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 STRING_MAP: Final = MapOf(Text(), 64)
@@ -77,7 +77,7 @@ CONDITION: Final = fields(
 )
 CONDITIONS: Final = Field(
     "Conditions set by the controller.",
-    ListOf(CONDITION, MOST_CONDITIONS, keys=("type",)),
+    ListOf(CONDITION, MAX_CONDITIONS, keys=("type",)),
 )
 
 FAIR_SHARING: Final = Field(
@@ -127,7 +127,7 @@ _FLAVOR_QUOTAS: Final = fields(
     name=Field("Name of the ResourceFlavor.", OBJECT_NAME, required=True),
     resources=Field(
         "Quota of each resource on this flavor.",
-        ListOf(_QUOTA, MOST_RESOURCES, keys=("name",)),
+        ListOf(_QUOTA, MAX_RESOURCES, keys=("name",)),
         required=True,
     ),
 )
@@ -138,7 +138,7 @@ RESOURCE_GROUPS: Final = Field(
         fields(
             coveredResources=Field(
                 "Resources of this group; none is in two groups.",
-                ListOf(RESOURCE, MOST_RESOURCES, unique=True),
+                ListOf(RESOURCE, MAX_RESOURCES, unique=True),
                 required=True,
             ),
             flavors=Field(
@@ -147,7 +147,7 @@ RESOURCE_GROUPS: Final = Field(
                 required=True,
             ),
         ),
-        MOST_GROUPS,
+        MAX_GROUPS,
     ),
 )
 
@@ -167,11 +167,11 @@ def usage(borrowed: bool) -> ListOf:
             name=Field("Name of the flavor.", OBJECT_NAME, required=True),
             resources=Field(
                 "Amounts by resource.",
-                ListOf(fields(**resource), MOST_RESOURCES, keys=("name",)),
+                ListOf(fields(**resource), MAX_RESOURCES, keys=("name",)),
                 required=True,
             ),
         ),
-        MOST_FLAVORS * MOST_GROUPS,
+        MOST_FLAVORS * MAX_GROUPS,
         keys=("name",),
     )
 

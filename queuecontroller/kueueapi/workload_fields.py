@@ -31,12 +31,12 @@ from queuecontroller.kueueapi.fields import (
 from queuecontroller.kueueapi.shared_fields import CONDITIONS, OBJECT_NAME, STRING_MAP, TOLERATION
 from queuecontroller.scheduler.model.objects import CheckState
 
-MOST_POD_SETS: Final = 18
-MOST_CHECKS: Final = 8
-MOST_GATES: Final = 8
-MOST_LEVELS: Final = 16
+MAX_POD_SETS: Final = 18
+MAX_CHECKS: Final = 8
+MAX_GATES: Final = 8
+MAX_LEVELS: Final = 16
 MOST_SLICES: Final = 1000
-MOST_DOMAINS: Final = 100_000
+MAX_DOMAINS: Final = 100_000
 MOST_PLACES: Final = 4096
 """Limit of the GPU places of one pod set's pods."""
 LONGEST_PLACE: Final = 65_536
@@ -87,7 +87,7 @@ _POD_SET: Final = fields(
 _SPEC: Final = fields(
     podSets=Field(
         "Groups of equal pods; all start together.",
-        ListOf(_POD_SET, MOST_POD_SETS, keys=("name",)),
+        ListOf(_POD_SET, MAX_POD_SETS, keys=("name",)),
     ),
     queueName=Field("The LocalQueue that it waits in.", OBJECT_NAME),
     priority=Field("Its priority; higher ones are admitted first.", Whole()),
@@ -128,22 +128,22 @@ _SPEC: Final = fields(
         "Gates that prevent it from preempting others until they are open.",
         ListOf(
             fields(name=Field("Name of the gate.", _LABEL, required=True)),
-            MOST_GATES,
+            MAX_GATES,
             keys=("name",),
         ),
     ),
 )
 
 _PLACES: Final = fields(
-    levels=Field("Labels of the levels, the widest first.", ListOf(_LABEL, MOST_LEVELS)),
+    levels=Field("Labels of the levels, the widest first.", ListOf(_LABEL, MAX_LEVELS)),
     domains=Field(
         "Domains of the pods: each by its value at every level. v1beta2 has slices.",
         ListOf(
             fields(
-                values=Field("A value for each level.", ListOf(Text(), MOST_LEVELS), required=True),
+                values=Field("A value for each level.", ListOf(Text(), MAX_LEVELS), required=True),
                 count=Field("Number of pods in the domain.", Whole(1), required=True),
             ),
-            MOST_DOMAINS,
+            MAX_DOMAINS,
         ),
         versions=OLD,
     ),
@@ -157,7 +157,7 @@ _PLACES: Final = fields(
                     fields(
                         universal=Field("The common value.", Whole(1)),
                         individual=Field(
-                            "One number for each domain.", ListOf(Whole(1), MOST_DOMAINS)
+                            "One number for each domain.", ListOf(Whole(1), MAX_DOMAINS)
                         ),
                     ),
                     required=True,
@@ -174,13 +174,13 @@ _PLACES: Final = fields(
                                     suffix=Field("The common suffix.", Text()),
                                     roots=Field(
                                         "The parts between prefix and suffix.",
-                                        ListOf(Text(), MOST_DOMAINS),
+                                        ListOf(Text(), MAX_DOMAINS),
                                         required=True,
                                     ),
                                 ),
                             ),
                         ),
-                        MOST_LEVELS,
+                        MAX_LEVELS,
                     ),
                     required=True,
                 ),
@@ -223,7 +223,7 @@ _ADMISSION: Final = fields(
                     Text(choices=("Pending", "Ready")),
                 ),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
@@ -246,7 +246,7 @@ _CHECK: Final = fields(
                 nodeSelector=Field("Labels of nodes.", STRING_MAP),
                 tolerations=Field("Tolerations.", ListOf(TOLERATION, 8)),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
         ),
     ),
 )
@@ -255,7 +255,7 @@ _STATUS: Final = fields(
     admission=Field("Its admission; it holds this quota.", _ADMISSION),
     conditions=CONDITIONS,
     admissionChecks=Field(
-        "States of the AdmissionChecks.", ListOf(_CHECK, MOST_CHECKS, keys=("name",))
+        "States of the AdmissionChecks.", ListOf(_CHECK, MAX_CHECKS, keys=("name",))
     ),
     requeueState=Field(
         "Back-off after an eviction.",
@@ -271,7 +271,7 @@ _STATUS: Final = fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, required=True),
                 count=Field("Pods.", COUNT, required=True),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
@@ -282,7 +282,7 @@ _STATUS: Final = fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, required=True),
                 resources=Field("Requests of all its pods.", MapOf(Amount(), 64)),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
@@ -333,7 +333,7 @@ _STATUS: Final = fields(
                 ),
                 lastTransitionTime=Field("Time of the last change.", Time(), required=True),
             ),
-            MOST_GATES,
+            MAX_GATES,
             keys=("name",),
         ),
     ),

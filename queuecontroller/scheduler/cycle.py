@@ -160,8 +160,8 @@ class Cycle:
             return full, targets
 
         def attempt(counts: Sequence[int]) -> Judgement | None:
-            smaller, who = judge(counts)
-            return (smaller, who) if smaller.mode is Mode.FIT or who else None
+            smaller, victims = judge(counts)
+            return (smaller, victims) if smaller.mode is Mode.FIT or victims else None
 
         counts = [one.count for one in info.pod_sets]
         return search_counts(info.workload.pod_sets, counts, attempt) or (full, ())
@@ -188,7 +188,7 @@ class Cycle:
         mode = entry.assignment.mode
         if entry.deferred:
             entry.inadmissible(PendingReason.PENDING_EVALUATION, _DEFERRED, shape_is_to_blame=False)
-            self._reserve(entry.queue.node, self._worth_reserving(entry))
+            self._reserve(entry.queue.node, self._reservable(entry))
             return
         if mode is Mode.NO_FIT:
             entry.inadmissible(
@@ -201,7 +201,7 @@ class Cycle:
             entry.inadmissible(
                 PendingReason.WAITING_FOR_QUOTA, entry.assignment.message(), shape_is_to_blame=True
             )
-            self._keep_from_others(entry)
+            self._reserve_without_targets(entry)
             return
         if mode is Mode.PREEMPT and self._is_gated(entry):
             entry.inadmissible(
@@ -270,13 +270,13 @@ class Cycle:
         node.add_usage(usage)
         _note(self._reserved.setdefault(node.root, {}), node, usage)
 
-    def _keep_from_others(self, entry: Entry) -> None:
+    def _reserve_without_targets(self, entry: Entry) -> None:
         """Reserve the quota of an entry that has to preempt and found no targets. A queue that can
         always reclaim its quota has no need to block others."""
         if entry.queue.spec.preemption.reclaim_within_cohort is not PreemptionPolicy.ANY:
-            self._reserve(entry.queue.node, self._worth_reserving(entry))
+            self._reserve(entry.queue.node, self._reservable(entry))
 
-    def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
+    def _reservable(self, entry: Entry) -> dict[Fr, int]:
         """Quota that an entry which could not preempt reserves: at most its own, or what it may
         borrow if it would borrow."""
         self._simulate_removal(None)
@@ -364,7 +364,7 @@ class Cycle:
         entry.skip("Workload has overlapping preemption targets with another workload")
         self._count_skipped(entry)
         if assignment.mode is Mode.PREEMPT:
-            self._keep_from_others(entry)
+            self._reserve_without_targets(entry)
         return False
 
     def _preempt(self, entry: Entry) -> None:
@@ -420,8 +420,8 @@ class Cycle:
         )
 
     def report_pending(self, entry: Entry) -> None:
-        who = tuple(target.info.key for target in entry.targets)
-        waits = who if entry.status is Status.PREEMPTING else ()
+        victims = tuple(target.info.key for target in entry.targets)
+        waits = victims if entry.status is Status.PREEMPTING else ()
         frees = tuple(sorted(entry.assignment.frees))
         self.result.pending.append(
             StillPending(entry.info, entry.reason, entry.message, waits, frees)

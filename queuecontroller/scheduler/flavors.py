@@ -160,7 +160,9 @@ class FlavorAssigner:
                 failure = search.pending_reason
                 break
             found.update(assigned)
-        if failure is None and (said := self._two_topologies(pod_sets, group, wanted, found)):
+        if failure is None and (
+            said := self._conflicting_topologies(pod_sets, group, wanted, found)
+        ):
             reasons.append(said)
             failure = PendingReason.NO_MATCHING_FLAVOR
         for i, mine in zip(group, wanted, strict=True):
@@ -172,7 +174,7 @@ class FlavorAssigner:
             self._append(result, one, i, info)
         return failure is None
 
-    def _two_topologies(
+    def _conflicting_topologies(
         self,
         pod_sets: Sequence[PodSetRequests],
         group: Sequence[int],

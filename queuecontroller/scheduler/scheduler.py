@@ -70,20 +70,20 @@ class Scheduler:
         """ClusterQueues that admit nothing, and the reason."""
         self._changed_local_queues: set[str] = set()
         """LocalQueues that changed since the last `settle`."""
-        self._all_anew = False
+        self._all_changed = False
         """True if something changed that concerns every ClusterQueue."""
 
     # -- objects ----------------------------------------------------------------------------------
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         if self.validation.put_namespace(name, labels):
-            self._look_again_at(name)
+            self._requeue_namespace(name)
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> None:
         if self.validation.put_limit_ranges(namespace, limits):
-            self._look_again_at(namespace)
+            self._requeue_namespace(namespace)
 
-    def _look_again_at(self, namespace: str) -> None:
+    def _requeue_namespace(self, namespace: str) -> None:
         """Requeue inadmissible workloads in the ClusterQueues that the namespace may use."""
         queues = [one for one in self._local_queues.values() if one.namespace == namespace]
         for name in {one.cluster_queue for one in queues} & self.pending.keys():
@@ -113,7 +113,7 @@ class Scheduler:
 
     def share_admission(self, settings: AdmissionFairSharing | None, now_ns: int) -> None:
         """Enable, change or disable admission fair sharing. Call `settle` afterwards."""
-        self._all_anew = True
+        self._all_changed = True
         history = self.cache.history
         if settings is None:
             self.cache.history = None
@@ -132,10 +132,10 @@ class Scheduler:
         workloads of those trees, and submit again all workloads whose LocalQueue changed. Workloads
         in other trees are not evaluated again."""
         touched = self.cache.settle()
-        if self._all_anew:
+        if self._all_changed:
             touched |= self.cache.queues.keys()
         if touched:
-            self._all_anew = False
+            self._all_changed = False
             new = {name for name in touched if name not in self.pending}
             self._renew(touched)
         else:
@@ -322,7 +322,7 @@ class Scheduler:
         if self.cache.protection != protection:
             self.cache.protection = protection
             for tree in self._round:
-                if tree.told >= 0:  # the tree had pending workloads
+                if tree.seen_freed >= 0:  # the tree had pending workloads
                     tree.protected_ns = 0
 
     def admitted(self, key: WorkloadKey, now_ns: int) -> None:
@@ -368,7 +368,7 @@ class Scheduler:
         heads = self._choose_heads(cycle, now_ns)
         entries = self._nominate(cycle, heads)
         cycle.serve(cycle.order(entries))
-        self._put_back(cycle, heads, entries, now_ns)
+        self._requeue_rest(cycle, heads, entries, now_ns)
         self._note_protected()
         cycle.result.heard = self._heard[:]
         self._heard.clear()
@@ -408,7 +408,9 @@ class Scheduler:
         cycle.result.heads = len(entries) + len(heads.inadmissible) + len(heads.mismatched)
         return entries
 
-    def _put_back(self, cycle: Cycle, heads: Heads, entries: Sequence[Entry], now_ns: int) -> None:
+    def _requeue_rest(
+        self, cycle: Cycle, heads: Heads, entries: Sequence[Entry], now_ns: int
+    ) -> None:
         """Step 5: admitted workloads leave their queue; all others stay pending or are
         inadmissible."""
         self._end_replaced(cycle.result.replaced, now_ns)
@@ -458,7 +460,7 @@ class Scheduler:
         for name in names:
             tree = self._tree_of(name)
             tree.pending_changed = True
-            found |= self.pending[name].head(tree.told, now_ns) is not None
+            found |= self.pending[name].head(tree.seen_freed, now_ns) is not None
         return found
 
     def _note_deferred(self, entries: Sequence[Entry]) -> None:

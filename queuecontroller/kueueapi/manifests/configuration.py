@@ -18,7 +18,7 @@ from sluicecommon.reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""
-MOST_WEIGHT: Final = 10**9
+MAX_WEIGHT: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def _weight(reader: Reader, name: str) -> int:
         weight = Decimal(str(given))  # a float by its shortest decimal text
     except (InvalidOperation, ValueError):
         weight = Decimal("NaN")
-    if not weight.is_finite() or not 0 <= weight <= MOST_WEIGHT:
-        reader.problem(name, f"must be a number from 0 to {MOST_WEIGHT}, not {shown(given)}")
+    if not weight.is_finite() or not 0 <= weight <= MAX_WEIGHT:
+        reader.problem(name, f"must be a number from 0 to {MAX_WEIGHT}, not {shown(given)}")
         return WEIGHT_UNIT
     return int((weight * WEIGHT_UNIT).to_integral_value(ROUND_CEILING))
 

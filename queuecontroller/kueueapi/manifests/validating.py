@@ -34,7 +34,7 @@ _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyTyp
         "Workload": read_workload,
     }
 )
-_TOPOLOGY_WISHES: Final = ("required", "preferred", "unconstrained")
+_TOPOLOGY_FIELDS: Final = ("required", "preferred", "unconstrained")
 _FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "priorityClassName")
 
 
@@ -44,17 +44,17 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     if not isinstance(kind, str) or kind not in KINDS:
         what = f"{shown(kind)} is none of {GROUP}"
         return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
-    if old is not None and _same_wishes(document, old, kind):
+    if old is not None and _same_spec(document, old, kind):
         return []
     found = problems_as_api(document, KINDS[kind])
-    told = {one.field for one in found}
+    reported = {one.field for one in found}
     try:
         if kind in _READERS:
             _READERS[kind](document, "")
         else:
             check_kind(kind, document)
     except ManifestError as error:
-        found += [one for one in error.problems if one.field not in told]
+        found += [one for one in error.problems if one.field not in reported]
     if not found:  # these look only at what is as it should be
         if kind in ("ClusterQueue", "Cohort"):
             found += _in_two_groups(document)
@@ -64,11 +64,11 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     return found
 
 
-def _same_wishes(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
+def _same_spec(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
     """True if the spec is unchanged: an object stored before a rule existed must still lose its
     finalizers, or it could never be deleted."""
-    wishes = [name for name in KINDS[kind].fields.of if name != "status"]
-    return all(document.get(name) == old.get(name) for name in wishes)
+    spec_fields = [name for name in KINDS[kind].fields.of if name != "status"]
+    return all(document.get(name) == old.get(name) for name in spec_fields)
 
 
 def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,8 +103,8 @@ def _pod_sets(document: Mapping[str, Any]) -> Iterator[Problem]:
         least, count = one.get("minCount"), one.get("count", 1)
         if least is not None and least > count:
             yield Problem(f"{at}.minCount", f"{least} is more than count ({count})", "write less")
-        wishes = one.get("topologyRequest") or {}
-        if len(given := [name for name in _TOPOLOGY_WISHES if wishes.get(name)]) > 1:
+        request = one.get("topologyRequest") or {}
+        if len(given := [name for name in _TOPOLOGY_FIELDS if request.get(name)]) > 1:
             what = f"{' and '.join(given)} are given together"
             yield Problem(f"{at}.topologyRequest", what, "leave one of them")
 

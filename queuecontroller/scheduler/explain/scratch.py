@@ -17,7 +17,7 @@ from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
 from queuecontroller.scheduler.quota.tree import QuotaNode
 
 
-class _NobodyGoes:
+class _NoCandidates:
     """Preemption oracle that finds no candidates."""
 
     def simulate(
@@ -30,7 +30,7 @@ class Scratch:
     def __init__(self, live: ClusterQueueState, settings: EngineSettings) -> None:
         self.queue = copy(live)
         self.queue.node = self.node = _copied(live.node)
-        self.assigner = FlavorAssigner(self.queue, _NobodyGoes(), settings)
+        self.assigner = FlavorAssigner(self.queue, _NoCandidates(), settings)
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
         fresh = copy(info)

@@ -177,14 +177,14 @@ def _next_lack(
         for choices in scratch.queue.groups:
             wanted = {r: n for r, n in requests.items() if r in choices.covered and n > 0}
             rather = {one.flavors[r].flavor for one in mine for r in wanted if r in one.flavors}
-            asks = _Asks(group, "+".join(one.name for one in mine), wanted, taken, rather)
+            asks = _GroupRequest(group, "+".join(one.name for one in mine), wanted, taken, rather)
             lacks += _nearest(scratch, as_is, info, choices, asks, found) if wanted else ()
         return lacks
     return []
 
 
 @dataclass(frozen=True, slots=True)
-class _Asks:
+class _GroupRequest:
     """Requests of a group of pod sets from one resource group."""
 
     group: Sequence[int]
@@ -200,7 +200,7 @@ def _nearest(
     as_is: Scratch,
     info: WorkloadInfo,
     choices: GroupChoices,
-    asks: _Asks,
+    asks: _GroupRequest,
     found: Needs,
 ) -> Sequence[Shortage]:
     assigner = scratch.assigner
@@ -229,7 +229,7 @@ def _nearest(
     return best.shortages
 
 
-def _lacks(node: QuotaNode, choice: FlavorChoice, asks: _Asks) -> tuple[Shortage, ...]:
+def _lacks(node: QuotaNode, choice: FlavorChoice, asks: _GroupRequest) -> tuple[Shortage, ...]:
     lacks = []
     for resource, amount in sorted(asks.wanted.items()):
         fr = choice.frs.get(resource)

@@ -184,7 +184,7 @@ def its_turn(ahead: int, cluster_queue: str, turn: Turn | None = None) -> str:
 
 def kept(cohort: str) -> str:
     return (
-        f"those of cohort {cohort} before it had started: there is quota for it, and it is"
+        f"the workloads of cohort {cohort} before it had started: there is quota for it, and it is"
         " reserved for them"
     )
 

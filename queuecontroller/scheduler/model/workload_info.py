@@ -252,7 +252,7 @@ def _live_counts(workload: Workload, reclaimable: bool) -> dict[str, int]:
 
 _totals: dict[tuple[int, int], PodSetRequests] = {}
 """Totals of pod sets that many workloads share, by identity and count, to save memory."""
-_MOST_TOTALS: Final = 4096
+_MAX_TOTALS: Final = 4096
 
 
 def _pending_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:
@@ -264,7 +264,7 @@ def _total(one: PodSet, count: int) -> PodSetRequests:
     known = _totals.get((id(one), count))
     if known is None or known.pod_set is not one:
         requests = {name: saturate(amount * count) for name, amount in sorted(one.requests.items())}
-        if len(_totals) >= _MOST_TOTALS:
+        if len(_totals) >= _MAX_TOTALS:
             _totals.clear()
         known = _totals[id(one), count] = PodSetRequests(one.name, count, requests, one)
     return known

@@ -20,7 +20,7 @@ from queuecontroller.scheduler.model.workload_info import Shape, WorkloadInfo
 from queuecontroller.scheduler.pending.fifo import Order, PendingQueue, Why, order_of
 from queuecontroller.scheduler.quota.usage_history import UsageHistory
 
-_MOST_KINDS: Final = 1000
+_MAX_KINDS: Final = 1000
 _SETTLED_HALF_LIVES: Final = 256
 """Number of half-lives after which no history changes any more, see `decay`."""
 
@@ -96,7 +96,7 @@ class FairPendingQueue(PendingQueue):
         line.push(info, not_before_ns, now_ns)
 
     def _kind(self, info: WorkloadInfo) -> int:
-        if len(self._kinds) > _MOST_KINDS + 4 * len(self):  # most of them are of the past
+        if len(self._kinds) > _MAX_KINDS + 4 * len(self):  # most of them are of the past
             self._kinds.clear()
             self._failed.clear()
             for line in self._lines_of.values():

@@ -43,7 +43,7 @@ class Tree:
         "protected_ns",
         "room_freed",
         "root",
-        "told",
+        "seen_freed",
         "wakes_ns",
     )
 
@@ -69,7 +69,7 @@ class Tree:
         """`root.freed` as inadmissible workloads see it: late by the requeue delay, if any."""
         self.due_ns: int | None = None
         """Time in ns at which they see the current value."""
-        self.told = -1
+        self.seen_freed = -1
         """The value they saw last."""
         self.lacks_room = False
         """True if any of them was refused for lack of room since then."""
@@ -84,12 +84,12 @@ class Tree:
         """True if its heads may have another result than at the last evaluation."""
         if self.pending_changed and not any(self.members):
             self.pending_changed = False
-        if not self.pending_changed and self.told < 0:
+        if not self.pending_changed and self.seen_freed < 0:
             return False  # the tree had no pending workloads yet
         return (
             self.pending_changed
             or self.generation != self.root.generation
-            or self.told != self._freed(now_ns)
+            or self.seen_freed != self._freed(now_ns)
             or self.wakes_ns <= now_ns
             or self.protected_ns <= now_ns
         )
@@ -102,13 +102,13 @@ class Tree:
             self.root.generation += 1
             self.root.freed += 1
         freed = self._freed(now_ns)
-        if freed != self.told:
+        if freed != self.seen_freed:
             self.lacks_room = False  # all of them are evaluated again
             if self._room is not None:
                 self.room_freed = self._room.freed
                 freed = self._freed(now_ns)
-        self.told = freed
-        found = [queue.head(self.told, now_ns) for queue in self.members]
+        self.seen_freed = freed
+        found = [queue.head(self.seen_freed, now_ns) for queue in self.members]
         heads = [info for info in found if info is not None]
         self.generation = self.root.generation
         self.pending_changed = False

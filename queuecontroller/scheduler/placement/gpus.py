@@ -82,8 +82,8 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
         return ordered[:1]
     groups = [*_linked(ordered), *_numa_groups(ordered)]
     if request.by_links or request.by_numa:
-        wished = _linked(ordered) if request.by_links else _numa_groups(ordered)
-        groups = [group for group in wished if len(group) >= count] or groups
+        preferred = _linked(ordered) if request.by_links else _numa_groups(ordered)
+        groups = [group for group in preferred if len(group) >= count] or groups
     if request.one_numa_node:
         groups = [
             group for group in groups if len({gpu.gpu.numa_node for gpu in group[:count]}) == 1

@@ -16,7 +16,7 @@ RESOURCE: Final = "nvidia.com/mig-"
 """Prefix of a profile in a resource name; a `+` in the profile is written as a dot (`1g.10gb+me` is
 `nvidia.com/mig-1g.10gb.me`), as in NVIDIA's device plugin."""
 _PROFILE: Final = re.compile(r"(\d+)g\.(\d+)gb(?:\+[\w.]*)?")
-_MOST_STEPS: Final = 2_000
+_MAX_STEPS: Final = 2_000
 """Limit of one search for places on a node; far more than a pod of one profile needs."""
 
 
@@ -119,7 +119,7 @@ class Card(NamedTuple):
 def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Span]] | None:
     """A card and a place for each requested profile, the first cards first; None if they do not all
     fit. Large profiles are placed before small ones, and a placement is undone where it leaves no
-    place for a later one; the search is given up after `_MOST_STEPS`, which only a pod with a
+    place for a later one; the search is given up after `_MAX_STEPS`, which only a pod with a
     mixture of many profiles reaches."""
     sizes = {
         name: max((s.size for card in cards for s in card.profiles.get(name, ())), default=0)
@@ -142,7 +142,7 @@ def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Spa
             return True
         for at, span in places(wanted[order[position]]):
             steps += 1
-            if steps > _MOST_STEPS:
+            if steps > _MAX_STEPS:
                 return False
             taken[at].append(span)
             found[order[position]] = (at, span)

@@ -196,10 +196,10 @@ class Stock:
         """Hold shares under a key. Raises ValueError if the key holds something already."""
         if key in self._held:
             raise ValueError(f"{key!r} is held already")
-        who = key if owner is None else owner
-        self._held[key] = Holding(who, node, tuple(shares))
+        holder = key if owner is None else owner
+        self._held[key] = Holding(holder, node, tuple(shares))
         self._of_node.setdefault(node, set()).add(key)
-        self._of_owner.setdefault(who, {})[key] = None
+        self._of_owner.setdefault(holder, {})[key] = None
         self._change(node, shares, 1)
         self._note(freed=False)
 

@@ -144,7 +144,7 @@ class _Source:
             self.ranked = ranked
         split, size = 0, len(ranked)
         if ranked and not ranked[0][0][0]:
-            split = bisect_left(ranked, True, key=_note_look_again)
+            split = bisect_left(ranked, True, key=_is_not_evicted)
         first, last = split, size
         if below is not None:
             first = bisect_left(ranked, below, 0, split, key=_priority)
@@ -257,7 +257,7 @@ class _Candidates:
                 yield source.node, info
 
 
-def _note_look_again(entry: Ranked) -> bool:
+def _is_not_evicted(entry: Ranked) -> bool:
     """The first part of a rank: not evicted yet."""
     return entry[0][0]
 

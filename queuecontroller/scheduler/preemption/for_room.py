@@ -34,7 +34,7 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 _LOOK_STEPS: Final = 50
 """Steps for each pod."""
-_MOST_TIMES: Final = 8
+_MAX_TIMES: Final = 8
 """A search that was deferred this often runs to its end at once: the nodes change faster than it
 progresses."""
 
@@ -51,7 +51,7 @@ class RoomSearch:
     def begin(self, info: WorkloadInfo) -> None:
         """Begin the evaluation of a workload: all its searches run, or none."""
         self._may_search = not self._budget.is_over
-        self._budget.begin(may_stop=info.deferrals < _MOST_TIMES)
+        self._budget.begin(may_stop=info.deferrals < _MAX_TIMES)
 
     def judge(
         self,
@@ -156,14 +156,14 @@ class _Question:
             return nothing
         too_few: Turn | None = None
         for opening in self._room.openings(self._info, self._assignment, candidates, self._budget):
-            run = [candidates.target(info) for _, info in opening.who]
+            run = [candidates.target(info) for _, info in opening.candidates]
             verdict = self.look([*first, *run]) if run else None
             if verdict is None or verdict.refusal:
                 too_few = opening.turn
                 continue
             if too_few is None:
                 return run, verdict  # before the first opening there is no room
-            low = bisect_right(opening.who, too_few, key=itemgetter(0)) + 1
+            low = bisect_right(opening.candidates, too_few, key=itemgetter(0)) + 1
             high = len(run)
             while low < high:  # the shortest run that does is in [low, high]
                 middle = (low + high) // 2

@@ -46,7 +46,7 @@ class Opening:
     """There may be room once all candidates have left whose turn is no later."""
 
     turn: Turn
-    who: tuple[tuple[Turn, WorkloadInfo], ...]
+    candidates: tuple[tuple[Turn, WorkloadInfo], ...]
     """Those of them on suitable nodes, in order."""
 
 

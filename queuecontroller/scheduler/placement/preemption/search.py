@@ -123,12 +123,12 @@ class Search:
         return self.stock.nodes[node].capacity.labels.get(self.topology.required)
 
     def _opening(self, turn: Turn) -> Opening:
-        who: dict[WorkloadKey, tuple[Turn, WorkloadInfo]] = {}
+        suitable: dict[WorkloadKey, tuple[Turn, WorkloadInfo]] = {}
         for node in self._open:
             for at, one in self._line(node):
                 if at <= turn and self.candidates.still_goes(one.info, at):
-                    who[one.info.key] = (at, one.info)
-        return Opening(turn, tuple(sorted(who.values(), key=_by_turn)))
+                    suitable[one.info.key] = (at, one.info)
+        return Opening(turn, tuple(sorted(suitable.values(), key=_by_turn)))
 
     # -- the soonest first ------------------------------------------------------------------------
 

@@ -195,17 +195,17 @@ def _start(levels: tuple[str, ...], root: Domain, ask: Ask) -> _Taken | None:
         one = _best(_at(root, levels.index(ask.required) + 1), ask.count, leader)
         return [(one, ask.count, leader)] if one is not None else None
     if ask.preferred is not None:
-        wished = levels.index(ask.preferred)
-        for level in range(wished, -1, -1):
+        wanted_level = levels.index(ask.preferred)
+        for level in range(wanted_level, -1, -1):
             domains = _at(root, level + 1)
             one = _best(domains, ask.count, leader)
             if one is not None:
-                if ask.balanced and level < wished:
-                    even = _evenly(_at(one, wished - level), ask)
+                if ask.balanced and level < wanted_level:
+                    even = _evenly(_at(one, wanted_level - level), ask)
                     if even is not None:
                         return even
                 return [(one, ask.count, leader)]
-        if ask.balanced and (even := _evenly(_at(root, wished + 1), ask)) is not None:
+        if ask.balanced and (even := _evenly(_at(root, wanted_level + 1), ask)) is not None:
             return even
         return _split(_at(root, 1), ask.count, leader)
     if ask.layers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any, Final
 
-MOST_DOMAINS: Final = 100_000
+MAX_DOMAINS: Final = 100_000
 """The schema's limit, so that a few lines of slices cannot expand to more."""
 
 
@@ -32,11 +32,11 @@ def slices_of(domains: list[Any]) -> list[dict[str, Any]]:
 
 
 def domains_of(slices: list[Any]) -> list[dict[str, Any]]:
-    """Domains of slices; inconsistent slices, and domains beyond MOST_DOMAINS, are left out."""
+    """Domains of slices; inconsistent slices, and domains beyond MAX_DOMAINS, are left out."""
     made: list[dict[str, Any]] = []
     for one in slices:
         count = one.get("domainCount") if isinstance(one, dict) else None
-        if not isinstance(count, int) or not 0 < count <= MOST_DOMAINS - len(made):
+        if not isinstance(count, int) or not 0 < count <= MAX_DOMAINS - len(made):
             continue
         counts = _every(one.get("podCounts"), count)
         given = one.get("valuesPerLevel")

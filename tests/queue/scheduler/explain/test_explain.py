@@ -166,14 +166,14 @@ def test_each_limit_of_the_tree_says_how_much_it_lacks() -> None:
     assert one.missing == 2
     assert found.ways[0] == (
         "2 more gpu of flavor default became free in ClusterQueue a, which is at its"
-        " borrowingLimit and 1 more gpu of flavor default became free in Cohort team (it asks for"
+        " borrowingLimit and 1 more gpu of flavor default became free in Cohort team (it requests"
         " 2, 0 available now; held by ns/mine 3, ns/theirs 2)"
     )
     made.delete(WorkloadKey("ns/theirs"), NOW)
     ways = explained(made, "next").ways
     assert (
-        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit is in the"
-        " way)"
+        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit prevents"
+        " it)"
     ) in ways
 
 
@@ -386,8 +386,8 @@ def test_quota_that_is_kept_for_another_of_the_cohort_is_said_to_be() -> None:
     found = explained(made, "second")
     assert found.waiting_helps
     assert found.ways == (
-        "those of cohort c before it had started: there is quota for it, and it is kept for"
-        " them",
+        "the workloads of cohort c before it had started: there is quota for it, and it is"
+        " reserved for them",
     )
 
 
