@@ -149,8 +149,8 @@ def test_a_turn_that_has_not_come_is_said_with_what_was_used(world: World) -> No
         world.release(f"team-a/{name}", finished=True)
     world.step("resume", lambda book, now: book.resume(("ClusterQueue", "", "all"), now))
     (way,) = explained(world, "team-a/a2")["ways"]
-    assert way.startswith("its turn came: there is quota for it, and 1 workload stands before it")
-    assert "its LocalQueue team-a/q has used 1.1" in way
+    assert way.startswith("it became the head: there is quota for it, and 1 workload is before it")
+    assert "its LocalQueue team-a/q has a recorded usage of 1.1" in way
     assert way.endswith("those served before it less: team-b/q 0)")
 
 
