@@ -293,7 +293,7 @@ def test_every_object_is_valid_for_kubernetes(version: str, mode: str) -> None:
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
             continue  # not of Kubernetes; see the next test
         if one["kind"] == "CustomResourceDefinition":
-            continue  # a real API server takes them: tests/cluster/without_a_node/test_queueing_chart.py
+            continue  # a real API server takes them: tests/cluster/api_only/test_queueing_chart.py
         validate.validate(one, version, strict=True)
         checked += 1
     assert checked >= 11

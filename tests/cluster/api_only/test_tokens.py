@@ -31,7 +31,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs.pki import openssl
 from tests.kit.node import until
-from tests.kit.pond import Pond
+from tests.kit.queue_controller import QueueController
 from tests.queue.adapters.callers import WIRE, message
 from tests.queue.adapters.certificates import Authority
 
@@ -53,7 +53,7 @@ ANSWER_S = 30.0
 @dataclass
 class Lab:
     plane: ControlPlane
-    pond: Pond
+    controller: QueueController
     authority: Path
     shown: set[str]
     """Every token that was sent; none may be in the log."""
@@ -64,7 +64,9 @@ class Lab:
         credentials = grpc.ssl_channel_credentials(self.authority.read_bytes())
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
         kind = WIRE.methods(NODES)["Connect"]
-        with grpc.secure_channel(self.pond.tcp_address, credentials, options=options) as channel:
+        with grpc.secure_channel(
+            self.controller.tcp_address, credentials, options=options
+        ) as channel:
             call = channel.unary_unary(
                 f"/{NODES}/Connect",
                 request_serializer=kind.request.SerializeToString,
@@ -132,7 +134,7 @@ def lab(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
     (own / "namespace").write_text(SPACE)
     authority = Authority(place / "pki")
     pair = authority.issue("queue", "DNS:localhost")
-    pond = Pond(
+    controller = QueueController(
         place / "queue",
         host="localhost",
         both=True,
@@ -147,13 +149,13 @@ def lab(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
             f"kubernetes.nodes=system:serviceaccount:{SPACE}:{AGENT}",
         ],
     )
-    made = Lab(control_plane, pond, authority.ca, set())
+    made = Lab(control_plane, controller, authority.ca, set())
     try:
-        pond.start()
+        controller.start()
         yield made
     finally:
-        pond.stop()
-    log = pond.log
+        controller.stop()
+    log = controller.log
     assert "Traceback" not in log
     parts = {part for token in made.shown for part in token.split(".") if len(part) >= 8}
     assert not [part for part in parts if part in log], "something of a token is in the log"
@@ -305,7 +307,7 @@ def test_a_token_is_refused_that_is(lab: Lab, tmp_path: Path, what: str) -> None
     assert says in why
     assert not [part for part in token.split(".") if len(part) >= 8 and part in why]
     if found == NOT_GOOD and 0 < len(token) < 8192:
-        assert re.search(r"warning .*does not vouch", lab.pond.log)
+        assert re.search(r"warning .*does not vouch", lab.controller.log)
 
 
 def test_64_kib_of_token_are_no_call_at_all(lab: Lab) -> None:
@@ -316,7 +318,7 @@ def test_64_kib_of_token_are_no_call_at_all(lab: Lab) -> None:
 
 
 def test_no_refused_one_became_a_node(lab: Lab) -> None:
-    names = {one["metadata"]["name"] for one in lab.pond.get("nodes")["items"]}
+    names = {one["metadata"]["name"] for one in lab.controller.get("nodes")["items"]}
     assert names <= {"gpu-1", "gpu-2"}
 
 
@@ -331,7 +333,7 @@ def test_while_the_api_server_is_away_it_says_so_and_then_takes_the_same_token(l
         believed = lab.ask(known)
         if time.monotonic() - began_s < 50:  # for a minute; later it is another question
             assert believed[0] == "OK"
-        assert lab.pond.http("/readyz")[0] == 200
+        assert lab.controller.http("/readyz")[0] == 200
     finally:
         lab.plane.start("kube-apiserver")
         lab.plane.wait_until_ready()
@@ -363,7 +365,9 @@ def test_a_controller_that_may_not_ask_says_so(lab: Lab) -> None:
 def test_the_daemons_own_client_is_that_node(lab: Lab, tmp_path: Path) -> None:
     """The agent's link with its token's file, as the chart mounts it; renewed in place."""
     file = tmp_path / "token"
-    settings = QueueSettings(server=lab.pond.tcp_address, ca=str(lab.authority), token=str(file))
+    settings = QueueSettings(
+        server=lab.controller.tcp_address, ca=str(lab.authority), token=str(file)
+    )
 
     async def connect(node: str) -> Welcome:
         link = GrpcQueueLink(settings, node, "boot", "1", Wire(native.locate().wire_descriptors))

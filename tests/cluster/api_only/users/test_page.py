@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.api_only.users.viewer import Viewer
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, apply, define, door, job, of_kueue, quota, serving
-from tests.cluster.without_a_node.people.viewer import Viewer
 from tests.kit.node import until
 
 __all__ = ["control_plane"]

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.conftest import settle
 from tests.cluster.figures import Figures
 from tests.cluster.lab import Lab
-from tests.cluster.left import left_in_the_api, left_on_the_node
+from tests.cluster.leftovers import left_in_the_api, left_on_the_node
 from tests.cluster.machine.node import GPUS, Cluster
 from tests.cluster.programs import pins, product
 from tests.cluster.shares import measure

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cluster.figures import Figures
 from tests.cluster.lab import Lab
-from tests.cluster.left import left_in_the_api, left_on_the_node
+from tests.cluster.leftovers import left_in_the_api, left_on_the_node
 from tests.cluster.shares import measure
 from tests.kit.node import until
 

@@ -11,6 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.api_only.placing.queued import (
+    NODES,
+    kept,
+    make_fleet,
+    make_pods,
+    objects,
+    queue_job,
+    shares,
+)
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import JOBS, WORKLOADS, Replica, define, finish, is_true
@@ -23,15 +32,6 @@ from tests.cluster.scheduling import (
     placement,
     replicas,
     scheduler,
-)
-from tests.cluster.without_a_node.placing.queued import (
-    NODES,
-    kept,
-    make_fleet,
-    make_pods,
-    objects,
-    queue_job,
-    shares,
 )
 from tests.kit.node import until
 

@@ -21,7 +21,7 @@ SLUICE_QUEUE = SLUICE.with_name("sluice-queue")
 
 
 @dataclass
-class Pond:
+class QueueController:
     """`settings` are `SECTION.KEY=VALUE`; `program` replaces `sluice-queue serve`. Callers come over a Unix socket; with
     `tcp` over TLS, for which the settings must have the files."""
 
@@ -163,10 +163,10 @@ class Pond:
 
 
 @contextlib.contextmanager
-def serving(directory: Path, **options: Any) -> Iterator[Pond]:
-    pond = Pond(directory, **options)
+def serving(directory: Path, **options: Any) -> Iterator[QueueController]:
+    controller = QueueController(directory, **options)
     try:
-        pond.start()
-        yield pond
+        controller.start()
+        yield controller
     finally:
-        pond.stop()
+        controller.stop()

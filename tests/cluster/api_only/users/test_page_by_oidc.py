@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.api_only.users.issuer import CLIENT, Issuer
+from tests.cluster.api_only.users.viewer import Viewer
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.queueing import apply, define, door, job, of_kueue, quota, serving
-from tests.cluster.without_a_node.people.issuer import CLIENT, Issuer
-from tests.cluster.without_a_node.people.viewer import Viewer
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -10,6 +10,21 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.api_only.placing.queued import (
+    ASKED,
+    CARDS,
+    HALF,
+    NODES,
+    PLENTY,
+    clear,
+    kept,
+    labels_of,
+    make_fleet,
+    make_pods,
+    objects,
+    queue_job,
+    shares,
+)
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
@@ -37,21 +52,6 @@ from tests.cluster.scheduling import (
     scheduler,
     wait_bound,
     wait_refused,
-)
-from tests.cluster.without_a_node.placing.queued import (
-    ASKED,
-    CARDS,
-    HALF,
-    NODES,
-    PLENTY,
-    clear,
-    kept,
-    labels_of,
-    make_fleet,
-    make_pods,
-    objects,
-    queue_job,
-    shares,
 )
 from tests.kit.node import until
 

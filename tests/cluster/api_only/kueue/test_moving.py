@@ -33,7 +33,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.kit.pond import serving as standalone
+from tests.kit.queue_controller import serving as standalone
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -83,13 +83,13 @@ def test_the_service_moves_into_a_cluster_and_back(plane: ControlPlane, tmp_path
     runs, late = job("moved-runs", "moved", "2"), job("moved-late", "moved", "2")
     late["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "first"
     file = tmp_path / "service.yaml"
-    with standalone(tmp_path / "service") as pond:
-        pond.apply(written(*queues))
-        pond.apply(written(runs))
-        until("one is admitted", lambda: "Admitted" in phases(pond), WAIT_S)
-        pond.apply(written(late))
-        until("the other waits", lambda: "Pending" in phases(pond), WAIT_S)
-        file.write_text(sluice("export", "--server", pond.address))
+    with standalone(tmp_path / "service") as controller:
+        controller.apply(written(*queues))
+        controller.apply(written(runs))
+        until("one is admitted", lambda: "Admitted" in phases(controller), WAIT_S)
+        controller.apply(written(late))
+        until("the other waits", lambda: "Pending" in phases(controller), WAIT_S)
+        file.write_text(sluice("export", "--server", controller.address))
     # In the cluster it runs already, and the other is there.
     apply(plane, {**runs, "spec": {**runs["spec"], "suspend": False}}, late)
     running = {"active": 1, "ready": 1, "startTime": "2026-11-22T10:00:00Z"}
@@ -110,15 +110,17 @@ def test_the_service_moves_into_a_cluster_and_back(plane: ControlPlane, tmp_path
         until("the other runs", lambda: not suspended(plane, "moved-late"), WAIT_S)
     back = tmp_path / "cluster.yaml"
     back.write_text(sluice("export", "--kubeconfig", str(plane.kubeconfig)))
-    with standalone(tmp_path / "again") as pond:
-        sluice("import", "-f", str(back), "--leave-out", "--server", pond.address)
-        (queue,) = pond.get("clusterqueues")["items"]
+    with standalone(tmp_path / "again") as controller:
+        sluice("import", "-f", str(back), "--leave-out", "--server", controller.address)
+        (queue,) = controller.get("clusterqueues")["items"]
         assert queue["spec"]["cohortName"] == "moving"
-        assert [one["metadata"]["name"] for one in pond.get("localqueues")["items"]] == ["moved"]
+        assert [one["metadata"]["name"] for one in controller.get("localqueues")["items"]] == [
+            "moved"
+        ]
 
 
-def phases(pond: Any) -> list[str]:
-    return [one["status"]["phase"] for one in pond.workloads()]
+def phases(controller: Any) -> list[str]:
+    return [one["status"]["phase"] for one in controller.workloads()]
 
 
 def waits(plane: ControlPlane, name: str) -> bool:
