@@ -1,6 +1,6 @@
 """A cluster to play with: `make cluster-up`, `make cluster-down`, and `tests/cluster/exec COMMAND…` on its node.
 
-    python -m tests.cluster up | down | reboot | status | in COMMAND…
+    python -m tests.cluster up | down | reboot | status | exec COMMAND…
 
 SLUICE_CLUSTER_DIR: its directory (default build/cluster/default); another one is another cluster beside it.
 SLUICE_KUBERNETES: the minor (1.36, 1.30). SLUICE_CLUSTER_GPUS: the simulated GPUs, empty for a node without.
