@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tests.kit.node import Node, Tenant, running, until
 from tests.kit.places import SLUICE, TENANT
-from tests.kit.queue_controller import QueueController, serving
+from tests.kit.queue.controller import QueueController, serving
 
 MS = "1000000"
 HALF = ("--gpumem", "20Gi", "--cores", "50")

@@ -36,7 +36,7 @@ from nodeagent.adapters.ebpf import host as ebpf_host
 from tests.kit.driver_memory import driver_memory
 from tests.kit.node import Node, until
 from tests.kit.places import AT_REST, SLUICE, TENANT
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
 from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet

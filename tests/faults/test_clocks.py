@@ -26,7 +26,7 @@ from tests.faults.programs import build
 from tests.kit import measure
 from tests.kit.node import Node, Tenant, running, until
 from tests.kit.places import TENANT
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
 from tests.queue.service.world import TEAMS
 

@@ -18,7 +18,7 @@ import pytest
 
 from queuecontroller.access import Caller
 from tests.kit.node import Node, until
-from tests.kit.queue_controller import SLUICE_QUEUE, QueueController
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.kit.workplace import workplace
 from tests.queue.adapters.callers import Party, callers, message
 from tests.queue.adapters.certificates import Authority, Pair

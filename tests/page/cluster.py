@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.page.fleet import Channels, Fleet, by_certificate, by_socket
 from tests.queue.adapters.callers import callers
 

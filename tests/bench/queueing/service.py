@@ -22,7 +22,7 @@ from typing import Any
 from tests.bench.entries import Entry, entry
 from tests.bench.queueing.stored import QUEUES, store
 from tests.kit.places import REPO
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.adapters.certificates import Authority
 
 NODES = 100

@@ -31,7 +31,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs.pki import openssl
 from tests.kit.node import until
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.adapters.callers import WIRE, message
 from tests.queue.adapters.certificates import Authority
 

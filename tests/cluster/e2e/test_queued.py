@@ -12,36 +12,20 @@ from tests.cluster.api import path_of
 from tests.cluster.lab import QUEUE, SYSTEM, Lab
 from tests.cluster.manifests import NAMESPACE
 from tests.kit.node import until
+from tests.kit.queue import queues
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 LABEL = {"kueue.x-k8s.io/queue-name": "train"}
 WAITS = "waits in queue"
 KINDS = ("Job", "Deployment", "StatefulSet")
 PLACES = ("owner", "template", "both")
-OBJECTS = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: h100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: team}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores]
-    flavors:
-    - name: h100
-      resources:
-      - {name: nvidia.com/gpu, nominalQuota: 4}
-      - {name: nvidia.com/gpumem, nominalQuota: 40000}
-      - {name: nvidia.com/gpucores, nominalQuota: 200}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: default}
-spec: {clusterQueue: team}
-"""
+OBJECTS = queues.manifests(
+    queues.flavor("h100"),
+    queues.cluster_queue(
+        "team", "h100", {queues.GPU: 4, queues.GPU_MEMORY: 40000, queues.GPU_CORES: 200}
+    ),
+    queues.local_queue("train", "default", "team"),
+)
 
 
 def queue_command(lab: Lab, *words: str, given: str | None = None) -> str:

@@ -6,33 +6,17 @@ from __future__ import annotations
 import sqlite3
 
 from tests.kit.node import running, until
-from tests.kit.queue_controller import serving
+from tests.kit.queue import queues
+from tests.kit.queue.controller import serving
 from tests.kit.workplace import workplace
 
-QUEUE = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: any}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: all}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores]
-    flavors:
-    - name: any
-      resources:
-      - {name: nvidia.com/gpu, nominalQuota: 2}
-      - {name: nvidia.com/gpumem, nominalQuota: 64k}
-      - {name: nvidia.com/gpucores, nominalQuota: 100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: default}
-spec: {clusterQueue: all}
-"""
+QUEUE = queues.manifests(
+    queues.flavor("any"),
+    queues.cluster_queue(
+        "all", "any", {queues.GPU: 2, queues.GPU_MEMORY: "64k", queues.GPU_CORES: 100}
+    ),
+    queues.local_queue("train", "default", "all"),
+)
 FLAGS = ("--queue", "train", "--gpumem", "4Gi", "--cores", "40")
 NEVER_ENDS = str(10**12)
 """ns."""

@@ -17,7 +17,7 @@ from tests.integration.pods.queued import LABELS, QUEUES
 from tests.kit.apiserver import ApiServer
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.queue_controller import QueueController, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"

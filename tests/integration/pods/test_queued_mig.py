@@ -13,7 +13,7 @@ import pytest
 from tests.integration.pods.queued import LABELS, refusal
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.queue_controller import QueueController, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG is root's")

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.pods.queued import LABELS, QUEUES, refusal
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.queue_controller import QueueController, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 

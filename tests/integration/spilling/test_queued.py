@@ -9,44 +9,23 @@ import pytest
 
 from tests.integration.spilling.jobs import Job, used_gib
 from tests.kit.node import Node, running, until
-from tests.kit.queue_controller import QueueController, serving
+from tests.kit.queue import queues
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 HELD_GIB = 2
 JOB = ("--queue", "team/train", "--gpumem", "60%", "--cores", "60")
 CHECKPOINT = (*JOB, "--on-preemption", "checkpoint")
 URGENT = (*JOB, "--priority-class", "urgent")
-QUEUES = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: h100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: WorkloadPriorityClass
-metadata: {name: urgent}
-value: 1000
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: team}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: h100
-      resources: [{name: nvidia.com/gpu, nominalQuota: 1}]
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: team}
-spec: {clusterQueue: team}
-"""
+QUEUES = queues.manifests(
+    queues.flavor("h100"),
+    queues.priority_class("urgent", 1000),
+    queues.namespace("team"),
+    queues.cluster_queue(
+        "team", "h100", {queues.GPU: 1}, "preemption: {withinClusterQueue: LowerPriority}"
+    ),
+    queues.local_queue("train", "team", "team"),
+)
 
 
 @pytest.fixture

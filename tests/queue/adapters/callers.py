@@ -13,7 +13,7 @@ import grpc
 
 from queuecontroller.access import Caller, RoleLists
 from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.adapters.certificates import Authority, Pair
 
 WIRE = Wire(find_descriptors())

@@ -19,7 +19,7 @@ from queuecontroller.adapters.api.client import Client, Door, Refused, Unreachab
 from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
 from tests.kit.node import until
-from tests.kit.queue_controller import SLUICE_QUEUE, QueueController
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.adapters.certificates import Authority
 from tests.queue.service.world import TEAMS, documents
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.node import Node, until
 from tests.kit.places import SLUICE
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.adapters.certificates import Authority
 from tests.queue.service.world import TEAMS
 

@@ -14,7 +14,7 @@ import pytest
 from queuecontroller import serving
 from queuecontroller.adapters.store.sqlite import SqliteStore
 from queuecontroller.config import parse
-from tests.kit.queue_controller import SLUICE_QUEUE, QueueController
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.service.world import TEAMS
 
 QUEUE = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueue\n"

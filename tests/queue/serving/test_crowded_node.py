@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.ports.clients import Waiting
 from nodeagent.ports.queue import NotOffered
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet, until
 

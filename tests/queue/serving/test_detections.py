@@ -15,7 +15,7 @@ from nodeagent.ports.views import NodeEvent
 from queuecontroller.adapters.api.messages import read_detections
 from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.service.objects.submission import Refused
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.puppet import Puppet
 
 DEADLINE_S = 60.0

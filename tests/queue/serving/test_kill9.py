@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.adapters.callers import WIRE
 from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet, until

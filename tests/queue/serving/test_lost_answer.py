@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.ports.queue import LinkLost
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet
 

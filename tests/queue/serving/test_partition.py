@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.kit.node import until
-from tests.kit.queue_controller import QueueController
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.cable import Cable, NodeInSpace, both, cable
 
 __all__ = ["both", "cable"]

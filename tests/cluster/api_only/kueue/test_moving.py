@@ -33,7 +33,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.kit.queue_controller import serving as standalone
+from tests.kit.queue.controller import serving as standalone
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
