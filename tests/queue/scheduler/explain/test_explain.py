@@ -172,8 +172,7 @@ def test_each_limit_of_the_tree_says_how_much_it_lacks() -> None:
     made.delete(WorkloadKey("ns/theirs"), NOW)
     ways = explained(made, "next").ways
     assert (
-        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit prevents"
-        " it)"
+        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit prevents it)"
     ) in ways
 
 
