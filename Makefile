@@ -76,9 +76,11 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
-docs: $(VENV)/.ready ## write what is generated from the code: docs/configuration.md, docs/commands.md
-	$(BIN)/python packaging/generate/reference.py configuration.md >docs/configuration.md
-	$(BIN)/python packaging/generate/commands.py >docs/commands.md
+docs: $(VENV)/.ready ## write what is generated from the code: docs/reference
+	$(BIN)/python packaging/generate/reference.py configuration.md >docs/reference/configuration.md
+	$(BIN)/python packaging/generate/commands.py >docs/reference/commands.md
+	$(BIN)/python packaging/generate/metrics.py metrics-queue.md >docs/reference/metrics-queue.md
+	$(BIN)/python packaging/generate/metrics.py metrics-node.md >docs/reference/metrics-node.md
 
 chart: $(VENV)/.ready ## complete packaging/helm/sluice and packaging/kubernetes, which helm and kubectl read in a checkout
 	@PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh "$$(packaging/fetch/helm-tool.sh || true)"

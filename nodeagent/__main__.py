@@ -71,8 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--config",
         type=Path,
         metavar="FILE",
-        help=f"settings, see docs/configuration.md (default: {DEFAULT_CONFIG} if it exists);"
-        " `sluice config check` reads it without serving",
+        help=f"settings, see docs/reference/configuration.md (default: {DEFAULT_CONFIG}"
+        " if it exists); `sluice config check` reads it without serving",
     )
     return parser
 

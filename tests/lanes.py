@@ -18,9 +18,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.kit.places import REPO
 
-COMPUTES = ("abi", "fuzz", "kubelet", "packages", "properties", "queue", "supply", "unit")
+COMPUTES = ("fuzz", "kubelet", "packages", "properties", "queue", "supply", "unit")
 """Folders of tests that need no other process to be on time …"""
-WAITS = ("tests/queue/adapters/", "tests/queue/serving/")
+COMPUTES_APART = ("simgpu/tests/", "tests/interpose/attach/test_region_layout.py")
+"""… as do these …"""
+WAITS = ("tests/queue/server/", "tests/queue/serving/")
 """… but for these."""
 KERNEL = ("tests/ebpf/",)
 MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
@@ -39,7 +41,8 @@ def lane(file: str) -> str:
 
 
 def computes(file: str) -> bool:
-    return file.split("/")[1] in COMPUTES and not file.startswith(WAITS)
+    inside = file.startswith(COMPUTES_APART) or file.split("/")[1] in COMPUTES
+    return inside and not file.startswith(WAITS)
 
 
 def ordered(files: Iterable[str]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from nodeagent.adapters.api.server import LocalApi
 from nodeagent.adapters.checkpoint.driver import ChildCheckpoints
 from nodeagent.adapters.checkpoint.host_room import SystemHostRoom
 from nodeagent.adapters.checks import host_findings
-from nodeagent.adapters.containers.hook_door import HookDoor
+from nodeagent.adapters.containers.hook_listener import HookListener
 from nodeagent.adapters.ebpf.known import known_libraries
 from nodeagent.adapters.ebpf.pins import BPFFS, DenyPins, pins_of
 from nodeagent.adapters.host.descriptor_room import DescriptorRoom
@@ -39,7 +39,7 @@ from nodeagent.adapters.processes.hold_targets import SystemTargets
 from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.processes.proc_facts import ProcInspector
 from nodeagent.adapters.processes.wall_places import CgroupPlaces, cgroup_name
-from nodeagent.adapters.region.registration import SeqpacketDoorman
+from nodeagent.adapters.region.registration import SeqpacketListener
 from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
 from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.page import make_page
@@ -58,16 +58,16 @@ from nodeagent.settings.daemon import Settings
 from nodeagent.shell.api.service import Service
 from nodeagent.shell.api.views import Figures, Views
 from nodeagent.shell.gpus.cuts import Cuts
-from nodeagent.shell.gpus.desk import MigDesk
 from nodeagent.shell.gpus.devices import Devices
 from nodeagent.shell.gpus.drivers import Drivers
 from nodeagent.shell.gpus.holders import Holders
+from nodeagent.shell.gpus.mig_manager import MigManager
 from nodeagent.shell.gpus.readings import Gpus, health_event
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.lender import Lender
 from nodeagent.shell.grants.reading import Grants
-from nodeagent.shell.grants.spills import RESULTS, SpillDesk
-from nodeagent.shell.grants.walls import WallDesk
+from nodeagent.shell.grants.spills import RESULTS, SpillManager
+from nodeagent.shell.grants.walls import WallManager
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.node import Endpoint, Node, rules_of
 from nodeagent.shell.queue.none import NoQueue
@@ -75,7 +75,7 @@ from nodeagent.shell.reload import Reloader
 from nodeagent.shell.signals import Signals
 from nodeagent.shell.turns import Turns
 from nodeagent.shell.watch.containment import Containment
-from nodeagent.shell.watch.kernel import KernelDesk
+from nodeagent.shell.watch.kernel import KernelWatchManager
 from nodeagent.shell.watch.watch import Watch
 from sluicecommon.sd_notify import SdNotify
 
@@ -138,13 +138,13 @@ def build(
     journal = Journal(clock, settings.detection.repeat_s)
     gpus = make_gpus(loaded, journal)
     processes = SystemProcesses()
-    keeper, doorman = make_keeper(settings, ground, processes, signals, ends)
+    keeper, registration_listener = make_keeper(settings, ground, processes, signals, ends)
     turns = Turns(settings.planner, keeper, clock)
     spills = make_spills(settings, clock, keeper, gpus, journal, signals)
     queue = make_queued(loaded, ground, keeper, gpus, journal, spills, signals)
     if queue is not None:
-        spills.overdue = queue.desk.overdue
-    asked = queue.desk if queue is not None else NoQueue()
+        spills.overdue = queue.manager.overdue
+    asked = queue.manager if queue is not None else NoQueue()
     known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
     drivers = Drivers(ground.ledger, library_identity)
     kernel = make_kernel(settings.ebpf, ground, known, drivers, keeper, gpus)
@@ -182,8 +182,8 @@ def build(
         cuts.remember()
     pods = make_pods(loaded, ground, keeper, gpus, queue, cuts, signals)
     if pods is not None:
-        holders.pods = pods.desk
-    mig = MigDesk(
+        holders.pods = pods.manager
+    mig = MigManager(
         cutter,
         keeper,
         gpus,
@@ -200,16 +200,16 @@ def build(
 
     tapes: dict[str, flight.Tape[Any]] = {"grants": keeper.tape}
     if queue is not None:
-        tapes["queue"] = queue.desk.tape
+        tapes["queue"] = queue.manager.tape
     if pods is not None:
-        tapes["kubelet"] = pods.desk.tape
+        tapes["kubelet"] = pods.manager.tape
         if pods.dra is not None:
-            tapes["dra"] = pods.dra.desk.tape
+            tapes["dra"] = pods.dra.manager.tape
 
     def counters() -> Samples:
         return {
             m.TAMPERS: keeper.tampers_total,
-            m.REGISTRATIONS_DROPPED: doorman.dropped_total,
+            m.REGISTRATIONS_DROPPED: registration_listener.dropped_total,
             m.SPILLED_BYTES: spills.spilled_bytes(),
             m.SPILLS: {result: spills.results[result] for result in RESULTS},
             **reloader.counters(),
@@ -259,14 +259,14 @@ def build(
     endpoints: list[Endpoint] = [
         Uevents(Devices(journal, signals.reread).changed),
         *([cuts] if cuts is not None else []),
-        *([queue.desk] if queue is not None else []),
+        *([queue.manager] if queue is not None else []),
         *(pods.endpoints(signals.fatal) if pods is not None else []),
         kernel,
         mig,
         walls,
         spills,
         Lender(keeper, gpus.capacities, signals.fatal),
-        HookDoor(ground.runtime, os.geteuid(), walls.enclose_container),
+        HookListener(ground.runtime, os.geteuid(), walls.enclose_container),
         *([page] if page is not None else []),
         LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig, opener),
         *make_web(settings.metrics, views, histograms, clock),
@@ -329,11 +329,11 @@ def make_keeper(
     processes: Processes,
     signals: Signals,
     ends: ExitStack,
-) -> tuple[Keeper, SeqpacketDoorman]:
-    doormen: list[SeqpacketDoorman] = []
+) -> tuple[Keeper, SeqpacketListener]:
+    doormen: list[SeqpacketListener] = []
 
-    def doorman(registrar: Registrar) -> SeqpacketDoorman:
-        doormen.append(SeqpacketDoorman(registrar, ground.clock))
+    def registration_listener(registrar: Registrar) -> SeqpacketListener:
+        doormen.append(SeqpacketListener(registrar, ground.clock))
         ends.callback(doormen[0].close_listeners)
         return doormen[0]
 
@@ -343,7 +343,7 @@ def make_keeper(
         ground.ledger,
         ground.regions,
         processes,
-        doorman,
+        registration_listener,
         signals.fatal,
     )
     return keeper, doormen[0]
@@ -357,8 +357,8 @@ def make_walls(
     nvml: Nvml,
     journal: Journal,
     signals: Signals,
-) -> WallDesk:
-    walls = WallDesk(
+) -> WallManager:
+    walls = WallManager(
         settings.wall,
         keeper,
         ChildWalls(settings.nvml.library, nvml.together),
@@ -374,7 +374,7 @@ def make_walls(
 
 def make_spills(
     settings: Settings, clock: Clock, keeper: Keeper, gpus: Gpus, journal: Journal, signals: Signals
-) -> SpillDesk:
+) -> SpillManager:
     def cards() -> Sequence[GpuReading]:
         return gpus.units() if gpus.error is None else ()
 
@@ -382,7 +382,7 @@ def make_spills(
         await signals.read_gpus()
         return cards()
 
-    spills = SpillDesk(
+    spills = SpillManager(
         settings.checkpoint,
         keeper,
         ChildCheckpoints(settings.checkpoint.library),
@@ -403,7 +403,7 @@ def make_watch(
     keeper: Keeper,
     processes: Processes,
     journal: Journal,
-    kernel: KernelDesk,
+    kernel: KernelWatchManager,
     queue: QueueSide | None,
     known: Callable[[], set[str] | frozenset[str]],
     drivers: Drivers,
@@ -419,7 +419,7 @@ def make_watch(
         clock,
         kernel.watch,
         settings.ebpf.enabled != "off",
-        [queue.desk.evict] if queue is not None else [],
+        [queue.manager.evict] if queue is not None else [],
     )
     return Watch(
         settings.detection,
@@ -430,7 +430,7 @@ def make_watch(
         journal,
         clock,
         kernel.watch,
-        queue.desk.place_of if queue is not None else NoQueue().place_of,
+        queue.manager.place_of if queue is not None else NoQueue().place_of,
         known,
         drivers.seen,
     )
@@ -442,7 +442,7 @@ def make_queued(
     keeper: Keeper,
     gpus: Gpus,
     journal: Journal,
-    spills: SpillDesk,
+    spills: SpillManager,
     signals: Signals,
 ) -> QueueSide | None:
     """None: this node takes no work from a queue."""
@@ -479,7 +479,7 @@ def make_pods(
             ground,
             keeper,
             gpus,
-            queue.desk if queue is not None else None,
+            queue.manager if queue is not None else None,
             cuts,
             signals.fatal,
         )

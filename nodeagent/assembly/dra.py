@@ -21,17 +21,17 @@ from nodeagent.ports.containers import CdiPort, GrantMounts
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.kubelet import KubeletConfig
-from nodeagent.shell.dra.desk import ClaimDesk, ClaimSettings
-from nodeagent.shell.dra.doors import CLAIMS, Doors
-from nodeagent.shell.dra.inventory import Excluded, Inventory
-from nodeagent.shell.dra.places import Places
-from nodeagent.shell.dra.publisher import COUNTLESS, Publisher
-from nodeagent.shell.dra.telling import Telling
 from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.kubelet.desk import KubeletDesk
 from nodeagent.shell.node import Endpoint
+from nodeagent.shell.pods.allocation_modes import CLAIMS, AllocationModes
+from nodeagent.shell.pods.deviceplugin.manager import DevicePluginManager
+from nodeagent.shell.pods.dra.claim_status import Telling
+from nodeagent.shell.pods.dra.inventory import Excluded, Inventory
+from nodeagent.shell.pods.dra.manager import ClaimManager, ClaimSettings
+from nodeagent.shell.pods.dra.places import Places
+from nodeagent.shell.pods.dra.publisher import COUNTLESS, Publisher
 
 if TYPE_CHECKING:
     from nodeagent.adapters.dra.api import ApiSlices
@@ -66,8 +66,8 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class DraSide:
-    desk: ClaimDesk
-    doors: Doors
+    manager: ClaimManager
+    doors: AllocationModes
     inventory: Inventory
     plugin: DraPlugin
     slices: ApiSlices | None = None
@@ -76,7 +76,7 @@ class DraSide:
 
     def before(self) -> list[Endpoint]:
         """What starts before the device plugin offers anything."""
-        return [self.doors, self.desk]
+        return [self.doors, self.manager]
 
     def after(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
         served: list[Endpoint] = [self.plugin]
@@ -88,12 +88,12 @@ class DraSide:
 
     def counters(self) -> Samples:
         """For the metrics."""
-        figures, publisher = self.desk.figures, self.publisher
+        figures, publisher = self.manager.figures, self.publisher
         return {
             m.DRA_REGISTERED: float(self.plugin.registered),
             m.DRA_PUBLISHED: float(publisher is not None and not publisher.trouble),
             m.DRA_SLICE_WRITES: publisher.writes_total if publisher is not None else 0,
-            m.DRA_CLAIMS: float(len(self.desk.book.rows)),
+            m.DRA_CLAIMS: float(len(self.manager.book.rows)),
             m.DRA_PREPARED: figures.prepared,
             m.DRA_REFUSED: figures.refused,
             m.DRA_RELEASED: figures.released,
@@ -144,7 +144,7 @@ class DraSide:
                 Finding(
                     "dra",
                     "ok",
-                    f"{devices} devices are published, {len(self.desk.book.rows)} claims are here",
+                    f"{devices} devices published, {len(self.manager.book.rows)} claims prepared",
                 )
             )
         return found
@@ -163,7 +163,7 @@ def make_dra(
     gpus: Gpus,
     cluster: Cluster | None,
     no_access: str,
-    pods: Callable[[], KubeletDesk],
+    pods: Callable[[], DevicePluginManager],
     cdi: CdiPort,
     mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
     cuts: Cuts | None,
@@ -184,22 +184,22 @@ def make_dra(
         known = cluster
         claims = ApiClaims(cluster.client, node)
         slices = ApiSlices(cluster.client, node, lambda: known.facts.uid if known.facts else "")
-    desk: list[ClaimDesk] = []
-    doors = Doors(
+    manager: list[ClaimManager] = []
+    doors = AllocationModes(
         config.door,
         FileMarker(ground.state / MARKER),
         claims,
         gpus,
         fatal,
-        lambda: desk[0].held_gpus(),
+        lambda: manager[0].held_gpus(),
         lambda: pods().allocated(),
         lambda: pods().look(),
     )
     inventory = Inventory(
         keeper, gpus, doors.for_claims, device_rules(config), excluded(config), pcie_root, cuts
     )
-    desk.append(
-        ClaimDesk(
+    manager.append(
+        ClaimManager(
             ClaimSettings(config.cores_policy == "elastic", max(config.reconcile_s, 1.0)),
             ground.boot,
             keeper,
@@ -215,21 +215,21 @@ def make_dra(
             fatal,
         )
     )
-    desk[0].remember()
+    manager[0].remember()
     publisher = telling = None
     if slices is not None and claims is not None:
         publisher = Publisher(
             node, inventory, slices, lambda: doors.door == CLAIMS, ground.clock, fatal
         )
         gpus.on_read.append(publisher.look_soon)
-        desk[0].on_change.append(publisher.look_soon)
+        manager[0].on_change.append(publisher.look_soon)
         if cuts is not None:
             cuts.on_change.append(publisher.look_soon)
-        telling = Telling(desk[0], keeper, claims, ground.clock, config.dra_status_s, fatal)
+        telling = Telling(manager[0], keeper, claims, ground.clock, config.dra_status_s, fatal)
     plugin = DraPlugin(
-        Path(config.directory), DraWire(ground.files.kubelet_descriptors), desk[0], fatal
+        Path(config.directory), DraWire(ground.files.kubelet_descriptors), manager[0], fatal
     )
-    return DraSide(desk[0], doors, inventory, plugin, slices, publisher, telling)
+    return DraSide(manager[0], doors, inventory, plugin, slices, publisher, telling)
 
 
 def device_rules(config: KubeletConfig) -> DeviceRules:

@@ -15,7 +15,7 @@ from nodeagent.settings.daemon import EbpfSettings
 from nodeagent.shell.gpus.drivers import Drivers
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants
-from nodeagent.shell.watch.kernel import KernelDesk
+from nodeagent.shell.watch.kernel import KernelWatchManager
 
 
 def make_kernel(
@@ -25,7 +25,7 @@ def make_kernel(
     drivers: Drivers,
     grants: Grants,
     gpus: Gpus,
-) -> KernelDesk:
+) -> KernelWatchManager:
     """Raises Unavailable where eBPF is demanded and not to be had."""
     prebuilt = ground.files.bpf_object
     missing = partial(ebpf_host.missing, ebpf.loader, prebuilt)
@@ -46,4 +46,4 @@ def make_kernel(
                 owner=str(ground.runtime),
             )
         )
-    return KernelDesk(watch, grants, gpus, known, drivers, missing, ground.operator_uids)
+    return KernelWatchManager(watch, grants, gpus, known, drivers, missing, ground.operator_uids)

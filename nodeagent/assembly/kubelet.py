@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nodeagent.adapters.containers import toolkit as container_toolkit
 from nodeagent.adapters.containers.cdi_files import cdi_port
 from nodeagent.adapters.containers.grant_mounts import GrantMounter
-from nodeagent.adapters.containers.hook_door import SOCKET_NAME
+from nodeagent.adapters.containers.hook_listener import SOCKET_NAME
 from nodeagent.adapters.kubelet import plugin_sockets
 from nodeagent.adapters.kubelet.allocations import SqliteAllocations
 from nodeagent.adapters.kubelet.device_plugin import PluginServer
@@ -44,21 +44,25 @@ from nodeagent.ports.kubelet import (
 from nodeagent.ports.queue import WorkKey
 from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.kubelet import KubeletConfig
-from nodeagent.shell.dra.doors import CLAIMS
 from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.kubelet.desk import DeskSettings, Kept, KubeletDesk
-from nodeagent.shell.kubelet.farewell import Farewell
-from nodeagent.shell.kubelet.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
-from nodeagent.shell.kubelet.node_sums import NodeSums
-from nodeagent.shell.kubelet.on_demand import OnDemand
-from nodeagent.shell.kubelet.pod_sources import PodSources
-from nodeagent.shell.kubelet.resizer import Resizer, ResizeRules
-from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
-from nodeagent.shell.kubelet.shelf import Shelf
 from nodeagent.shell.node import Endpoint
-from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.shell.pods.allocation_modes import CLAIMS
+from nodeagent.shell.pods.decommission import NodeDecommission
+from nodeagent.shell.pods.deviceplugin.manager import (
+    DevicePluginManager,
+    DevicePluginSettings,
+    Kept,
+)
+from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
+from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
+from nodeagent.shell.pods.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
+from nodeagent.shell.pods.node_sums import NodeSums
+from nodeagent.shell.pods.pod_sources import PodSources
+from nodeagent.shell.pods.resizer import Resizer, ResizeRules
+from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
+from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GrantId
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 
@@ -76,13 +80,13 @@ class PluginServers:
 
     def __init__(
         self,
-        desk: KubeletDesk,
-        make: Callable[[Shelf], PluginServer],
+        manager: DevicePluginManager,
+        make: Callable[[ServedResource], PluginServer],
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """`wanted`: whether the device plugin is to be there at all."""
         self.servers: list[PluginServer] = []
-        self._desk = desk
+        self._manager = manager
         self._make = make
         self._wanted = wanted
         self._starting: set[asyncio.Task[None]] = set()
@@ -90,17 +94,17 @@ class PluginServers:
     async def start(self) -> None:
         if not self._wanted():
             return
-        for shelf in self._desk.shelves.values():
-            await self._add(shelf).start()
-        self._desk.on_shelf.append(self._later)
+        for served_resource in self._manager.served_resources.values():
+            await self._add(served_resource).start()
+        self._manager.on_shelf.append(self._later)
 
-    def _add(self, shelf: Shelf) -> PluginServer:
-        server = self._make(shelf)
+    def _add(self, served_resource: ServedResource) -> PluginServer:
+        server = self._make(served_resource)
         self.servers.append(server)
         return server
 
-    def _later(self, shelf: Shelf) -> None:
-        task = asyncio.get_running_loop().create_task(self._add(shelf).start())
+    def _later(self, served_resource: ServedResource) -> None:
+        task = asyncio.get_running_loop().create_task(self._add(served_resource).start())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
@@ -111,14 +115,14 @@ class PluginServers:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSide:
-    desk: KubeletDesk
+    manager: DevicePluginManager
     server: PluginServers
     safety: SafetyWatch
     records: KubeletFiles
     pods: PodSource
     cluster: Cluster | None = None
     sums: NodeSums | None = None
-    queue: QueueDesk | None = None
+    queue: QueueManager | None = None
     no_access: str = ""
     """Why there is no API server."""
     on_config: tuple[Callable[[KubeletConfig], None], ...] = ()
@@ -126,13 +130,13 @@ class KubeletSide:
 
     def endpoints(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
         """In the order in which they start, and end."""
-        served: list[Endpoint] = [self.desk, self.server, self.safety]
+        served: list[Endpoint] = [self.manager, self.server, self.safety]
         if self.dra is not None:
             served = [*self.dra.before(), *served, *self.dra.after(fatal)]
         if self.cluster is None or self.sums is None:
             return served
-        farewell = Farewell(self.cluster, self._registered)
-        return [farewell, self.sums, self.cluster, *served]
+        decommission = NodeDecommission(self.cluster, self._registered)
+        return [decommission, self.sums, self.cluster, *served]
 
     def _registered(self) -> list[str]:
         """Resources that the kubelet counts by us now."""
@@ -141,8 +145,8 @@ class KubeletSide:
     def configure(self, running: Running) -> None:
         """While the daemon runs."""
         config = running.kubelet
-        self.desk.starting.sources = limit_sources(config, self.queue, self.pods)
-        self.desk.configure(desk_settings(config, running.settings.grants.strategy))
+        self.manager.starting.sources = limit_sources(config, self.queue, self.pods)
+        self.manager.configure(desk_settings(config, running.settings.grants.strategy))
         for call in self.on_config:
             call(config)
         if self.dra is not None:
@@ -151,7 +155,7 @@ class KubeletSide:
 
     def counters(self) -> Samples:
         """For the metrics."""
-        figures = self.desk.figures
+        figures = self.manager.figures
         return {
             m.KUBELET_REGISTERED: float(all(one.registered for one in self.server.servers)),
             m.KUBELET_REGISTRATIONS: sum(one.registrations_total for one in self.server.servers),
@@ -176,7 +180,7 @@ class KubeletSide:
 
     def findings(self) -> list[Finding]:
         """Of who says the limits, for `sluice doctor`."""
-        last = self.desk.figures.unread_last
+        last = self.manager.figures.unread_last
         if self.cluster is not None:
             found = [self.cluster.finding()]
             if self.sums is not None:
@@ -188,8 +192,8 @@ class KubeletSide:
                 Finding(
                     "limits",
                     "warning",
-                    f"{self.desk.figures.unread} containers have the node's defaults, because what"
-                    f" they ask for could not be read; the last: {last}",
+                    f"{self.manager.figures.unread} containers have the node's defaults, because"
+                    f" what they ask for could not be read; the last: {last}",
                     "mend what `pods` says, then delete those pods, so that they are made anew",
                 )
             )
@@ -257,7 +261,7 @@ def make_kubelet(
     ground: Ground,
     keeper: Keeper,
     gpus: Gpus,
-    queue: QueueDesk | None,
+    queue: QueueManager | None,
     cuts: Cuts | None,
     fatal: Callable[[BaseException], None],
 ) -> KubeletSide:
@@ -303,7 +307,7 @@ def make_kubelet(
     if cluster is not None:
         known["api"] = cluster
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
-    made: list[KubeletDesk] = []
+    made: list[DevicePluginManager] = []
     dra = None
     if wants_dra(config, ground):
         dra = make_dra(
@@ -320,7 +324,7 @@ def make_kubelet(
             cuts,
             fatal,
         )
-    desk = KubeletDesk(
+    manager = DevicePluginManager(
         desk_settings(config, strategy),
         ground.boot,
         keeper,
@@ -342,16 +346,16 @@ def make_kubelet(
         on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
     )
     if cuts is not None:
-        cuts.on_change.append(desk.look)
-    desk.remember()
-    made.append(desk)
-    desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+        cuts.on_change.append(manager.look)
+    manager.remember()
+    made.append(manager)
+    manager.on_shelf.append(lambda served_resource: resources.add(served_resource.resource))
     on_config: list[Callable[[KubeletConfig], None]] = []
     sums = None
     if cluster is not None:
-        sums = NodeSums(cluster, functools.partial(counted, config, desk, gpus), fatal)
+        sums = NodeSums(cluster, functools.partial(counted, config, manager, gpus), fatal)
         gpus.on_read.append(sums.look_soon)
-        cluster.on_gone.append(desk.pod_gone)
+        cluster.on_gone.append(manager.pod_gone)
         if queue is not None:
             cluster.on_gone.append(queue.pod_gone)
         told = cluster
@@ -359,7 +363,7 @@ def make_kubelet(
         async def tell(pod: PodIdentity, why: str) -> None:
             await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
 
-        desk.starting.on_unread.append(tell)
+        manager.starting.on_unread.append(tell)
         running = [config]
 
         def rules() -> ResizeRules:
@@ -374,10 +378,12 @@ def make_kubelet(
         on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"
     servers = PluginServers(
-        desk,
-        lambda shelf: PluginServer(shelf.resource, plugins, wire, shelf, fatal),
+        manager,
+        lambda served_resource: PluginServer(
+            served_resource.resource, plugins, wire, served_resource, fatal
+        ),
         # While pods that came by it are here their containers may start again.
-        lambda: config.door != CLAIMS or bool(desk.book.rows),
+        lambda: config.door != CLAIMS or bool(manager.book.rows),
     )
 
     def look() -> SafetyLook:
@@ -395,7 +401,7 @@ def make_kubelet(
         )
 
     return KubeletSide(
-        desk,
+        manager,
         servers,
         SafetyWatch(look, fatal),
         records,
@@ -413,22 +419,24 @@ def kept(dra: DraSide | None) -> Kept:
     """Claims' CDI files."""
     if dra is None:
         return Kept()
-    return Kept(dra.desk.book.nonces(), dra.desk.book.drivers())
+    return Kept(dra.manager.book.nonces(), dra.manager.book.drivers())
 
 
-def counted(config: KubeletConfig, desk: KubeletDesk, gpus: Gpus) -> dict[str, int] | None:
+def counted(
+    config: KubeletConfig, manager: DevicePluginManager, gpus: Gpus
+) -> dict[str, int] | None:
     """What the Node shall say; None before a GPU is known."""
     if not config.advertise_sums or config.door == CLAIMS:
         return {}
-    shelf = desk.shelves.get(config.resource_count)
-    if shelf is None or not shelf.shown:
+    served_resource = manager.served_resources.get(config.resource_count)
+    if served_resource is None or not served_resource.shown:
         return None
     capacities: dict[str, GpuCapacity] = {gpu.uuid: gpu for gpu in gpus.capacities()}
-    return kubelet_sums.sums(shelf.shown, capacities, resource_names(config))
+    return kubelet_sums.sums(served_resource.shown, capacities, resource_names(config))
 
 
-def desk_settings(config: KubeletConfig, strategy: str) -> DeskSettings:
-    return DeskSettings(
+def desk_settings(config: KubeletConfig, strategy: str) -> DevicePluginSettings:
+    return DevicePluginSettings(
         OfferRules(
             config.resource_count,
             config.slots_per_gpu,
@@ -463,7 +471,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
 
 
 def limit_sources(
-    config: KubeletConfig, queue: QueueDesk | None, pods: PodSource
+    config: KubeletConfig, queue: QueueManager | None, pods: PodSource
 ) -> list[LimitsSource]:
     """In the order of kubelet.limits."""
     names = resource_names(config)

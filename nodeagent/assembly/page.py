@@ -14,7 +14,7 @@ from nodeagent.settings.daemon import split_address
 from nodeagent.shell.journal import Journal
 from sluicecommon.page.settings import PageSettings
 from sluicecommon.page.tickets import TICKET_S, Tickets
-from sluicecommon.web.page_door import PageDoor
+from sluicecommon.web.page_listener import PageListener
 
 if TYPE_CHECKING:
     from sluicecommon.web.page import Backend
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def make_page(
     settings: PageSettings, node: str, ground: Ground, service: NodeService, journal: Journal
-) -> tuple[OpenPage, PageDoor | None]:
+) -> tuple[OpenPage, PageListener | None]:
     """Who answers `sluice web`, and the page's address where there is one."""
     if not settings.listen:
         return no_page, None
@@ -42,7 +42,7 @@ def make_page(
         )
 
     address = split_address(settings.listen)
-    door = PageDoor(address, make, settings.certificate, settings.key, settings.url)
+    door = PageListener(address, make, settings.certificate, settings.key, settings.url)
 
     def opened(uid: int) -> tuple[str, float]:
         door.open()

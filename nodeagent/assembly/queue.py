@@ -14,14 +14,14 @@ from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.grants.spills import SpillDesk
+from nodeagent.shell.grants.spills import SpillManager
 from nodeagent.shell.queue.capacity import CapacityReader
-from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.shell.queue.manager import QueueManager
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSide:
-    desk: QueueDesk
+    manager: QueueManager
     capacity: CapacityReader
 
 
@@ -32,12 +32,12 @@ def make_queue(
     keeper: Keeper,
     gpus: Gpus,
     events: Callable[[int], Sequence[NodeEvent]],
-    spills: SpillDesk,
+    spills: SpillManager,
     fatal: Callable[[BaseException], None],
 ) -> QueueSide:
     """`node`: its name for the controller."""
     capacity = CapacityReader(settings, node, keeper, gpus, ground.clock.monotonic_ns)
-    desk = QueueDesk(
+    manager = QueueManager(
         settings,
         GrpcQueueLink(settings, node, ground.boot, native.version(), ground.wire),
         ground.ledger,
@@ -49,7 +49,7 @@ def make_queue(
         spills=spills,
         fatal=fatal,
     )
-    return QueueSide(desk, capacity)
+    return QueueSide(manager, capacity)
 
 
 def user_name(uid: int) -> str:

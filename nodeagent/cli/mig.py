@@ -10,8 +10,8 @@ from nodeagent.cli.main import EXIT_REFUSED, EXIT_USAGE
 from nodeagent.cli.session import Failed, complain, connect, print_json
 from nodeagent.core.gpus.mig_geometry import geometry
 from nodeagent.core.grants.quantities import format_bytes
-from nodeagent.core.plain import write_plain
 from nodeagent.ports.mig import MigAnswer, MigAsk, MigState, MigView
+from sluicecommon.plain import write_all_fields
 
 
 def mig(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -46,7 +46,7 @@ def _set(options: argparse.Namespace, environment: dict[str, str]) -> int:
         complain(f"mig set: {failed}")
         return failed.status
     if _json(options):
-        plain = write_plain(answer)
+        plain = write_all_fields(answer)
         plain["before"] = _plain(answer.before)
         plain["after"] = _plain(answer.after) if answer.after is not None else None
         print_json(plain)
@@ -62,7 +62,7 @@ def _set(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 def _plain(view: MigView) -> dict[str, Any]:
     """Processes are among the holders."""
-    plain: dict[str, Any] = write_plain(view.state)
+    plain: dict[str, Any] = write_all_fields(view.state)
     del plain["processes"]
     return {**plain, "holders": list(view.holders)}
 

@@ -13,9 +13,9 @@ from nodeagent import native
 from nodeagent.adapters.api.client import Client, Closed, Unreachable
 from nodeagent.adapters.api.wire import Wire
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
-from nodeagent.core.plain import write_plain
 from nodeagent.paths import client_socket
 from nodeagent.ports.clients import RefusalKind, Refused
+from sluicecommon.plain import write_all_fields
 
 
 class Failed(Exception):
@@ -70,4 +70,4 @@ def complain(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(write_plain(value), indent=2))
+    print(json.dumps(write_all_fields(value), indent=2))

@@ -22,10 +22,10 @@ from nodeagent.core.grants import book as grants
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants import states
 from nodeagent.core.kubelet import book as kubelet
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.core.queue import book as queue
 from nodeagent.core.queue import events as queue_events
 from nodeagent.ports.clients import Refused
+from sluicecommon.plain import read_plain, write_all_fields
 
 VERSION: Final = 1
 LENGTH: Final = 1000
@@ -89,9 +89,9 @@ class Tape(Generic[EventT]):
         for start, events in parts:
             found: dict[str, Any] = without_secrets(
                 {
-                    "start": write_plain(start),
+                    "start": write_all_fields(start),
                     "events": [_plain(one) for one in events],
-                    "end": write_plain(end),
+                    "end": write_all_fields(end),
                 }
             )
             if len(json.dumps(found)) <= LARGEST_BYTES:
@@ -103,7 +103,7 @@ def _plain(noted: Noted[Any]) -> dict[str, Any]:
     return {
         "at_ns": noted.at_ns,
         "event": type(noted.event).__name__,
-        "value": write_plain(noted.event),
+        "value": write_all_fields(noted.event),
         "did": list(noted.did),
     }
 
@@ -176,6 +176,6 @@ def _replay(kind: _Kind, body: Mapping[str, Any]) -> Replayed:
             return Replayed(
                 number, f"{one['event']}, number {number}: now {did}, then {one['did']}"
             )
-    end = without_secrets(write_plain(book.memory()))
+    end = without_secrets(write_all_fields(book.memory()))
     differs = "" if end == body["end"] else "what the book knows in the end"
     return Replayed(len(body["events"]), differs)

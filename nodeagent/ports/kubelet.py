@@ -155,7 +155,7 @@ class ContainerRequests:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class RequestsUnknown:
     """Nobody here can say what the container asks for."""
 
     why: str
@@ -166,16 +166,16 @@ class KubeletAway(Exception):
     nothing is gone."""
 
 
-class NothingToAsk(Exception):
+class NoPodSource(Exception):
     """This node has nobody to ask about its pods, and waiting changes nothing; the text says what
     is missing."""
 
 
-class NotYet(Exception):
+class RetryLater(Exception):
     """The container cannot start now; the kubelet tries again, and shows the text to people."""
 
 
-class Never(Exception):
+class PermanentError(Exception):
     """No try will help; the text says what has to change."""
 
 
@@ -193,11 +193,11 @@ class PodSource(Protocol):
     """What a pod asks for, and whose it is."""
 
     async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
-        """Raises KubeletAway; NothingToAsk."""
+        """Raises KubeletAway; NoPodSource."""
 
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
         """From the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway;
-        NothingToAsk."""
+        NoPodSource."""
 
 
 class PodCgroups(Protocol):
@@ -262,7 +262,11 @@ class ContainerLimits:
 
 class LimitsSource(Protocol):
     async def limits(
-        self, pod: PodIdentity, container: str, requests: ContainerRequests | Unread, gpus: int
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
     ) -> ContainerLimits | None:
         """None: nothing to say, ask the next source. Raises NotYet, Never, KubeletAway."""
 

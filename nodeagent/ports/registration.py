@@ -31,7 +31,7 @@ class Registrar(Protocol):
         """The tenant's end of the socket closed: a hint, not a proof, that the process is gone."""
 
 
-class Doorman(Protocol):
+class RegistrationListener(Protocol):
     """Listens on the registration sockets of grants."""
 
     def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:

@@ -4,8 +4,8 @@ the reason for it.
 `parse` reports every mistake at once, because a daemon that is restarted once per typing error
 wastes an evening. Nothing here reads a file or the environment; `nodeagent.__main__` does.
 
-Longer than a file should be: all sections in the order of docs/configuration.md, which is generated
-from them.
+Longer than a file should be: all sections in the order of docs/reference/configuration.md, which
+is generated from them.
 """
 
 from __future__ import annotations

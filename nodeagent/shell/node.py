@@ -23,7 +23,7 @@ from nodeagent.settings.daemon import Settings
 from nodeagent.shell.api.views import Views
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.seldom import Seldom
+from nodeagent.shell.rate_limited_log import RateLimitedLog
 from nodeagent.shell.turns import Turns
 from nodeagent.shell.watch.watch import Watch
 from nodeagent.units import NS_PER_MS, NS_PER_US, Nanoseconds
@@ -98,7 +98,7 @@ class Node:
         self._pace = Pace()
         self._stale = False
         self._reading = asyncio.Lock()
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedLog(log)
         self._held_up_s = held_up_s
 
     def stop(self, status: int = EXIT_OK) -> None:

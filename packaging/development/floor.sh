@@ -38,7 +38,7 @@ quick)
 		tests/unit/nodeagent/{metrics/test_metrics,api/test_metrics_http,settings/test_hami_config}.py
 		tests/unit/kubernetes/test_client.py
 		tests/queue/manifests/test_{manifests,lint}.py
-		tests/queue/adapters/test_{api,pages}.py tests/queue/serving/test_node_figures.py
+		tests/queue/server/test_{api,pages}.py tests/queue/serving/test_node_figures.py
 		tests/kubelet/test_plugin.py
 	)
 	;;

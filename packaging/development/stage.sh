@@ -7,8 +7,8 @@ dest=${2:?usage: stage.sh MESON_DIR DEST}
 stage() { cmp -s "$meson_dir/$1" "$dest/$2" || install -D -m 0755 "$meson_dir/$1" "$dest/$2"; }
 # As a driver lays them out: the file has the driver's version in its name, and the soname is a link to it.
 for library in libcuda.so libnvidia-ml.so; do
-	versioned=$(basename "$(readlink -f "$meson_dir/interpose/sim/$library.1")")
-	stage "interpose/sim/$versioned" "sim/$versioned"
+	versioned=$(basename "$(readlink -f "$meson_dir/simgpu/$library.1")")
+	stage "simgpu/$versioned" "sim/$versioned"
 	[ "$(readlink "$dest/sim/$library.1")" = "$versioned" ] || ln -sfn "$versioned" "$dest/sim/$library.1"
 done
 stage interpose/shim/libcuda.so.1 shim/libcuda.so.1

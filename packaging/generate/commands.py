@@ -1,4 +1,4 @@
-"""Writes docs/commands.md: every command of `sluice` and `sluice-queue` with its options, from the
+"""Writes docs/reference/commands.md: every command of `sluice` and `sluice-queue` with its options, from the
 parsers that read them. `python packaging/generate/commands.py`, in the virtual environment."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD: Final = """\
 # Commands
 
 Generated from the code by `make docs`; the same is what `sluice COMMAND --help` and `sluice-queue VERB --help` say. `sluice queue VERB`
-is `sluice-queue VERB`. Exit statuses: [operations.md](operations.md#exit-statuses).
+is `sluice-queue VERB`. Exit statuses: [operations.md](../operations.md#exit-statuses).
 """
 ELSEWHERE: Final = ("queue",)
 """Commands that are another program."""
@@ -49,7 +49,7 @@ def queue_parsers() -> dict[str, argparse.ArgumentParser]:
     for verb, (module, help_) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"sluice-queue {verb}", description=help_)
         parser.set_defaults(verb=verb)
-        importlib.import_module(f"queuecontroller.cli.{module}").configure(parser)
+        importlib.import_module(f"queuecontroller.cli.commands.{module}").configure(parser)
         found[verb] = parser
     return found
 

@@ -1,4 +1,4 @@
-"""Writes Kueue's CustomResourceDefinitions, generated from the table of their fields (queuecontroller/kueue_api/table.py).
+"""Writes Kueue's CustomResourceDefinitions, generated from the table of their fields (queuecontroller/kueueapi/table.py).
 `make chart` writes packaging/kubernetes/kueue-crds.yaml and the chart's copy with it.
 
     packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
@@ -17,10 +17,10 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.kueue_api.crds import Webhook, definitions, validation
+from queuecontroller.kueueapi.crds import Webhook, definitions, validation
 
 HEAD = """\
-# Made by packaging/generate/crds.py from queuecontroller/kueue_api/table.py: change it there, then `make chart`.
+# Made by packaging/generate/crds.py from queuecontroller/kueueapi/table.py: change it there, then `make chart`.
 # What is asked for conversions has no caBundle here: it must be filled in (docs/queue/kueue-api.md).
 """
 

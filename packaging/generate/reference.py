@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from nodeagent import native
 from nodeagent.cli.parser import make_parser
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
+from queuecontroller.cli.kubectl.plan import make_parser as kubectl_parser
 from queuecontroller.cli.main import VERBS
-from queuecontroller.kubectl.plan import make_parser as kubectl_parser
+from queuecontroller.server import config as queue_config
 
 WIDTH: Final = 96
 
@@ -109,7 +109,7 @@ def allowed(one: Field[Any]) -> str:
     return "absolute path" if meta.get("absolute") else ""
 
 
-# --- docs/configuration.md ---
+# --- docs/reference/configuration.md ---
 
 _HEAD: Final = """\
 # Configuration

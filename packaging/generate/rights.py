@@ -1,5 +1,5 @@
 """Writes the roles of the queue controller in mode kubernetes, with --beside those of mode beside, from the table that tests run
-it under (queuecontroller/cluster/joining/rights.py). `make chart` writes packaging/kubernetes/queue-rights*.yaml with it.
+it under (queuecontroller/cluster/setup/rbac.py). `make chart` writes packaging/kubernetes/queue-rights*.yaml with it.
 
     packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
 """
@@ -14,14 +14,14 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.cluster.joining.rights import (
+from queuecontroller.cluster.setup.rbac import (
     beside_rules,
     cluster_rules,
     documents,
     lease_rules,
 )
 
-HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/joining/rights.py: change it there, then `make chart`.\n"
+HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make chart`.\n"
 
 
 def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool = False) -> str:

@@ -1,5 +1,5 @@
 """Writes packaging/helm/sluice/files/vendor-resources.yaml: the resources of other vendors' devices, which the chart's scheduler leaves
-to the queue, from the table that places them (queuecontroller/vendors/table.py). `make chart` runs it.
+to the queue, from the table that places them (queuecontroller/gpushares/vendors/table.py). `make chart` runs it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from queuecontroller.vendors import ROWS
+from queuecontroller.gpushares.vendors import ROWS
 
-HEAD = "# Made by packaging/generate/vendors.py from queuecontroller/vendors/table.py: change it there, then `make chart`.\n"
+HEAD = "# Made by packaging/generate/vendors.py from queuecontroller/gpushares/vendors/table.py: change it there, then `make chart`.\n"
 
 
 def text() -> str:

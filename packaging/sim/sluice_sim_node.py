@@ -106,7 +106,7 @@ def _of_kind(path: Path) -> bool:
 
 def users(state: Path) -> bool:
     """Whether a program uses a GPU of this state: each holds a lock on a byte of one file for as
-    long as it lives (interpose/sim/node/state.c)."""
+    long as it lives (simgpu/node/state.c)."""
     path = state / "locks"
     if not path.exists():
         return False

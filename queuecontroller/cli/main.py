@@ -37,13 +37,13 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "top": ("top", "Watch nodes, GPUs and queues in the terminal."),
     "completion": ("completion", "Print what a shell needs to complete commands and options."),
     "web": ("web", "Open the web page: prints a URL that works once."),
-    "export": ("moving.exporting", "Write all of a queue as manifests, to bring it elsewhere."),
-    "import": ("moving.importing", "Take over from Kueue, or bring in an export; look at a HAMi."),
+    "export": ("export", "Write all of a queue as manifests, to bring it elsewhere."),
+    "import": ("import_", "Take over from Kueue, or bring in an export; look at a HAMi."),
     "hold": ("change", "Take no new work into a queue, or stop a workload."),
     "resume": ("change", "Undo hold."),
     "delete": ("change", "Delete objects; a workload that runs is stopped first."),
 }
-"""Name: (module in queuecontroller.cli, one line of help), in the order `--help` shows them."""
+"""Name: (module in queuecontroller.cli.commands, help line), in the order `--help` shows them."""
 BEFORE_VERB: Final = ("--server", "--ca", "--certificate", "--key", "--token-file", "--server-name")
 """Options that every verb which talks to the service has: taken before it too, as kubectl does."""
 
@@ -71,7 +71,7 @@ def _call(name: str, words: Sequence[str]) -> int:
     # gRPC's core would write its own lines beside ours; it looks when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _prepare_output()
-    module = importlib.import_module(f"queuecontroller.cli.{module_name}")
+    module = importlib.import_module(f"queuecontroller.cli.commands.{module_name}")
     parser = argparse.ArgumentParser(prog=f"sluice-queue {name}", description=help_)
     parser.set_defaults(verb=name)
     module.configure(parser)

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from queuecontroller.adapters.api.client import Client, Door, DoorUnusable, Refused, Unreachable
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
 from queuecontroller.cli.files import Unreadable, path, read_texts
 from queuecontroller.cli.main import EXIT_NO, EXIT_UNREACHABLE, EXIT_USAGE
-from queuecontroller.config import SYSTEM_SOCKET, user_socket
+from queuecontroller.server.api.client import (
+    Client,
+    Endpoint,
+    EndpointUnusable,
+    Refused,
+    Unreachable,
+)
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.server.config import SYSTEM_SOCKET, user_socket
 
 if TYPE_CHECKING:
-    from queuecontroller.manifests.sources import Source
+    from queuecontroller.kueueapi.manifests.sources import Source
 
 _KINDS: Final = {
     "Workload": ("workloads", "wl", "job", "jobs"),
@@ -117,7 +123,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     """A client of the service; its refusals become Failed."""
     environment = os.environ
     address = options.server or environment.get("SLUICE_QUEUE_SERVER") or default_address()
-    door = Door(
+    door = Endpoint(
         address=address,
         ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
         certificate=options.certificate or environment.get("SLUICE_QUEUE_CERTIFICATE", ""),
@@ -133,7 +139,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     try:
         client = Client(door, wire)
         yield client
-    except DoorUnusable as error:
+    except EndpointUnusable as error:
         raise Failed(EXIT_USAGE, str(error)) from None
     except Unreachable as error:
         raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
@@ -156,8 +162,8 @@ def read_manifests(paths: Iterable[str]) -> list[Source]:
     """Every object of files, folders or stdin. Raises Failed with everything that cannot be
     read."""
     # Here: who only asks does not pay for the reading of manifests, a third of such a command.
-    from queuecontroller.manifests.documents import misread_of
-    from queuecontroller.manifests.sources import sources_of
+    from queuecontroller.kueueapi.manifests.documents import misread_of
+    from queuecontroller.kueueapi.manifests.sources import sources_of
 
     try:
         texts = read_texts(paths)

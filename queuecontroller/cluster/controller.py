@@ -15,21 +15,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster import beside
-from queuecontroller.cluster.beside import Beside
-from queuecontroller.cluster.checking.provisioner import CONFIGS
-from queuecontroller.cluster.checking.requests import REQUESTS
-from queuecontroller.cluster.holding import LEASE, Holder
-from queuecontroller.cluster.known.around import FOLLOWED, FRAMEWORKS
-from queuecontroller.cluster.known.around_nodes import (
-    ON_NODES,
-    NodesAround,
-    is_on_a_node,
-    slim_node,
-    slim_pod,
-)
-from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.known.kinds import (
+from queuecontroller.cluster import beside_kueue
+from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS
+from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.beside_kueue import Beside
+from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
+from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
     CRDS,
     ELASTIC_PODS,
@@ -41,26 +33,34 @@ from queuecontroller.cluster.known.kinds import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.known.views import View, Views
-from queuecontroller.cluster.known.world import (
+from queuecontroller.cluster.cache.node_context import (
+    ON_NODES,
+    NodeContext,
+    is_on_a_node,
+    slim_node,
+    slim_pod,
+)
+from queuecontroller.cluster.cache.objects import (
     Document,
-    World,
+    ObjectCache,
     key_of,
     labels_of,
     pruned,
     version_of,
 )
-from queuecontroller.cluster.lease import Elector
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.placing.gpu_pods import Budgets, GpuPods, read_budget, seen
-from queuecontroller.cluster.placing.queued_pods import sharing_of
+from queuecontroller.cluster.cache.views import View, Views
+from queuecontroller.cluster.leader.holder import LEASE, Holder
+from queuecontroller.cluster.leader.lease import Elector
 from queuecontroller.cluster.plan import Plan
-from queuecontroller.cluster.saying.telling import Told
+from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
+from queuecontroller.cluster.podplacement.queued_pods import sharing_of
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.jobs.table import OfRuntime
-from queuecontroller.kueue_api import GROUP
-from queuecontroller.service.shell import Shell
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.kueueapi import GROUP
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -94,7 +94,7 @@ class Controller:
         self._watching = watching
         self._writing = writing
         self._plan = plan
-        self._world = World(plan.policy)
+        self._cache = ObjectCache(plan.policy)
         self._elector = Elector(plan.identity, plan.lease_s)
         self._holder = Holder(writing, self._elector, plan.namespace, plan.own_url)
         self._uids: dict[tuple[Resource, str], str] = {}
@@ -112,7 +112,7 @@ class Controller:
         """Who looks at every pod; None: nobody does, and those who look at some have watches."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
-        self._around = NodesAround(self._world, self._room_changed)
+        self._around = NodeContext(self._cache, self._room_changed)
         self._found = False
         """It is known which frameworks' kinds are served."""
 
@@ -145,7 +145,7 @@ class Controller:
         return self._elector.holder
 
     @property
-    def sharing(self) -> SharesDesk | None:
+    def sharing(self) -> SharePods | None:
         return self._plan.sharing
 
     @property
@@ -159,8 +159,8 @@ class Controller:
         return desk.answer(verb, body) if desk is not None else None
 
     @property
-    def world(self) -> World:
-        return self._world
+    def cache(self) -> ObjectCache:
+        return self._cache
 
     @property
     def session(self) -> Session | Beside | None:
@@ -185,9 +185,9 @@ class Controller:
 
     def _follow_all(self, group: asyncio.TaskGroup) -> None:
         if self._plan.beside:
-            for kind in beside.KINDS:
+            for kind in beside_kueue.KINDS:
                 self._follow(kind)
-            self._follow(PODS, beside.PLACED_PODS)
+            self._follow(PODS, beside_kueue.PLACED_PODS)
             self._found = True
             return
         for kind in (*OBJECTS, CONFIGS, WORKLOADS):
@@ -201,7 +201,7 @@ class Controller:
             for selectors in POD_SELECTORS:
                 self._follow(PODS, selectors)
         group.create_task(self._find_frameworks())
-        group.create_task(self._see_what_vanished())
+        group.create_task(self._detect_removed_crds())
 
     def _follow(
         self,
@@ -219,7 +219,7 @@ class Controller:
         self._followers[kind, selectors] = follower
         self._following[kind, selectors] = self._group.create_task(follower.run())
 
-    def _follow_every_pod(self, sharing: SharesDesk) -> None:
+    def _follow_every_pod(self, sharing: SharePods) -> None:
         """All are looked at as they are made: those who want some hear of them by the way."""
         views = [View(sharing.seen, sharing.pod_changed)]
         if self._plan.policy.has_pods:
@@ -253,9 +253,9 @@ class Controller:
         if not self._plan.policy.has_pods:
             more.append(View(pruned, partial(self._changed, PODS), self._is_held))
         self._pods.add(*more)
-        self._follow_anew(PODS)
+        self._restart_watch(PODS)
 
-    def _follow_anew(self, kind: Resource) -> None:
+    def _restart_watch(self, kind: Resource) -> None:
         """The watch that is open is given up, and everything told once more."""
         assert self._group is not None
         self._following[kind, ()].cancel()
@@ -267,14 +267,14 @@ class Controller:
         session = self._session
         match change:
             case Changed(item):
-                self._world.take(NODES, item.value)
+                self._cache.take(NODES, item.value)
                 self._around.node(item.key, item.value)
                 if isinstance(session, Session):
                     session.node_changed(item.key, item.value)
             case Removed(key):
-                known = self._world.get(NODES, key)
+                known = self._cache.get(NODES, key)
                 if known is not None:
-                    self._world.drop(NODES, key, str(known["metadata"].get("uid")))
+                    self._cache.drop(NODES, key, str(known["metadata"].get("uid")))
                 self._around.node(key, None)
                 if isinstance(session, Session):
                     session.node_changed(key, None)
@@ -308,12 +308,12 @@ class Controller:
         match change:
             case Changed(item):
                 self._uids[kind, item.key] = str(item.value["metadata"].get("uid"))
-                if self._world.take(kind, item.value) and session is not None:
+                if self._cache.take(kind, item.value) and session is not None:
                     session.changed(kind, item.key, item.value)
             case Removed(key):
                 # Of pods that two watches tell of the second says nothing new.
                 uid = self._uids.pop((kind, key), "")
-                if uid and self._world.drop(kind, key, uid) and session is not None:
+                if uid and self._cache.drop(kind, key, uid) and session is not None:
                     session.changed(kind, key, None)
             case Synced():
                 self._compare(kind)
@@ -325,7 +325,7 @@ class Controller:
         if follower is None:
             return
         newest = follower.reflector.version
-        for document in self._world.all_of(kind):
+        for document in self._cache.all_of(kind):
             key = key_of(document)
             if (kind, key) in self._uids or version_of(document) > newest:
                 continue
@@ -333,7 +333,7 @@ class Controller:
 
     def _forget(self, kind: Resource, document: Document) -> None:
         key = key_of(document)
-        self._world.drop(kind, key, str(document["metadata"].get("uid")))
+        self._cache.drop(kind, key, str(document["metadata"].get("uid")))
         if self._session is not None:
             self._session.changed(kind, key, None)
 
@@ -360,7 +360,7 @@ class Controller:
             self._found = True
             await asyncio.sleep(SERVED_S)
 
-    async def _see_what_vanished(self) -> None:
+    async def _detect_removed_crds(self) -> None:
         """Of Kueue's kinds: what stands on objects that went with their definition would be kept
         for ever, and the other definitions with it."""
         while True:
@@ -368,7 +368,7 @@ class Controller:
             for (kind, _), follower in list(self._followers.items()):
                 if kind.group != GROUP or not follower.reflector.missing:
                     continue
-                if not self._world.count(kind):
+                if not self._cache.count(kind):
                     continue
                 try:
                     await self._watching.get(CRDS, f"{kind.plural}.{kind.group}")
@@ -376,7 +376,7 @@ class Controller:
                     if refused.not_found and follower.reflector.missing:
                         log.warning("%s.%s: the definition is gone", kind.plural, kind.group)
                         follower.vanished()
-                        for one in self._world.all_of(kind):  # known by answers to writes only
+                        for one in self._cache.all_of(kind):  # known by answers to writes only
                             self._forget(kind, one)
                 except ApiAway as error:
                     log.warning("%s", error)
@@ -437,7 +437,7 @@ class Controller:
         plan, elector = self._plan, self._elector
         if plan.beside:
             return Beside(
-                self._world,
+                self._cache,
                 self._writing,
                 plan.book,
                 elector.term,
@@ -448,7 +448,7 @@ class Controller:
                 plan.report_s,
             )
         session = Session(
-            self._world,
+            self._cache,
             self._writing,
             plan.book,
             elector.term,
@@ -461,11 +461,11 @@ class Controller:
             self._around,
             plan.sharing,
             plan.register_nodes,
-            plan.tells_all_events,
-            sharing_of(self._world, plan.extender, plan.sharing) if plan.extender else None,
+            plan.records_all_events,
+            sharing_of(self._cache, plan.extender, plan.sharing) if plan.extender else None,
         )
         if plan.extender is not None:
-            session.extender = ExtenderDesk(
+            session.extender = ExtenderService(
                 session.shell,
                 self._writing,
                 self._gpu_pods,
@@ -473,15 +473,15 @@ class Controller:
                 self._leads_on,
                 plan.extender,
                 plan.sharing,
-                self._world,
+                self._cache,
                 partial(self._displaced, session) if plan.displaces else None,
             )
         return session
 
-    def _displaced(self, session: Session, pod: Document, told: Told) -> None:
+    def _displaced(self, session: Session, pod: Document, told: KubernetesEvent) -> None:
         if self._plan.sharing is not None:
             self._plan.sharing.displaced_total += 1
-        session.teller.tell(pod, PODS, told)
+        session.recorder.record(pod, PODS, told)
 
     async def _step_down(self, why: str) -> None:
         session, deciding = self._session, self._deciding

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queuecontroller.cluster.known.policy import Policy
-from queuecontroller.cluster.known.world import Document
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.extender.answers import Defaults
-from queuecontroller.service.book import BookSettings
-from queuecontroller.service.shell import Clock
+from queuecontroller.cluster.cache.objects import Document
+from queuecontroller.cluster.cache.policy import Policy
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.state.book import BookSettings
+from queuecontroller.state.shell import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Plan:
     """Kueue's Configuration, as far as the book reads it."""
     counts_claims: bool = False
     """It maps classes of devices to quotas."""
-    sharing: SharesDesk | None = None
+    sharing: SharePods | None = None
     """None: nobody asks about pods as they are made."""
     extender: Defaults | None = None
     """None: no scheduler asks, and pods that are not the queue's are not followed."""
@@ -40,7 +40,7 @@ class Plan:
     """Where other replicas find this one."""
     beside: bool = False
     """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
-    tells_all_events: bool = False
+    records_all_events: bool = False
     """All of Kueue's, also those that say what conditions say anyway."""
     report_s: float = 5.0
     """How often nodes report."""

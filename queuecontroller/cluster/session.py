@@ -12,32 +12,32 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from queuecontroller.cluster.checking.provisioner import CONFIGS, Provisioner
-from queuecontroller.cluster.checking.requests import REQUESTS
-from queuecontroller.cluster.known.around_nodes import NodesAround
-from queuecontroller.cluster.known.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.known.kinds import CHECKS, OBJECTS, WORKLOADS
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import Document, World, key_of
-from queuecontroller.cluster.placing.extender_desk import ExtenderDesk
-from queuecontroller.cluster.saying.telling import of_preemptor, of_workload
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.cluster.sharing.node_facts import NodeFacts
-from queuecontroller.cluster.tending.failing import Failing
-from queuecontroller.cluster.tending.keeping import Keeping
-from queuecontroller.cluster.tending.tending import Tending
-from queuecontroller.cluster.writing.queue_writer import QueueWriter
-from queuecontroller.cluster.writing.teller import Teller
-from queuecontroller.cluster.writing.workload_writer import WorkloadWriter
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.engine.model.workload_info import PREEMPTED
-from queuecontroller.placement.topology.ground import Ground
-from queuecontroller.records import Change, Event, ObjectId, Snapshot
-from queuecontroller.service.book import Book, BookSettings, Sharing
-from queuecontroller.service.failed_nodes import node_failed
-from queuecontroller.service.nodes.nodes_room import Cordon
-from queuecontroller.service.nodes.sessions import SECOND_NS
-from queuecontroller.service.shell import EXIT_OK, Clock, Shell
+from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
+from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.node_context import NodeContext
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
+from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
+from queuecontroller.cluster.reconcilers.owners import Reconcilers
+from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
+from queuecontroller.cluster.status.events import of_preemptor, of_workload
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.queue_writer import QueueWriter
+from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import PREEMPTED
+from queuecontroller.scheduler.placement.topology.ground import Ground
+from queuecontroller.state.book import Book, BookSettings, Sharing
+from queuecontroller.state.failed_nodes import node_failed
+from queuecontroller.state.nodes.nodes_room import Cordon
+from queuecontroller.state.nodes.sessions import SECOND_NS
+from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
+from queuecontroller.state.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, Resource
 
@@ -53,7 +53,7 @@ class Defect(Exception):
     """Ours: the process ends, and another takes over."""
 
 
-class Nothing:
+class NullStore:
     """The store of a book whose rows are objects in the API server: `WorkloadWriter` writes them,
     each by itself, and what could not be written is undone."""
 
@@ -82,7 +82,7 @@ class Nothing:
 class Session:
     def __init__(
         self,
-        world: World,
+        cache: ObjectCache,
         client: ApiClient,
         settings: BookSettings,
         term: int,
@@ -92,47 +92,47 @@ class Session:
         may_write: Callable[[], bool],
         configuration: Document | None = None,
         is_followed: Callable[[Resource], bool] = lambda kind: True,
-        around: NodesAround | None = None,
-        sharing: SharesDesk | None = None,
+        around: NodeContext | None = None,
+        sharing: SharePods | None = None,
         register: bool = True,
-        tells_all_events: bool = False,
+        records_all_events: bool = False,
         shares: Sharing | None = None,
     ) -> None:
         """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
         `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
         is known, of those that are not served everywhere; `around`: nodes and what is on them;
         `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
-        what they have, for other tools; `tells_all_events`: also those that say what
+        what they have, for other tools; `records_all_events`: also those that say what
         conditions say anyway; `shares`: how queued pods share GPUs, where schedulers ask."""
         self._around = around
-        self._failing = Failing()
+        self._failing = FailingNodes()
         self._configuration = configuration
-        self._world = world
+        self._cache = cache
         ground = around.ground if around is not None else Ground()
         book = Book(settings, False, new_uid, ground, shares)
-        self.shell = Shell(book, Nothing(term, cluster_id), clock)
-        self.mirror = Mirror(book, world)
-        self.teller = Teller(
-            client, may_write, lambda: new_uid().replace("-", "")[:16], tells_all_events
+        self.shell = Shell(book, NullStore(term, cluster_id), clock)
+        self.mirror = Mirror(book, cache)
+        self.recorder = EventRecorder(
+            client, may_write, lambda: new_uid().replace("-", "")[:16], records_all_events
         )
         self.workloads = WorkloadWriter(
             self.shell, self.mirror, client, may_write, self._workload_stored
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
-        self.tending = Tending(self.shell, self.mirror, client, may_write, self.teller)
-        self.keeping = Keeping(
-            self.tending.hands, may_write, lambda: self.shell.now_ns() / SECOND_NS
+        self.reconcilers = Reconcilers(self.shell, self.mirror, client, may_write, self.recorder)
+        self.retention = RetentionSweeper(
+            self.reconcilers.workload_actions, may_write, lambda: self.shell.now_ns() / SECOND_NS
         )
         self.provisioner = Provisioner(
             self.shell,
             self.mirror,
             client,
             may_write,
-            self.teller,
+            self.recorder,
             is_followed,
             self._workload_stored,
         )
-        self.extender: ExtenderDesk | None = None
+        self.extender: ExtenderService | None = None
         """Where schedulers ask."""
         self._sharing = sharing
         self._node_facts: NodeFacts | None = None
@@ -145,30 +145,30 @@ class Session:
         """Until cancelled. Raises Defect."""
         self.shell.told = self._told
         self.shell.start()
-        self.tending.ask_all()  # before: whose eviction is complete depends on what runs
+        self.reconcilers.add_all()  # before: whose eviction is complete depends on what runs
         if (given := self._configuration) is not None:
             self.shell.step(
                 "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
             )
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
-        self._heed_cordons()
+        self._apply_cordons()
         self._began = True
-        self.queues.ask_all()
-        self.provisioner.ask_all()
-        self.keeping.ask_all()
+        self.queues.add_all()
+        self.provisioner.add_all()
+        self.retention.add_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
-            group.create_task(self.workloads.errands.run())
-            for one in (self.queues, self.tending, self.provisioner, self.keeping):
-                group.create_task(one.errands.run())
+            group.create_task(self.workloads.work_queue.run())
+            for one in (self.queues, self.reconcilers, self.provisioner, self.retention):
+                group.create_task(one.work_queue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
             if self._node_facts is not None:
                 group.create_task(self._node_facts.run())
-            group.create_task(self.teller.run())
+            group.create_task(self.recorder.run())
             group.create_task(self._watch_nodes())
             group.create_task(self._count_claims())
 
@@ -180,7 +180,7 @@ class Session:
             self.shell.step("claims", lambda book, now_ns: self.mirror.count_claims_again(now_ns))
             await asyncio.sleep(CLAIMS_S)
 
-    def _heed_cordons(self) -> None:
+    def _apply_cordons(self) -> None:
         if self._sharing is None:
             return
         room = self.shell.book.nodes_room
@@ -195,7 +195,7 @@ class Session:
 
     async def _watch_nodes(self) -> None:
         """Who fails, and what then becomes of those who were given places there."""
-        for node in self._world.all_of(NODES):
+        for node in self._cache.all_of(NODES):
             self.node_changed(key_of(node), node)
         while True:
             await asyncio.sleep(1.0)
@@ -232,9 +232,9 @@ class Session:
             self.shell.step(
                 "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
             )
-            self.tending.workload_changed(key, document)
+            self.reconcilers.workload_changed(key, document)
             self.provisioner.changed(kind, key, document)
-            self.keeping.changed(key, document)
+            self.retention.changed(key, document)
             if self._around is not None:
                 self._around.workload(key)
         elif kind in _KINDS:
@@ -242,40 +242,40 @@ class Session:
                 "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
             )
             if kind == CHECKS:
-                self.queues.ask_all()
+                self.queues.add_all()
                 self.provisioner.changed(kind, key, document)
             else:
                 namespace, _, name = key.rpartition("/")
-                self.queues.ask([(kind.kind, namespace, name)])
+                self.queues.add([(kind.kind, namespace, name)])
         elif kind in CLAIM_KINDS:
             self._claims_changed.set()
         elif kind in (CONFIGS, REQUESTS):
             self.provisioner.changed(kind, key, document)
         else:
-            self.tending.changed(kind, key, document)
+            self.reconcilers.changed(kind, key, document)
 
     def _told(self, touched: set[ObjectId]) -> None:
         keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]
         self.workloads.touched(keys)
         for key in keys:
-            self.queues.ask(self.queues.status.touched(key))
+            self.queues.add(self.queues.status.touched(key))
         if len(keys) < len(touched):  # an object: others may name it
-            self.queues.ask_all()
+            self.queues.add_all()
             self.workloads.objects_changed()
 
     def _tell_preemptor(self, target: Document) -> None:
         mine = self.shell.book.workloads.preemptor_of.get(WorkloadKey(key_of(target)))
-        preemptor = self._world.get(WORKLOADS, mine) if mine is not None else None
+        preemptor = self._cache.get(WORKLOADS, mine) if mine is not None else None
         if preemptor is not None:
-            self.teller.tell(preemptor, WORKLOADS, of_preemptor(target))
+            self.recorder.record(preemptor, WORKLOADS, of_preemptor(target))
 
     def _workload_stored(self, before: Document, after: Document) -> None:
         for told in of_workload(before, after):
-            self.teller.tell(after, WORKLOADS, told)
+            self.recorder.record(after, WORKLOADS, told)
             if told.reason == PREEMPTED:
                 self._tell_preemptor(before)
-        self.tending.workload_changed(key_of(after), after)
+        self.reconcilers.workload_changed(key_of(after), after)
         if self._around is not None:
             self._around.workload(key_of(after))
         self.provisioner.changed(WORKLOADS, key_of(after), after)
-        self.keeping.changed(key_of(after), after)
+        self.retention.changed(key_of(after), after)

@@ -16,9 +16,9 @@ from nodeagent.adapters.kubelet.device_plugin import PluginServer
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.ports.containers import ContainerAnswer
 from nodeagent.ports.kubelet import PreferenceAsk, SlotDevice
-from nodeagent.testing.kubelet import Container, FakeKubelet, Pod
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.bench.entries import Entry, entry, quantile
+from tests.kit.fakes.kubelet import Container, FakeKubelet, Pod
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import Node, running, until
 from tests.kit.places import SIM
 from tests.kit.workplace import workplace

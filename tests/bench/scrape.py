@@ -12,9 +12,9 @@ from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.views import DeviceView, GpuView, GrantView, LoopView, NodeView
 from nodeagent.settings.daemon import MetricsSettings
 from nodeagent.shell.api.scrape import Scrape
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, Bytes, GrantId, SharePolicy
 from tests.bench.entries import Entry, entry, quantile
+from tests.kit.fakes.nvml import gpu_reading
 
 GPUS, GRANTS, PROCESSES = 8, 80, 400
 ROUNDS = 300

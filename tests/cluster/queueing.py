@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from queuecontroller.cluster.joining import rights
-from queuecontroller.kueue_api import GROUP
-from queuecontroller.kueue_api.crds import Webhook, definitions
+from queuecontroller.cluster.setup import rbac
+from queuecontroller.kueueapi import GROUP
+from queuecontroller.kueueapi.crds import Webhook, definitions
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify
+from tests.queue.kueueapi.serving import certify
 
 KUEUE = f"/apis/{GROUP}/v1beta2"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -73,7 +73,7 @@ def account(plane: ControlPlane, place: Path, beside: bool = False) -> Path:
         return found
     head = {"name": "sluice-queue", "namespace": "sluice"}
     service_account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": head}
-    apply(plane, service_account, *rights.documents("sluice", "sluice-queue", beside))
+    apply(plane, service_account, *rbac.documents("sluice", "sluice-queue", beside))
     cluster = {"server": plane.url, "certificate-authority": str(plane.pki / "ca.crt")}
     user = {"token": plane.token("sluice", "sluice-queue", seconds=7200)}
     document = {

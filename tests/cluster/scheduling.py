@@ -19,12 +19,12 @@ from typing import Any
 import grpc
 import yaml
 
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.control_plane import HOST, ControlPlane, free_ports
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import Replica, running
 from tests.kit.node import until
-from tests.queue.adapters.callers import WIRE, message
+from tests.queue.server.callers import WIRE, message
 
 GIB = 1 << 30
 MIB = 1 << 20

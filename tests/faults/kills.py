@@ -38,9 +38,9 @@ from tests.kit.node import Node, until
 from tests.kit.places import AT_REST, SLUICE, TENANT
 from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
-from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet
 from tests.queue.serving.puppet import until as eventually
+from tests.queue.state.world import TEAMS
 
 DEVICE = "1:7"
 """/dev/full, not the stand-in of the tests that run beside: a daemon holds whoever opens its device, on the whole host."""

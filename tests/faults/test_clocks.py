@@ -28,7 +28,7 @@ from tests.kit.node import Node, Tenant, running, until
 from tests.kit.places import TENANT
 from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
-from tests.queue.service.world import TEAMS
+from tests.queue.state.world import TEAMS
 
 HOUR_S, DECADE_S = 3600, 10 * 365 * 86_400
 NS = 1_000_000_000

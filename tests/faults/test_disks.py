@@ -20,8 +20,8 @@ import pytest
 from nodeagent.adapters.ledger.sqlite import SqliteLedger
 from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew
 from nodeagent.ports.ledger import LedgerLost
-from queuecontroller.adapters.store.sqlite import SqliteStore, StoreUnusable
-from queuecontroller.records import StoreLost
+from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
+from queuecontroller.state.records import StoreLost
 from tests.faults.filesystems import ext4, fill, small_tmpfs
 from tests.faults.grants import attached, processes, refused, registered
 from tests.faults.programs import build

@@ -10,12 +10,12 @@ import types
 
 import pytest
 
-from queuecontroller.adapters.web.metrics import MOST_NODES, MOST_QUEUES, render
-from queuecontroller.service.nodes.sessions import Hello
-from queuecontroller.service.shell import Shell
+from queuecontroller.server.metrics.exposition import MOST_NODES, MOST_QUEUES, render
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.shell import Shell
 from sluicecommon.logs import LineFormat
 from tests.kit.daemon.harness import daemon
-from tests.queue.service.world import World
+from tests.queue.state.world import World
 
 EVIL = {
     "a newline": "x\n2026-01-01T00:00:00Z info all is well",

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kit.node import until
 from tests.kit.pods import pod_node
 from tests.kubelet.place import RESOURCE, Place, limits, with_place

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.access import Caller
+from queuecontroller.state.access import Caller
 from tests.kit.node import Node, until
 from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.kit.workplace import workplace
-from tests.queue.adapters.callers import Party, callers, message
-from tests.queue.adapters.certificates import Authority, Pair
-from tests.queue.service.world import TEAMS
+from tests.queue.server.callers import Party, callers, message
+from tests.queue.server.certificates import Authority, Pair
 from tests.queue.serving.cable import CONTROLLER, NODE, Cable, NodeInSpace, _ip, both, cable
 from tests.queue.serving.puppet import Puppet
 from tests.queue.serving.puppet import until as eventually
+from tests.queue.state.world import TEAMS
 
 __all__ = ["both", "cable"]
 pytestmark = [pytest.mark.root, pytest.mark.faults]

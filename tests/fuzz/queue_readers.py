@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from queuecontroller import jobs
-from queuecontroller.access import Names, RoleLists
-from queuecontroller.access.lists import parse_checks
-from queuecontroller.adapters.api import users
-from queuecontroller.adapters.web import reviews
-from queuecontroller.adapters.web.http import HttpServer
-from queuecontroller.jobs.patches import merged
-from queuecontroller.manifests.nodes import read_node
-from queuecontroller.reader import ManifestError
-from queuecontroller.service.nodes.seals import Fence, Seals
-from queuecontroller.service.objects.submission import Refused
+from queuecontroller import frameworks
+from queuecontroller.frameworks.patches import merged
+from queuecontroller.kueueapi.manifests.nodes import read_node
+from queuecontroller.server.api import users
+from queuecontroller.server.web import reviews
+from queuecontroller.server.web.http import HttpServer
+from queuecontroller.state.access import Names, RoleLists
+from queuecontroller.state.access.lists import parse_checks
+from queuecontroller.state.nodes.seals import Fence, Seals
+from queuecontroller.state.objects.submission import Refused
+from sluicecommon.reader import ManifestError
 from tests.fuzz.mutation import Target
 
 LISTS = RoleLists(
@@ -89,27 +89,27 @@ def queued_job(data: bytes) -> object:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    fw = jobs.framework_of(document)
+    fw = frameworks.framework_of(document)
     if fw is None:
         return None
     found: list[object] = [
-        jobs.reconcile(fw, document, None, ALL_JOBS),
-        jobs.reconcile(fw, document, WORKLOAD, ALL_JOBS),
-        jobs.reconcile_pods([document], WORKLOAD, ALL_JOBS),
-        jobs.reconcile_slices(fw, document, [WORKLOAD, WORKLOAD], ALL_JOBS),
-        jobs.reconcile_set(document, [WORKLOAD], ALL_JOBS),
+        frameworks.reconcile(fw, document, None, ALL_JOBS),
+        frameworks.reconcile(fw, document, WORKLOAD, ALL_JOBS),
+        frameworks.reconcile_pods([document], WORKLOAD, ALL_JOBS),
+        frameworks.reconcile_slices(fw, document, [WORKLOAD, WORKLOAD], ALL_JOBS),
+        frameworks.reconcile_set(document, [WORKLOAD], ALL_JOBS),
     ]
-    infos = [jobs.PodSetInfo(one["name"]) for one in jobs.pod_sets(fw, document)]
+    infos = [frameworks.PodSetInfo(one["name"]) for one in frameworks.pod_sets(fw, document)]
     for patch in (
-        jobs.on_create(fw, document, ALL_JOBS),
-        jobs.stop_patch(fw, document, WORKLOAD["spec"]["podSets"]),
-        jobs.start_patch(fw, document, infos),
+        frameworks.on_create(fw, document, ALL_JOBS),
+        frameworks.stop_patch(fw, document, WORKLOAD["spec"]["podSets"]),
+        frameworks.start_patch(fw, document, infos),
     ):
         json.dumps(merged(document, patch))
     return found
 
 
-ALL_JOBS = jobs.Setting(without_queue=True)
+ALL_JOBS = frameworks.Setting(without_queue=True)
 POD = {
     "metadata": {"labels": {"a": "b"}},
     "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}], "nodeSelector": {"c": "d"}},

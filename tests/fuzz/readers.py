@@ -1,7 +1,7 @@
 """Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
 
 C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
-docs/security.md lists who reads what.
+docs/security.md lists every reader, under Untrusted input.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from nodeagent.adapters.region import store as region
 from nodeagent.adapters.web import metrics as metrics_http
 from nodeagent.core.grants import quantities
 from nodeagent.core.kubelet.pod_documents import read_pod
-from nodeagent.core.plain import read_plain
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.ports.kubelet import KubeletAway
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.processes import ProcessHandle
 from nodeagent.ports.registration import RegisterAnswer
 from nodeagent.settings import hami_pods
-from nodeagent.testing.nvidia_cdi import installed_spec
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GrantId, SlotIndex
 from sluicecommon import yaml_text
 from sluicecommon.kubernetes import credentials, decoding, reviews
 from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.plain import read_plain
 from sluicecommon.settings import ConfigError
 from tests.fuzz import seeds
 from tests.fuzz.mutation import Reader, Target, through_a_file
+from tests.kit.fakes.nvidia_cdi import installed_spec
+from tests.kit.fakes.nvml import gpu_reading
 
 
 def checkpoint(directory: Path) -> Reader:
@@ -72,13 +72,13 @@ def registrations() -> Reader:
             wanted.append(claimed)
             return RegisterAnswer(0, SlotIndex(3), 5)
 
-    doorman = registration.SeqpacketDoorman(cast(Any, Registrar()), cast(Any, None))
+    listener = registration.SeqpacketListener(cast(Any, Registrar()), cast(Any, None))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door = registration._Door(GrantId("g"), os.geteuid(), "", ours)
+    one = registration._Listener(GrantId("g"), os.geteuid(), "", ours)
 
     def run(data: bytes) -> object:
         wanted.clear()
-        answer, handle = doorman._decide(door, ours, data)
+        answer, handle = listener._decide(one, ours, data)
         if handle is not None:
             handle.close()
         head = struct.pack("=IHH", region_layout.REGISTER_MAGIC, 1, region_layout.REGION_MAJOR)

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from nodeagent import native
 from nodeagent.adapters.api.client import Client, Unreachable
 from nodeagent.adapters.api.wire import Wire
-from nodeagent.core.plain import write_plain
 from nodeagent.ports.clients import Refused
+from sluicecommon.plain import write_all_fields
 from tests.kit.leftovers import clear
 from tests.kit.measure import ahead
 from tests.kit.places import BUILD, REPO, SHIM, SIM, SLUICE, TENANT
@@ -200,7 +200,7 @@ class Node:
             return self.cli_json(*words)
         try:
             with contextlib.closing(Client(self.socket, _wire())) as client:
-                return json.loads(json.dumps(write_plain(ask(client))))
+                return json.loads(json.dumps(write_all_fields(ask(client))))
         except (Unreachable, Refused) as error:
             raise subprocess.CalledProcessError(69, words, stderr=str(error)) from None
 

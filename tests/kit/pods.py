@@ -1,4 +1,4 @@
-"""A node with a kubelet: simulated GPUs, the real daemon, the kubelet and the runtime of nodeagent.testing, no
+"""A node with a kubelet: simulated GPUs, the real daemon, the kubelet and the runtime of tests.kit.fakes, no
 Kubernetes."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import Node, running, until
 from tests.kit.places import REPO, SIM
 
@@ -20,12 +20,12 @@ RESOURCE = "nvidia.com/gpu"
 
 
 class Kubelet:
-    """`python -m nodeagent.testing.kubelet`, one command at a time."""
+    """`python -m tests.kit.fakes.kubelet`, one command at a time."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
         self.directory = directory
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "nodeagent.testing.kubelet", "--dir", str(directory), *flags],
+            [sys.executable, "-m", "tests.kit.fakes.kubelet", "--dir", str(directory), *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(directory.parent / "kubelet.log").open("ab"),

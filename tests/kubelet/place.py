@@ -32,13 +32,13 @@ from nodeagent.ports.ledger import GrantRecord
 from nodeagent.settings.daemon import Settings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.shell.kubelet.desk import DeskSettings, KubeletDesk
-from nodeagent.shell.kubelet.limits import NodeDefaults, PodLimits
 from nodeagent.shell.node import rules_of
-from nodeagent.testing.cdi import FakeCdi
-from nodeagent.testing.kubelet import FakeKubelet, Pod
-from nodeagent.testing.nvml import gpu_reading
+from nodeagent.shell.pods.deviceplugin.manager import DevicePluginManager, DevicePluginSettings
+from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from tests.kit.clock import ManualClock
+from tests.kit.fakes.cdi import FakeCdi
+from tests.kit.fakes.kubelet import FakeKubelet, Pod
+from tests.kit.fakes.nvml import gpu_reading
 
 RESOURCE = "nvidia.com/gpu"
 FILES = GivenFiles("/preload")
@@ -97,8 +97,8 @@ class Daemon:
         self.allocations = CrashingAllocations(place.directory / "allocations.sqlite")
         resources: set[str] = set()
         records = KubeletFiles(place.kubelet.root, resources, place.wire)
-        self.desk = KubeletDesk(
-            DeskSettings(
+        self.manager = DevicePluginManager(
+            DevicePluginSettings(
                 OfferRules(RESOURCE, place.slots, place.mig_strategy, place.hidden),
                 "pack",
                 3600.0,
@@ -118,11 +118,17 @@ class Daemon:
             lambda: FILES,
             fatal=self.fatal,
         )
-        self.desk.on_shelf.append(lambda shelf: resources.add(shelf.resource))
+        self.manager.on_shelf.append(
+            lambda served_resource: resources.add(served_resource.resource)
+        )
         self.servers = PluginServers(
-            self.desk,
-            lambda shelf: PluginServer(
-                shelf.resource, place.kubelet.plugins_dir, place.wire, shelf, self.fatal
+            self.manager,
+            lambda served_resource: PluginServer(
+                served_resource.resource,
+                place.kubelet.plugins_dir,
+                place.wire,
+                served_resource,
+                self.fatal,
             ),
         )
 
@@ -137,12 +143,12 @@ class Daemon:
     async def start(self) -> None:
         self.keeper.restore()
         self.keeper.apply(ev.GpusSeen(self.gpus.capacities()))
-        await self.desk.start()
+        await self.manager.start()
         await self.servers.start()
 
     async def close(self) -> None:
         await self.servers.close()
-        await self.desk.close()
+        await self.manager.close()
         self.keeper.close()
         self.ledger.close()
 
@@ -156,7 +162,7 @@ class Daemon:
     async def look(self) -> None:
         """One look at the kubelet's records, long after the one before."""
         self.place.clock.advance(3600)
-        await self.desk.reconcile()
+        await self.manager.reconcile()
 
     def rows(self) -> list[Allocation]:
         return self.allocations.load()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kit.places import REPO
 from tests.kubelet.place import RESOURCE, Place, limits, place, with_place
 

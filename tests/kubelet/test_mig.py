@@ -8,8 +8,8 @@ import pytest
 
 from nodeagent.core.kubelet.offers import mig_resource
 from nodeagent.ports.gpus import GpuReading, MigReading
-from nodeagent.testing.kubelet import AdmissionError, Container, Pod
 from nodeagent.units import GIB, Bytes, GpuUuid, SharePolicy
+from tests.kit.fakes.kubelet import AdmissionError, Container, Pod
 from tests.kubelet.place import RESOURCE, Daemon, Place, limits, with_place
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -95,7 +95,7 @@ async def test_single_refuses_cards_that_are_cut_differently(place: Place) -> No
         )
     )
     assert place.kubelet.endpoints[RESOURCE].devices == {}
-    assert place.daemon.desk.problem.startswith("mig_strategy single needs one profile")
+    assert place.daemon.manager.problem.startswith("mig_strategy single needs one profile")
 
 
 @with_place(gpus=2)

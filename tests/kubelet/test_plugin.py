@@ -11,9 +11,9 @@ import pytest
 
 from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.ports.kubelet import Allocation
-from nodeagent.shell.kubelet.desk import ALLOCATE_DEADLINE_S, DeskSettings
-from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
+from nodeagent.shell.pods.deviceplugin.manager import ALLOCATE_DEADLINE_S, DevicePluginSettings
 from nodeagent.units import GIB
+from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kubelet.place import RESOURCE, Crashed, Place, limits, with_place
 
 
@@ -156,12 +156,12 @@ async def test_a_row_that_was_written_too_late_for_an_answer_is_released(place: 
         finally:
             await asyncio.shield(writing)  # who waited for it went away
 
-    desk: Any = daemon.desk
-    desk._ledger.commit = slowly
+    manager: Any = daemon.manager
+    manager._ledger.commit = slowly
     pod = Pod("late", (Container("main", limits=limits(gpumem=1024)),))
     with pytest.raises(AdmissionError, match="was not written within"):
         await place.kubelet.admit(pod, RESOURCE)
-    desk._ledger.commit = real
+    manager._ledger.commit = real
     assert len(daemon.rows()) == 1, "written all the same"
     await daemon.look()
     await daemon.look()
@@ -179,7 +179,7 @@ async def test_nothing_is_released_while_the_kubelet_is_away(place: Place) -> No
     for _ in range(4):
         await daemon.look()
     assert len(daemon.keeper.live()) == 1
-    assert "kubelet.sock" in daemon.desk.figures.away
+    assert "kubelet.sock" in daemon.manager.figures.away
     await place.kubelet.start()
 
 
@@ -211,10 +211,10 @@ async def test_a_gpu_is_taken_off_and_put_back_while_pods_run(place: Place) -> N
     grants = set(daemon.keeper.live())
     hidden = frozenset(gpu.uuid for gpu in place.readings)
     rules = OfferRules("acme.io/other", 3, exclude_uuids=hidden)
-    daemon.desk.configure(DeskSettings(rules, "spread"))
+    daemon.manager.configure(DevicePluginSettings(rules, "spread"))
     await place.kubelet.until(lambda: not place.kubelet.endpoints[RESOURCE].devices)
     assert set(daemon.keeper.live()) == grants, "what runs goes on"
-    daemon.desk.configure(DeskSettings(OfferRules("acme.io/other", 3), "spread"))
+    daemon.manager.configure(DevicePluginSettings(OfferRules("acme.io/other", 3), "spread"))
     await place.kubelet.until(lambda: len(place.kubelet.endpoints[RESOURCE].devices) == 20)
 
 
@@ -233,7 +233,7 @@ async def test_devices_that_are_not_offered_are_refused(place: Place) -> None:
         [f"{uuid}::0\n"],
     ):
         with pytest.raises(ValueError, match=r"device|offered"):
-            await daemon.desk.allocate(RESOURCE, [ids])
+            await daemon.manager.allocate(RESOURCE, [ids])
     assert daemon.rows() == []
 
 
@@ -338,7 +338,7 @@ async def test_answers_of_an_earlier_release_go_on_working(place: Place) -> None
     assert [row.driver for row in place.daemon.rows()] == [""]
     place.cdi.installed = "driver 570"
     daemon = await place.restart_daemon()
-    assert daemon.desk._cdi.driver
+    assert daemon.manager._cdi.driver
     answer = await place.kubelet.start_container(pod.uid, "main")
     assert len(answer.cdi_devices) == 1
     assert place.cdi_of(answer)["driver"] == "", "all of it is in the grant's own file"
@@ -387,7 +387,7 @@ def test_killed_while_allocating_the_pod_fails_and_nothing_is_left(after: bool) 
         assert daemon is not None
         daemon.allocations.crash_in, daemon.allocations.after = 0, after
         with pytest.raises(Crashed):
-            await daemon.desk.allocate(RESOURCE, [[f"{place.readings[0].uuid}::0"]])
+            await daemon.manager.allocate(RESOURCE, [[f"{place.readings[0].uuid}::0"]])
         daemon = await place.restart_daemon()
         assert len(daemon.rows()) == int(after)
         pod = Pod("trainer", (Container("main", limits=limits(gpumem=1024)),))

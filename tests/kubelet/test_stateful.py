@@ -22,11 +22,11 @@ from nodeagent.ports.kubelet import (
     AllocationState,
     ContainerLimits,
     ContainerRequests,
-    NotYet,
     PodIdentity,
+    RetryLater,
 )
-from nodeagent.testing.kubelet import AdmissionError, Container, Pod, StartError
 from nodeagent.units import GIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kubelet.place import RESOURCE, Crashed, Place
 
 SHAPES = (
@@ -49,7 +49,7 @@ class Decisions:
         self, pod: PodIdentity, container: str, requests: ContainerRequests | None, gpus: int
     ) -> ContainerLimits | None:
         if self.away or pod.uid not in self.gib:
-            raise NotYet(f"no decision for {pod}")
+            raise RetryLater(f"no decision for {pod}")
         memory = MemoryAsk(amount_bytes=Bytes(self.gib[pod.uid] * GIB))
         return ContainerLimits(
             GrantAsk(gpus, memory, Ppm(50_000), SharePolicy.HARD), source="queue"
@@ -204,7 +204,7 @@ class Machine(RuleBasedStateMachine):
 
         async def attempt() -> None:
             dead = asyncio.get_running_loop().create_future()
-            desk = daemon.desk
+            manager = daemon.manager
             real = daemon.allocations.commit
 
             async def commit(rows):  # type: ignore[no-untyped-def]
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
                         dead.set_result(None)
                     await asyncio.Event().wait()  # a dead process answers nothing
 
-            desk._ledger.commit = commit  # type: ignore[method-assign]
+            manager._ledger.commit = commit  # type: ignore[method-assign]
 
             async def use() -> None:
                 await self.place.kubelet.admit(pod, RESOURCE)

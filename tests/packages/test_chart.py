@@ -9,7 +9,7 @@ import tomllib
 import yaml
 
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
+from queuecontroller.server import config as queue_config
 from tests.kit.places import REPO
 from tests.packages.chart import CHART, needs_helm, of, rights, static
 
@@ -227,7 +227,7 @@ def test_what_the_chart_reads_itself_is_a_copy_of_the_one_source() -> None:
     sources.append(CHART / "values.yaml")
     assert len(sources) == 4
     made = {"kueue-crds.yaml", "queue-rules.yaml", "vendor-resources.yaml", "share-rights.yaml"}
-    """From the code's tables, and held to them: tests/queue/cluster/test_rights.py."""
+    """From the code's tables, and held to them: tests/queue/cluster/test_rbac.py."""
     copies = {path.name: path.read_bytes() for path in (CHART / "files").iterdir()}
     assert made <= copies.keys()
     copies = {name: text for name, text in copies.items() if name not in made}

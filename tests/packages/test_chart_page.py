@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller import config as queue_config
-from queuecontroller.adapters.web.page import viewers
+from queuecontroller.server import config as queue_config
+from queuecontroller.server.page import viewers
 from tests.packages.chart import CHART, SECRETS, helm, needs_helm, of, rendered, rights, template
 
 

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
-from queuecontroller.adapters.hami_file import rules_of
-from queuecontroller.vendors import ROWS
+from queuecontroller.gpushares.vendors import ROWS
+from queuecontroller.server import config as queue_config
+from queuecontroller.server.hami_file import rules_of
 from tests.packages.chart import (
     ALL,
     CHART,

@@ -1,6 +1,6 @@
 """Documents lead to what is there: links, files, commands with their flags, settings, metrics.
 
-docs/commands.md and docs/configuration.md are generated and held against the code by
+docs/reference/commands.md and docs/reference/configuration.md are generated and held against the code by
 test_reference.py; here the other pages are held against them.
 """
 
@@ -15,12 +15,12 @@ import pytest
 
 from nodeagent.core.metrics import catalogue as node_metrics
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
-from queuecontroller import metrics as queue_metrics
+from queuecontroller.server import config as queue_config
+from queuecontroller.server.metrics import catalogue as queue_metrics
 from tests.kit.places import REPO
 
 DOCS = REPO / "docs"
-OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "proto/README.md")
+OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "examples/README.md", "proto/README.md")
 PAGES = sorted([*DOCS.rglob("*.md"), *(REPO / name for name in OTHER_PAGES)])
 SHIPPED = sorted(
     path
@@ -70,7 +70,7 @@ def anchors(page: Path) -> set[str]:
 def flags() -> dict[str, set[str]]:
     """By `sluice run` and the like."""
     found: dict[str, set[str]] = {}
-    for part in (DOCS / "commands.md").read_text().split("\n## `")[1:]:
+    for part in (DOCS / "reference" / "commands.md").read_text().split("\n## `")[1:]:
         name, _, rest = part.partition("`")
         options = re.findall(
             r"`(--?[a-z][a-z-]*)", "\n".join(re.findall(r"^\| (.*?) \|", rest, re.M))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodeagent.settings import daemon as node_config
-from queuecontroller import config as queue_config
+from queuecontroller.server import config as queue_config
 from tests.golden import check
 from tests.kit.places import REPO
 
@@ -27,11 +27,16 @@ def made(page: str, script: str = "reference.py") -> str:
 
 
 def test_the_page_of_settings_says_what_the_code_does() -> None:
-    check(REPO / "docs" / "configuration.md", made("configuration.md"))
+    check(REPO / "docs" / "reference" / "configuration.md", made("configuration.md"))
 
 
 def test_the_page_of_commands_says_what_the_parsers_take() -> None:
-    check(REPO / "docs" / "commands.md", made("", "commands.py"))
+    check(REPO / "docs" / "reference" / "commands.md", made("", "commands.py"))
+
+
+@pytest.mark.parametrize("page", ["metrics-queue.md", "metrics-node.md"])
+def test_the_pages_of_metrics_say_what_the_catalogues_have(page: str) -> None:
+    check(REPO / "docs" / "reference" / page, made(page, "metrics.py"))
 
 
 @pytest.mark.parametrize(
@@ -78,9 +83,10 @@ def test_manual_pages_name_every_command_and_are_the_same_each_time(page: str) -
     assert text.count(".TP\n.B ") >= 8
 
 
-def test_a_wrong_page_is_refused() -> None:
+@pytest.mark.parametrize("script", ["reference.py", "metrics.py"])
+def test_a_wrong_page_is_refused(script: str) -> None:
     answer = subprocess.run(
-        [sys.executable, REPO / "packaging" / "generate" / "reference.py", "nonsense"],
+        [sys.executable, REPO / "packaging" / "generate" / script, "nonsense"],
         capture_output=True,
         text=True,
         check=False,

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.kit.queue.controller import QueueController
 from tests.page.fleet import Channels, Fleet, by_certificate, by_socket
-from tests.queue.adapters.callers import callers
+from tests.queue.server.callers import callers
 
 MOST_BY_SOCKET = 60
 

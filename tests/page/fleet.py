@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 
-from queuecontroller.adapters.api.wire import NODES, Wire, find_descriptors
-from tests.queue.adapters.certificates import Authority
+from queuecontroller.server.api.wire import NODES, Wire, find_descriptors
+from tests.queue.server.certificates import Authority
 
 WIRE = Wire(find_descriptors())
 GIB = 1 << 30

@@ -15,10 +15,10 @@ import pytest
 
 from nodeagent.adapters.containers.cdi_files import CdiFiles
 from nodeagent.core.kubelet import cdi
-from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from nodeagent.units import GpuUuid
 from tests.kit.cdi import CUDA, FILES, GPU_A, GPU_B, LIBRARIES, NONCE, grant
+from tests.kit.fakes.cdi_cache import CdiCache, Unresolvable
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import until
 from tests.peers.peer import Peer, build
 

@@ -21,7 +21,7 @@ import pytest
 
 from nodeagent.adapters.kubelet.device_plugin import KUBELET_SOCKET
 from nodeagent.adapters.kubelet.records import CHECKPOINT, PODS_SOCKET
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import Node, until
 from tests.kit.places import REPO, SIM
 from tests.kit.workplace import workplace
@@ -115,7 +115,7 @@ class Ours:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         self._peer = Peer(
-            [sys.executable, "-m", "nodeagent.testing.kubelet", "--dir", str(directory)], cwd=REPO
+            [sys.executable, "-m", "tests.kit.fakes.kubelet", "--dir", str(directory)], cwd=REPO
         )
         assert self._peer.process.stdout is not None
         assert json.loads(self._peer.process.stdout.readline()) == {"ready": True}

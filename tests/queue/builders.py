@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from queuecontroller.engine.model.objects import (
+from queuecontroller.scheduler.model.objects import (
     BorrowWithinCohort,
     ClusterQueue,
     ClusterQueuePreemption,
@@ -18,9 +18,9 @@ from queuecontroller.engine.model.objects import (
     ResourceQuota,
     Workload,
 )
-from queuecontroller.engine.model.selectors import LabelSelector
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.scheduler import Scheduler
+from queuecontroller.scheduler.model.selectors import LabelSelector
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.scheduler import Scheduler
 
 EVERYONE = LabelSelector()
 SECOND = 1_000_000_000

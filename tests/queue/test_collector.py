@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuecontroller.collector import EVERY_S, FULL_EVERY_S, MANY, Collector
+from queuecontroller.server.collector import EVERY_S, FULL_EVERY_S, MANY, Collector
 
 
 class Knot:

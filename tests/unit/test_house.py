@@ -14,7 +14,8 @@ from tests.kit.places import REPO
 def test_no_module_imports_from_a_module_of_tests() -> None:
     found = {
         f"{path.relative_to(REPO)}: {module}"
-        for path in sorted((REPO / "tests").rglob("*.py"))
+        for top in ("tests", "simgpu")
+        for path in sorted((REPO / top).rglob("*.py"))
         for module in imported(path)
         if any(part.startswith("test_") for part in module.split("."))
     }
@@ -32,7 +33,7 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             yield module
-            if not module or module.startswith("tests"):
+            if not module or module.startswith(("tests", "simgpu")):
                 yield from (f"{module}.{name.name}" for name in node.names)
 
 
@@ -44,7 +45,7 @@ MOST_LINES = 500
 REASON = re.compile(r"\blong\b|\blonger than\b", re.IGNORECASE)
 """What the first comment of a longer file says: why it is so long."""
 SOURCES = (".py", ".c", ".h", ".go", ".sh")
-OURS = ("docs", "interpose", "nodeagent", "packaging", "proto", "queuecontroller", "sluicecommon", "systemd", "tests")  # fmt: skip
+OURS = ("docs", "interpose", "nodeagent", "packaging", "proto", "queuecontroller", "simgpu", "sluicecommon", "systemd", "tests")  # fmt: skip
 
 
 def folders() -> Iterator[tuple[Path, list[Path]]]:

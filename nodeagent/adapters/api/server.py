@@ -22,8 +22,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from nodeagent.adapters.api import mig_wire
-from nodeagent.adapters.api.door import Door
 from nodeagent.adapters.api.guests import Guest
+from nodeagent.adapters.api.listener import ApiListener
 from nodeagent.adapters.api.wire import SERVICE, Wire
 from nodeagent.adapters.host.descriptor_room import is_short
 from nodeagent.ports.clients import Granted, NodeService, Peer, RefusalKind, Refused
@@ -31,7 +31,7 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import LedgerFull
 from nodeagent.ports.mig import MigService
 from nodeagent.ports.views import Finding
-from nodeagent.shell.seldom import SeldomFilter
+from nodeagent.shell.rate_limited_log import RateLimitFilter
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class LocalApi:
         self._mig = mig
         self._open_page = open_page
         self._grpc: Any = None
-        self._door: Door | None = None
+        self._door: ApiListener | None = None
         self._findings: tuple[float, list[Finding]] | None = None
 
     async def start(self) -> None:
@@ -102,9 +102,9 @@ class LocalApi:
         self._grpc.add_insecure_port(f"unix:{self._private}")
         await self._grpc.start()
         # What gRPC says of its own accord is about what clients did.
-        logging.getLogger("grpc").addFilter(SeldomFilter())
-        logging.getLogger("grpc._cython.cygrpc").addFilter(SeldomFilter())
-        self._door = Door(self._public, self._private)
+        logging.getLogger("grpc").addFilter(RateLimitFilter())
+        logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimitFilter())
+        self._door = ApiListener(self._public, self._private)
         self._door.start()
 
     async def close(self) -> None:

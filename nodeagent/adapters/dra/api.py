@@ -11,10 +11,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from nodeagent.core.dra.allotment import read_claim
+from nodeagent.core.dra.allocation import read_claim
 from nodeagent.ports.dra.claims import (
     DRIVER,
-    Allotment,
+    ClaimAllocation,
     ClaimGone,
     ClaimRef,
     ClaimsAway,
@@ -42,7 +42,7 @@ class ApiClaims:
         self._client = client
         self._node = node
 
-    async def allotment(self, claim: ClaimRef) -> Allotment:
+    async def allocation(self, claim: ClaimRef) -> ClaimAllocation:
         try:
             document = await self._client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         except ApiRefused as refused:

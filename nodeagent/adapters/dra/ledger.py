@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.dra.claims import ClaimState, PreparedClaim
+from sluicecommon.plain import read_plain, write_all_fields
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SqliteClaims:
         written = []
         for row in rows:
             uid = row.claim.uid
-            body = json.dumps(write_plain(row), separators=(",", ":"))
+            body = json.dumps(write_all_fields(row), separators=(",", ":"))
             written.append((uid, row.state.value, now_s, body, row_sum(uid, body)))
         await asyncio.get_running_loop().run_in_executor(self._writer, self._write, written)
 

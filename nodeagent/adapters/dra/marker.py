@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeagent.shell.dra.doors import CLAIMS
+from nodeagent.shell.pods.allocation_modes import CLAIMS
 
 
 class FileMarker:

@@ -36,8 +36,8 @@ from nodeagent.ports.dra.claims import (
     ClaimRef,
     ClaimService,
     ClaimUid,
-    GivenDevice,
     NotPrepared,
+    PreparedDevice,
 )
 from nodeagent.ports.ledger import LedgerLost
 
@@ -61,7 +61,7 @@ class DraPlugin:
         self,
         kubelet: Path,
         wire: DraWire,
-        desk: ClaimService,
+        manager: ClaimService,
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`kubelet`: its root directory."""
@@ -75,7 +75,7 @@ class DraPlugin:
         self.refusal = ""
         """Why the kubelet did not take it."""
         self._wire = wire
-        self._desk = desk
+        self._manager = manager
         self._fatal = fatal
         self._changed = asyncio.Event()
         self._servers: list[Any] = []
@@ -232,9 +232,9 @@ class DraPlugin:
 
         return behaviour
 
-    async def _prepared(self, claim: ClaimRef) -> Sequence[GivenDevice] | str:
+    async def _prepared(self, claim: ClaimRef) -> Sequence[PreparedDevice] | str:
         try:
-            return await self._desk.prepare(claim)
+            return await self._manager.prepare(claim)
         except (NotPrepared, LedgerLost) as error:
             log.info("dra: claim %s is not prepared: %s", claim, error)
             return str(error) or "not prepared"
@@ -245,7 +245,7 @@ class DraPlugin:
             answers: dict[ClaimUid, str] = {}
             for claim in claims:
                 try:
-                    await self._desk.unprepare(claim)
+                    await self._manager.unprepare(claim)
                     answers[claim.uid] = ""
                 except (NotPrepared, LedgerLost) as error:
                     log.warning("dra: claim %s is not given back: %s", claim, error)
@@ -264,8 +264,8 @@ class DraPlugin:
     def _health(self, version: str) -> Any:
         async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
             while True:
-                yield self._wire.write_health(version, self._desk.health(), HEALTH_AGAIN_S)
-                await self._desk.health_changed(HEALTH_AGAIN_S)
+                yield self._wire.write_health(version, self._manager.health(), HEALTH_AGAIN_S)
+                await self._manager.health_changed(HEALTH_AGAIN_S)
 
         return behaviour
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from nodeagent.adapters.host.descriptors import Descriptors
-from nodeagent.ports.dra.claims import ClaimRef, ClaimUid, DeviceHealth, GivenDevice
+from nodeagent.ports.dra.claims import ClaimRef, ClaimUid, DeviceHealth, PreparedDevice
 
 REGISTRATION: Final = "pluginregistration.Registration"
 TYPE: Final = "DRAPlugin"
@@ -69,7 +69,7 @@ class DraWire(Descriptors):
         return found
 
     def write_prepared(
-        self, version: str, answers: Mapping[ClaimUid, Sequence[GivenDevice] | str]
+        self, version: str, answers: Mapping[ClaimUid, Sequence[PreparedDevice] | str]
     ) -> Any:
         """By claim its devices, or why there are none."""
         response = self.message(version, "NodePrepareResourcesResponse")()

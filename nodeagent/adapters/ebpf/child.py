@@ -22,9 +22,9 @@ from nodeagent.adapters.ebpf.link import MOST_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf.loaders.choose import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf.watcher import Options, Watcher
 from nodeagent.adapters.host.children import die_with_parent
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.telemetry import KernelEvent
+from sluicecommon.plain import read_plain, write_all_fields
 
 
 class Child:
@@ -72,7 +72,7 @@ class Child:
         if self._writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
             self._unsent += 1
             return
-        self._send({"event": type(event).__name__, "value": write_plain(event)})
+        self._send({"event": type(event).__name__, "value": write_all_fields(event)})
 
     def _say_status(self, watcher: Watcher, programs: Programs) -> None:
         self._send(
@@ -113,7 +113,7 @@ class Child:
         try:
             match message:
                 case {"launches": True}:
-                    return {"value": write_plain(watcher.launches())}
+                    return {"value": write_all_fields(watcher.launches())}
                 case {"trace": int(pid), "on": bool(on)}:
                     await watcher.trace(pid, on)
                 case {"deny": str(cgroup), "on": bool(on)}:

@@ -24,7 +24,6 @@ from nodeagent.adapters.ebpf.link import frame, receive
 from nodeagent.adapters.ebpf.pins import BPFFS, leave
 from nodeagent.adapters.ebpf.watcher import Options
 from nodeagent.adapters.host.children import python_child
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.telemetry import (
     AuditWindow,
@@ -39,6 +38,7 @@ from nodeagent.ports.telemetry import (
     WatchState,
     WatchStatus,
 )
+from sluicecommon.plain import read_plain, write_all_fields
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class ChildKernelWatch:
     def known_libraries(
         self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
     ) -> None:
-        plain = [write_plain(one) for one in former]
+        plain = [write_all_fields(one) for one in former]
         self._libraries = {"libraries": sorted(paths), "former": plain}
         self._say(self._libraries)
 
@@ -243,7 +243,7 @@ class ChildKernelWatch:
             with theirs:
                 self._child = await asyncio.create_subprocess_exec(
                     *python_child(
-                        "nodeagent.adapters.ebpf.child", json.dumps(write_plain(self._options))
+                        "nodeagent.adapters.ebpf.child", json.dumps(write_all_fields(self._options))
                     ),
                     stdin=theirs.fileno(),
                 )

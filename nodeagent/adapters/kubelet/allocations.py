@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.kubelet import Allocation, AllocationState
+from sluicecommon.plain import read_plain, write_all_fields
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class SqliteAllocations:
         now_s = time.time()
         written = []
         for row in rows:
-            body = json.dumps(write_plain(row), separators=(",", ":"))
+            body = json.dumps(write_all_fields(row), separators=(",", ":"))
             written.append((row.nonce, row.state.value, now_s, body, row_sum(row.nonce, body)))
         await asyncio.get_running_loop().run_in_executor(self._writer, self._write, written)
 

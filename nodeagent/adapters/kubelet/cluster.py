@@ -20,7 +20,7 @@ from nodeagent.core.kubelet.pod_documents import PodFacts, read_owner, read_pod
 from nodeagent.ports.kubelet import (
     ContainerRequests,
     KubeletAway,
-    NothingToAsk,
+    NoPodSource,
     Owner,
     OwnerRef,
     PodIdentity,
@@ -239,7 +239,7 @@ class Cluster:
                     if (facts := self._by_uid.get(pod.uid)) is not None:
                         return facts
                     if self.pods.denied:
-                        raise NothingToAsk(
+                        raise NoPodSource(
                             f"{self.client.server} does not let us read pods: {self.pods.trouble}"
                         )
                     await self._changed_or(0.2)
@@ -260,7 +260,7 @@ class Cluster:
         ref = first
         while ref is not None and ref.kind != "Node":  # which is a static pod's
             if len(found) == DEEPEST:
-                raise NothingToAsk(f"{first} has more than {DEEPEST} owners above it")
+                raise NoPodSource(f"{first} has more than {DEEPEST} owners above it")
             owner, ref = await self._owner(namespace, ref)
             found.append(owner)
         return tuple(found)
@@ -279,7 +279,7 @@ class Cluster:
             owner, above = read_owner(ref, document)
         except ApiRefused as refused:
             if refused.denied:
-                raise NothingToAsk(f"the agent may not read {what}: {refused.message}") from None
+                raise NoPodSource(f"the agent may not read {what}: {refused.message}") from None
             raise KubeletAway(f"{what}: {refused}") from None
         except ApiAway as error:
             raise KubeletAway(f"{what}: {error}") from None

@@ -25,7 +25,13 @@ import grpc
 
 from nodeagent.adapters.host.inotify import DirectoryWatch
 from nodeagent.adapters.kubelet.wire import PLUGIN, REGISTRATION, KubeletWire
-from nodeagent.ports.kubelet import Never, NotOurs, NotYet, PluginService, PreferenceAsk
+from nodeagent.ports.kubelet import (
+    NotOurs,
+    PermanentError,
+    PluginService,
+    PreferenceAsk,
+    RetryLater,
+)
 from nodeagent.ports.ledger import LedgerFull, LedgerLost
 
 log = logging.getLogger(__name__)
@@ -41,8 +47,8 @@ LARGEST_REQUEST_BYTES: Final = 16 << 20
 
 _STATUS: Final = {
     NotOurs: grpc.StatusCode.INVALID_ARGUMENT,
-    NotYet: grpc.StatusCode.UNAVAILABLE,
-    Never: grpc.StatusCode.FAILED_PRECONDITION,
+    RetryLater: grpc.StatusCode.UNAVAILABLE,
+    PermanentError: grpc.StatusCode.FAILED_PRECONDITION,
     LedgerFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LedgerLost: grpc.StatusCode.UNAVAILABLE,
     TimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,

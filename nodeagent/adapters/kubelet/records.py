@@ -25,7 +25,7 @@ from nodeagent.ports.kubelet import (
     ContainerRequests,
     KubeletAway,
     Listing,
-    NothingToAsk,
+    NoPodSource,
     Owner,
     OwnerRef,
     PodIdentity,
@@ -87,7 +87,7 @@ class KubeletFiles:
         """By the Pods API, where this kubelet serves it (feature gate PodsAPI)."""
         socket = self.pods_socket
         if not socket.exists():
-            raise NothingToAsk(
+            raise NoPodSource(
                 f"the kubelet has no Pods API at {socket} (feature gate PodsAPI, Kubernetes 1.36)"
             )
         response = await self._ask(
@@ -107,7 +107,7 @@ class KubeletFiles:
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
         if first is None:
             return ()
-        raise NothingToAsk(
+        raise NoPodSource(
             f"the kubelet knows nothing of {first.kind} {namespace}/{first.name}: only the API"
             " server does, and there is no access to it"
         )

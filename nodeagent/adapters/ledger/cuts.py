@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.mig import Cut
+from sluicecommon.plain import read_plain, write_all_fields
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class SqliteCuts:
     async def commit(self, put: Sequence[Cut], drop: Sequence[Cut] = ()) -> None:
         written = []
         for row in put:
-            body = json.dumps(write_plain(row), separators=(",", ":"))
+            body = json.dumps(write_all_fields(row), separators=(",", ":"))
             written.append((_name(row), body, row_sum(_name(row), body)))
         dropped = [(_name(row),) for row in drop]
         await asyncio.get_running_loop().run_in_executor(

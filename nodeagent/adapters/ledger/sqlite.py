@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.driver.walls import WallRow
 from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerLost
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.queue import Done, Fence, Work, WorkKey
 from nodeagent.ports.watch import AuditRow, Hold
 from nodeagent.units import GrantId
+from sluicecommon.plain import read_plain, write_all_fields
 
 log = logging.getLogger(__name__)
 
@@ -274,4 +274,4 @@ def _hold(number: int, body: str) -> Hold:
 
 
 def _json(value: object) -> str:
-    return json.dumps(write_plain(value), separators=(",", ":"))
+    return json.dumps(write_all_fields(value), separators=(",", ":"))

@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from nodeagent.adapters.host.children import python_child
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.mig import MigEdit, MigOutcome, MigPlace, MigState, MigUnavailable
 from nodeagent.units import GpuUuid
+from sluicecommon.plain import read_plain, write_all_fields
 
 READ_DEADLINE_S: Final = 15.0
 """With the start of Python and of the driver, which loads its firmware when nobody had it open."""
@@ -49,7 +49,9 @@ class ChildMig:
     ) -> MigOutcome:
         edit = MigEdit(gpu, remove, make)
         async with self._turn, self._exclusive():
-            answer = await self._ask({"do": "edit", "edit": write_plain(edit)}, CHANGE_DEADLINE_S)
+            answer = await self._ask(
+                {"do": "edit", "edit": write_all_fields(edit)}, CHANGE_DEADLINE_S
+            )
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 

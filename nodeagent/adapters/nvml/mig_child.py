@@ -16,9 +16,9 @@ from typing import Any
 from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.cutter import Cutter, reason_of
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.mig import MigEdit
 from nodeagent.units import GpuUuid
+from sluicecommon.plain import read_plain, write_all_fields
 
 
 def answer(request: Any, library: str | None) -> Any:
@@ -26,13 +26,13 @@ def answer(request: Any, library: str | None) -> Any:
     try:
         cutter = Cutter(library)
         if request["do"] == "states":
-            return {"states": write_plain(cutter.states())}
+            return {"states": write_all_fields(cutter.states())}
         if request["do"] == "edit":
             edit: MigEdit = read_plain(MigEdit, request["edit"])
-            return {"outcome": write_plain(cutter.edit(edit.gpu, edit.remove, edit.make))}
+            return {"outcome": write_all_fields(cutter.edit(edit.gpu, edit.remove, edit.make))}
         wanted = request["wanted"]
         profiles = None if wanted is None else tuple(wanted)
-        return {"outcome": write_plain(cutter.change(GpuUuid(request["gpu"]), profiles))}
+        return {"outcome": write_all_fields(cutter.change(GpuUuid(request["gpu"]), profiles))}
     except pynvml.NVMLError as error:
         return {"error": reason_of(error)}
     except OSError as error:

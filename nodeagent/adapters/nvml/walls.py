@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from nodeagent.adapters.host.children import python_child
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.driver.walls import WallOrder, WallReading, WallsUnavailable
 from nodeagent.units import GpuUuid
+from sluicecommon.plain import read_plain, write_all_fields
 
 DEADLINE_S: Final = 10.0
 """With the start of Python, and of the driver where nobody has it open."""
@@ -33,7 +33,7 @@ class ChildWalls:
         return {GpuUuid(gpu): str(why) for gpu, why in answer["missing"].items()}
 
     async def set(self, orders: Sequence[WallOrder]) -> None:
-        await self._ask({"do": "set", "orders": [write_plain(one) for one in orders]})
+        await self._ask({"do": "set", "orders": [write_all_fields(one) for one in orders]})
 
     async def read(self, gpu: GpuUuid, cgroups: Sequence[str]) -> list[WallReading | None]:
         answer = await self._ask({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})

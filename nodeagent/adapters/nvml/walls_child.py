@@ -17,9 +17,9 @@ from typing import Any, Final
 from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.processes.cgroups import unified_root
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.driver.walls import WallOrder, WallReading
 from nodeagent.units import Bytes
+from sluicecommon.plain import read_plain, write_all_fields
 
 NO_LIMIT: Final = (1 << 64) - 1
 """NVML_DEVICE_MEMORY_LIMIT_MAX."""
@@ -103,7 +103,7 @@ def answer(request: Any, library: str | None) -> Any:
             return {"missing": limits.missing(request["gpus"])}
         if request["do"] == "read":
             readings = [limits.read(request["gpu"], cgroup) for cgroup in request["cgroups"]]
-            return {"readings": write_plain(readings)}
+            return {"readings": write_all_fields(readings)}
         for one in request["orders"]:
             order: WallOrder = read_plain(WallOrder, one)
             doing = f"{order.gpu}, cgroup {order.cgroup}: "

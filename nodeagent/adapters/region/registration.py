@@ -27,7 +27,7 @@ from nodeagent.adapters.region import layout as c
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.processes import Process
 from nodeagent.ports.registration import RegisterAnswer, Registrar
-from nodeagent.shell.seldom import Seldom
+from nodeagent.shell.rate_limited_log import RateLimitedLog
 from nodeagent.units import ANY_POD, MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _REQUEST_BYTES: Final = ctypes.sizeof(c.RegisterRequest)
 
 
 @dataclass(slots=True)
-class _Door:
+class _Listener:
     grant: GrantId
     uid: int
     pod_uid: str
@@ -57,15 +57,15 @@ class _Door:
     registered: set[socket.socket] = field(default_factory=set)
 
 
-class SeqpacketDoorman:
+class SeqpacketListener:
     """The Doorman on Unix sockets, inside the running event loop."""
 
     def __init__(self, registrar: Registrar, clock: Clock) -> None:
         self._registrar = registrar
         self._clock = clock
-        self._doors: dict[GrantId, _Door] = {}
+        self._doors: dict[GrantId, _Listener] = {}
         self.dropped_total = 0
-        self._short = Seldom(log)
+        self._short = RateLimitedLog(log)
 
     def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
         path = Path(directory) / c.SOCKET_FILE
@@ -82,11 +82,11 @@ class SeqpacketDoorman:
         except BaseException:
             listener.close()
             raise
-        door = _Door(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
+        door = _Listener(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
         self._doors[grant] = door
         self._listen(door)
 
-    def _listen(self, door: _Door) -> None:
+    def _listen(self, door: _Listener) -> None:
         if self._doors.get(door.grant) is door:
             asyncio.get_running_loop().add_reader(door.listener, self._accept, door)
 
@@ -106,7 +106,7 @@ class SeqpacketDoorman:
                 connection.close()
         self._doors.clear()
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, door: _Listener) -> None:
         for _ in range(MAX_SLOTS):  # leave the loop to others now and then
             try:
                 connection, _ = door.listener.accept()
@@ -126,7 +126,7 @@ class SeqpacketDoorman:
             door.silent.add(connection)
             self._receive(door, connection)
 
-    def _admit(self, door: _Door) -> bool:
+    def _admit(self, door: _Listener) -> bool:
         now_ns = self._clock.monotonic_ns()
         refill = (now_ns - door.filled_ns) / NS_PER_S * RATE_PER_S
         door.tokens, door.filled_ns = min(BURST, door.tokens + refill), now_ns
@@ -135,7 +135,7 @@ class SeqpacketDoorman:
         door.tokens -= 1
         return True
 
-    def _receive(self, door: _Door, connection: socket.socket) -> None:
+    def _receive(self, door: _Listener, connection: socket.socket) -> None:
         """Mostly the request is here already; otherwise wait for it, but not for ever."""
         loop = asyncio.get_running_loop()
         if self._try_request(door, connection):
@@ -148,7 +148,7 @@ class SeqpacketDoorman:
 
         loop.add_reader(connection, ready)
 
-    def _try_request(self, door: _Door, connection: socket.socket) -> bool:
+    def _try_request(self, door: _Listener, connection: socket.socket) -> bool:
         try:
             message = connection.recv(_REQUEST_BYTES + 1)
         except BlockingIOError:
@@ -162,7 +162,7 @@ class SeqpacketDoorman:
             self._drop(door, connection)
         return True
 
-    def _answer(self, door: _Door, connection: socket.socket, message: bytes) -> None:
+    def _answer(self, door: _Listener, connection: socket.socket, message: bytes) -> None:
         answer, handle = self._decide(door, connection, message)
         reply = c.RegisterReply(
             magic=c.REGISTER_MAGIC,
@@ -193,7 +193,7 @@ class SeqpacketDoorman:
         asyncio.get_running_loop().add_reader(connection, closed)
 
     def _decide(
-        self, door: _Door, connection: socket.socket, message: bytes
+        self, door: _Listener, connection: socket.socket, message: bytes
     ) -> tuple[RegisterAnswer, PidfdHandle | None]:
         if len(message) != _REQUEST_BYTES:
             return RegisterAnswer(errno.EPROTO), None
@@ -217,14 +217,14 @@ class SeqpacketDoorman:
         )
         return answer, handle
 
-    def _drop(self, door: _Door, connection: socket.socket) -> None:
+    def _drop(self, door: _Listener, connection: socket.socket) -> None:
         if connection in door.silent:
             door.silent.discard(connection)
             asyncio.get_running_loop().remove_reader(connection)
             connection.close()
 
 
-def _may_enter(door: _Door, process: Process) -> bool:
+def _may_enter(door: _Listener, process: Process) -> bool:
     """A container's socket is reachable from inside the container and for root on the host; a
     process of another pod can only have been handed it."""
     if not door.pod_uid:

@@ -25,7 +25,6 @@ from typing import Any, Final
 from nodeagent.adapters.host import beneath
 from nodeagent.adapters.region import layout as c
 from nodeagent.adapters.region.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, RegionMounts
-from nodeagent.core.plain import read_plain, write_plain
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import (
@@ -41,6 +40,7 @@ from nodeagent.ports.regions import (
     UsageImage,
 )
 from nodeagent.units import MAX_SLOTS, GrantId, Nanoseconds, SlotIndex
+from sluicecommon.plain import read_plain, write_all_fields
 
 RECORD_FILE: Final = "grant.json"
 MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
@@ -376,7 +376,9 @@ class TmpfsRegions:
         directory = self._found(record.grant)
         if directory.is_dir():
             with beneath.directory(directory) as root:
-                beneath.replace_beneath(root, RECORD_FILE, json.dumps(write_plain(record)).encode())
+                beneath.replace_beneath(
+                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode()
+                )
 
     def _place(self, grant: str, closed: bool) -> Path:
         return (self._closed_root if closed else self._root) / grant

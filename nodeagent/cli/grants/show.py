@@ -14,7 +14,7 @@ from pathlib import Path
 from nodeagent import native
 from nodeagent.cli.session import Failed, complain, connect, print_json
 from nodeagent.cli.tables import History, TopView, event_line, ps_lines, top_lines
-from nodeagent.core.plain import write_plain
+from sluicecommon.plain import write_all_fields
 
 EXIT_UNREACHABLE = 69
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -46,7 +46,7 @@ def top(options: argparse.Namespace, environment: dict[str, str]) -> int:
             for view in client.watch(options.interval):
                 rounds += 1
                 if options.json:
-                    print(json.dumps(write_plain(view)), flush=True)
+                    print(json.dumps(write_all_fields(view)), flush=True)
                 else:
                     history.take(view)
                     now = time.strftime("%H:%M:%S")
@@ -81,7 +81,7 @@ def events(options: argparse.Namespace, environment: dict[str, str]) -> int:
                 print_json(list(wanted))
                 return 0
             for one in wanted:
-                line = json.dumps(write_plain(one)) if options.json else event_line(one)
+                line = json.dumps(write_all_fields(one)) if options.json else event_line(one)
                 print(line, flush=True)
     except Failed as failed:
         complain(f"events: {failed}")

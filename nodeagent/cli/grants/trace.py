@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 
 from nodeagent.cli.session import Failed, complain, connect
-from nodeagent.core.plain import write_plain
 from nodeagent.ports.views import TracedDevice, TraceView
 from nodeagent.units import NS_PER_S
+from sluicecommon.plain import write_all_fields
 
 HEAD = (
     f"{'GPU':3} {'LAUNCH/S':>10} {'COPY/S':>8} {'COST':>9} {'CHARGED %':>9} {'WAITED %':>8}"
@@ -32,7 +32,7 @@ def trace(options: argparse.Namespace, environment: dict[str, str]) -> int:
                     continue
                 rounds += 1
                 if options.json:
-                    print(json.dumps(write_plain(view)), flush=True)
+                    print(json.dumps(write_all_fields(view)), flush=True)
                 else:
                     print("\n".join(trace_lines(before[0], view)), flush=True)
                 if rounds == options.rounds:

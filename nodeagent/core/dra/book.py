@@ -14,7 +14,7 @@ from typing import assert_never
 
 from nodeagent.ports.clients import GrantAsk
 from nodeagent.ports.dra.claims import (
-    Allotment,
+    ClaimAllocation,
     ClaimRef,
     ClaimState,
     ClaimUid,
@@ -49,7 +49,7 @@ class PartAsk:
 @dataclass(frozen=True, slots=True)
 class PrepareAsked:
     call: int
-    allotment: Allotment
+    allocation: ClaimAllocation
     parts: tuple[PartAsk, ...]
     at_unix_s: float
     driver: str = ""
@@ -223,13 +223,13 @@ class ClaimBook:
 
     # --- questions ----------------------------------------------------------------------------
 
-    def is_ready(self, allotment: Allotment) -> bool:
+    def is_ready(self, allocation: ClaimAllocation) -> bool:
         """Prepared exactly so, with all its grants."""
-        row = self.rows.get(allotment.claim.uid)
+        row = self.rows.get(allocation.claim.uid)
         return (
             row is not None
             and row.state is ClaimState.PREPARED
-            and row.allotment == allotment
+            and row.allocation == allocation
             and all(part.grant is not None for part in row.parts)
         )
 
@@ -248,9 +248,9 @@ class ClaimBook:
     # --- preparing ----------------------------------------------------------------------------
 
     def _prepare_asked(self, event: PrepareAsked) -> list[Instruction]:
-        claim = event.allotment.claim
+        claim = event.allocation.claim
         row = self.rows.get(claim.uid)
-        if any(one.event.allotment.claim.uid == claim.uid for one in self._preparing.values()):
+        if any(one.event.allocation.claim.uid == claim.uid for one in self._preparing.values()):
             return [Refuse(event.call, f"claim {claim} is being prepared already")]
         out: list[Instruction] = []
         if row is not None and not _is_for(row, event):
@@ -260,7 +260,7 @@ class ClaimBook:
         if row is None:
             row = PreparedClaim(
                 claim,
-                event.allotment,
+                event.allocation,
                 tuple(Part(one.nonce, one.shares) for one in event.parts),
                 ClaimState.INTENT,
                 self._rules.boot_id,
@@ -270,7 +270,7 @@ class ClaimBook:
         else:
             row = replace(
                 row,
-                allotment=event.allotment,
+                allocation=event.allocation,
                 parts=tuple(
                     replace(part, shares=one.shares)
                     for part, one in zip(row.parts, event.parts, strict=True)
@@ -295,13 +295,13 @@ class ClaimBook:
         # Written when all grants are there: until then each grant's own record has the claim and
         # the name, and the kubelet has been told nothing.
         self._preparing[event.call] = _Preparing(event, waits)
-        config = event.allotment.shares[0].config
+        config = event.allocation.shares[0].config
         return out + [
             MakeGrant(
                 event.call,
                 grant,
                 event.parts[index].ask,
-                _reference(event.allotment, row.parts[index].nonce),
+                _reference(event.allocation, row.parts[index].nonce),
                 config.paused,
             )
             for grant, index in waits.items()
@@ -312,7 +312,7 @@ class ClaimBook:
         index = preparing.waits.pop(event.grant, None) if preparing is not None else None
         if preparing is None or index is None:
             return [EndGrant(event.grant)]  # its claim was given up meanwhile
-        uid = preparing.event.allotment.claim.uid
+        uid = preparing.event.allocation.claim.uid
         row = self.rows[uid]
         parts = list(row.parts)
         parts[index] = replace(parts[index], grant=event.grant)
@@ -334,7 +334,7 @@ class ClaimBook:
         if preparing is None:
             return []
         asked = {one.grant for one in preparing.event.parts}
-        uid = preparing.event.allotment.claim.uid
+        uid = preparing.event.allocation.claim.uid
         row = self.rows[uid]
         made = [part.grant for part in row.parts if part.grant in asked and part.grant is not None]
         self.rows[uid] = replace(
@@ -352,7 +352,7 @@ class ClaimBook:
         self._missed.pop(claim, None)
         out: list[Instruction] = []
         for call, one in list(self._preparing.items()):
-            if one.event.allotment.claim.uid == claim:
+            if one.event.allocation.claim.uid == claim:
                 del self._preparing[call]
                 out.append(Refuse(call, "the kubelet has given the claim up meanwhile"))
         row = self.rows.pop(claim, None)
@@ -452,9 +452,9 @@ def _found(live: Mapping[GrantId, ContainerRef], claim: ClaimUid, nonce: Nonce) 
 
 
 def _is_for(row: PreparedClaim, event: PrepareAsked) -> bool:
-    if row.allotment is None:
+    if row.allocation is None:
         return len(row.parts) == len(event.parts)
-    return row.allotment.shares == event.allotment.shares and len(row.parts) == len(event.parts)
+    return row.allocation.shares == event.allocation.shares and len(row.parts) == len(event.parts)
 
 
 def _writes(row: PreparedClaim) -> list[Instruction]:
@@ -465,8 +465,8 @@ def _writes(row: PreparedClaim) -> list[Instruction]:
     ]
 
 
-def _reference(allotment: Allotment, nonce: Nonce) -> ContainerRef:
-    claim, pod = allotment.claim, allotment.pod
+def _reference(allocation: ClaimAllocation, nonce: Nonce) -> ContainerRef:
+    claim, pod = allocation.claim, allocation.pod
     return ContainerRef(
         pod_uid=pod.uid if pod is not None else ANY_POD,
         container=claim.name,

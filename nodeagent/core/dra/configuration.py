@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from nodeagent.ports.dra.claims import DRIVER, NoAllotment, ShareConfig
+from nodeagent.ports.dra.claims import DRIVER, NoAllocation, ShareConfig
 from nodeagent.units import MAX_PRIORITY, SharePolicy
 from sluicecommon.settings import nearest
 
@@ -31,13 +31,13 @@ FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingP
 
 def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
     """Of `status.allocation.devices.config` what holds for a request, or for the one that it is an
-    alternative of (`parent`). Raises NoAllotment."""
+    alternative of (`parent`). Raises NoAllocation."""
     found = ShareConfig()
     ordered = sorted(enumerate(entries), key=lambda one: (not _from_class(one[1]), one[0]))
     for index, entry in ordered:
         where = f"config[{index}]"
         if not isinstance(entry, Mapping):
-            raise NoAllotment(f"{where}: not an object")
+            raise NoAllocation(f"{where}: not an object")
         requests = entry.get("requests") or ()
         if requests and request not in requests and parent not in requests:
             continue
@@ -52,16 +52,16 @@ def _from_class(entry: Any) -> bool:
 
 
 def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
-    """`parameters` over `config`. Raises NoAllotment with every mistake."""
+    """`parameters` over `config`. Raises NoAllocation with every mistake."""
     if not isinstance(parameters, Mapping):
-        raise NoAllotment(f"{where}: not an object")
+        raise NoAllocation(f"{where}: not an object")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
     if version != API_VERSION:
-        raise NoAllotment(
+        raise NoAllocation(
             f"{where}.apiVersion: {shown(version)}: this release knows {API_VERSION} alone"
         )
     if kind != KIND:
-        raise NoAllotment(f"{where}.kind: {shown(kind)}: must be {KIND}")
+        raise NoAllocation(f"{where}.kind: {shown(kind)}: must be {KIND}")
     problems = [
         f"{where}.{_plain(key)}: unknown field{nearest(str(key), FIELDS)}"
         for key in parameters
@@ -90,7 +90,7 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
                     f"{where}.{key}: {shown(value)}: must be a whole number from {low} to {high}"
                 )
     if problems:
-        raise NoAllotment("; ".join(problems))
+        raise NoAllocation("; ".join(problems))
     return replace(config, **given)
 
 

@@ -16,9 +16,9 @@ from nodeagent.ports.kubelet import (
     CheckpointEntry,
     Claim,
     Listing,
-    Never,
-    NotYet,
+    PermanentError,
     PodIdentity,
+    RetryLater,
 )
 from nodeagent.units import PodUid
 
@@ -40,19 +40,23 @@ def identify(
     wanted = frozenset(device_ids)
     holders = [entry for entry in checkpoint.entries if entry.device_ids == wanted]
     if not holders:
-        raise NotYet("the kubelet's checkpoint does not say yet which container has these devices")
+        raise RetryLater(
+            "the kubelet's checkpoint does not say yet which container has these devices"
+        )
     uids = sorted({entry.pod_uid for entry in holders})
     if len(uids) > 1:
-        raise NotYet(f"the kubelet's checkpoint gives these devices to pods {', '.join(uids)}")
+        raise RetryLater(f"the kubelet's checkpoint gives these devices to pods {', '.join(uids)}")
     if any(entry.nonce is None for entry in holders):
         names = ", ".join(sorted(entry.container for entry in holders if entry.nonce is None))
-        raise Never(
+        raise PermanentError(
             f"container {names} of pod {uids[0]} got its devices from another plugin, before sluice"
             " served this node: delete the pod, its controller makes a new one"
         )
     nonces = [entry.nonce for entry in holders if entry.nonce is not None]
     if len(set(nonces)) != len(nonces):
-        raise Never(f"the kubelet's checkpoint has the same allocation twice, for pod {uids[0]}")
+        raise PermanentError(
+            f"the kubelet's checkpoint has the same allocation twice, for pod {uids[0]}"
+        )
     name = _cross_check(uids[0], wanted, checkpoint.entries, listings)
     return Holder(
         PodIdentity(uids[0], *name),
@@ -79,11 +83,11 @@ def _cross_check(
     listed = {(one.namespace, one.pod) for one in listings if one.device_ids & own_ids}
     for one in listings:
         if one.device_ids & wanted and one.container not in own_names:
-            raise NotYet(
+            raise RetryLater(
                 f"the kubelet's records disagree: PodResources has {one.namespace}/{one.pod},"
                 f" container {one.container}, the checkpoint has pod {uid}"
             )
     if len(listed) > 1:
         names = ", ".join(sorted(f"{namespace}/{name}" for namespace, name in listed))
-        raise NotYet(f"PodResources gives the devices of pod {uid} to {names}")
+        raise RetryLater(f"PodResources gives the devices of pod {uid} to {names}")
     return next(iter(listed), ("", ""))

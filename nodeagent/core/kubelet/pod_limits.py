@@ -8,30 +8,20 @@ to others (HAMi's meaning of 0 cores). 100 cores are the GPU for itself, as with
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
-from nodeagent.ports.kubelet import ContainerLimits, Never
+from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.kubernetes.quantity import QuantityError, exact_value
 
 FIRST_PRIORITY: Final = 1
 """Of a grant whose pod asks for HAMi's priority 0; all others have 0."""
-_SUFFIXES: Final[Mapping[str, Fraction]] = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "": Fraction(1),
-    **{s: Fraction(1000 ** (i + 1)) for i, s in enumerate("kMGTPE")},
-    **{f"{s}i": Fraction(1024 ** (i + 1)) for i, s in enumerate("KMGTPE")},
-}
-_QUANTITY: Final = re.compile(
-    r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)",
-    re.ASCII,
-)
+_MAX_QUANTITY: Final = 10**117
+"""Larger numbers are refused before anything computes with them; all real ones are far smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +52,17 @@ class DefaultLimits:
 
 
 def parse_quantity(text: str) -> Fraction:
-    """Kubernetes' notation, in which the API server writes 8000 as 8k. Raises ValueError."""
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None:
+    """Parse Kubernetes' notation for an amount that cannot be negative ("8k" is 8000).
+
+    Raises ValueError for anything else, a sign included.
+    """
+    try:
+        number = None if text.strip()[:1] in ("+", "-") else exact_value(text)
+    except QuantityError:
+        number = None
+    if number is None or number > _MAX_QUANTITY:
         raise ValueError(f"{text[:40]!r} is not a quantity such as 8000, 8k or 8Gi")
-    number = Fraction(found[1] if found[1][-1] != "." else found[1][:-1])
-    if found[2] is not None:
-        return number * Fraction(10) ** int(found[2])
-    return number * _SUFFIXES[found[3] or ""]
+    return number
 
 
 def limits_from_requests(
@@ -85,7 +78,7 @@ def limits_from_requests(
         ask = MemoryAsk(amount_bytes=Bytes(memory * names.memory_factor * MIB))
     elif percent:
         if percent > 100:
-            raise Never(f"{names.memory_percent}: {percent} is more than 100 percent")
+            raise PermanentError(f"{names.memory_percent}: {percent} is more than 100 percent")
         ask = MemoryAsk(part_ppm=Ppm(percent * 10_000))
     else:
         ask = _default_memory(defaults)
@@ -138,9 +131,9 @@ def _whole(resources: Mapping[str, str], name: str) -> int:
     try:
         value = parse_quantity(text)
     except ValueError as error:
-        raise Never(f"{name}: {error}") from error
+        raise PermanentError(f"{name}: {error}") from error
     if value.denominator != 1 or value < 0 or value > 1 << 40:
-        raise Never(f"{name}: {text[:40]!r} is not a whole number of units")
+        raise PermanentError(f"{name}: {text[:40]!r} is not a whole number of units")
     return int(value)
 
 

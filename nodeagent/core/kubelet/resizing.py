@@ -17,7 +17,7 @@ from typing import Final
 from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
 from nodeagent.core.kubelet.pod_limits import ResourceNames, parse_quantity
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, ResizeAsk
-from nodeagent.ports.kubelet import Never
+from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
 from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
@@ -27,7 +27,7 @@ REQUEST: Final = "request.sluice.dev/"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResizeRequest:
     """Of one container; None: as it was made."""
 
     memory: MemoryAsk | None = None
@@ -52,47 +52,53 @@ def guaranteed(
         return None
     wish = read_wish(container, text, names, REQUEST)
     if wish.memory is None or wish.share_ppm is not None:
-        raise Never(f"annotation {REQUEST}{container}: {MEMORY} or {PERCENT}, and nothing else")
+        raise PermanentError(
+            f"annotation {REQUEST}{container}: {MEMORY} or {PERCENT}, and nothing else"
+        )
     return wish.memory
 
 
-def read_wish(container: str, text: str, names: ResourceNames, prefix: str = PREFIX) -> Wish:
+def read_wish(
+    container: str, text: str, names: ResourceNames, prefix: str = PREFIX
+) -> ResizeRequest:
     """Raises Never."""
     where = f"annotation {prefix}{container}"
     try:
         said = {name: _whole(where, name, amount) for name, amount in words(text).items()}
     except ValueError as error:
-        raise Never(f"{where}{error}") from None
+        raise PermanentError(f"{where}{error}") from None
     memory = None
     if MEMORY in said:
         memory = MemoryAsk(amount_bytes=Bytes(said[MEMORY] * names.memory_factor * MIB))
     elif PERCENT in said:
         memory = MemoryAsk(part_ppm=Ppm(_percent(where, PERCENT, said[PERCENT], 100)))
     share = Ppm(_percent(where, CORES, said[CORES], 99)) if CORES in said else None
-    return Wish(memory, share)
+    return ResizeRequest(memory, share)
 
 
 def _whole(where: str, name: str, amount: str) -> int:
     try:
         value = parse_quantity(amount)
     except ValueError as error:
-        raise Never(f"{where}: {name}: {error}") from error
+        raise PermanentError(f"{where}: {name}: {error}") from error
     if value.denominator != 1 or not 0 < value <= 1 << 40:
-        raise Never(f"{where}: {name}: {amount[:40]!r} is not a whole number above 0")
+        raise PermanentError(f"{where}: {name}: {amount[:40]!r} is not a whole number above 0")
     return int(value)
 
 
 def _percent(where: str, name: str, percent: int, most: int) -> int:
     if percent > most:
-        raise Never(f"{where}: {name}: {percent} is more than {most} percent")
+        raise PermanentError(f"{where}: {name}: {percent} is more than {most} percent")
     return percent * 10_000
 
 
-def to_ask(record: GrantRecord, made: GrantAsk, wish: Wish, more: bool) -> ResizeAsk | None:
+def to_ask(
+    record: GrantRecord, made: GrantAsk, wish: ResizeRequest, more: bool
+) -> ResizeAsk | None:
     """What is to be asked of the grant so that it is as wished, or as it was made; None: it is so.
     `more`: also above what it was made with. Raises Never."""
     if wish.share_ppm is not None and made.policy is SharePolicy.EXCLUSIVE:
-        raise Never(f"{CORES}: the pod has its GPUs for itself, and all of their time")
+        raise PermanentError(f"{CORES}: the pod has its GPUs for itself, and all of their time")
     memory = wish.memory or made.memory
     share = wish.share_ppm or made.share_ppm
     if not more:
@@ -115,9 +121,13 @@ def _not_above(record: GrantRecord, made: GrantAsk, memory: MemoryAsk, share: Pp
         first = memory_on(made.memory, device.physical_bytes)
         wanted = memory_on(memory, device.physical_bytes)
         if wanted > first:
-            raise Never(f"{format_bytes(wanted)} is more than the {format_bytes(first)} {how}")
+            raise PermanentError(
+                f"{format_bytes(wanted)} is more than the {format_bytes(first)} {how}"
+            )
     if share > made.share_ppm:
-        raise Never(f"{format_share(share)} is more than the {format_share(made.share_ppm)} {how}")
+        raise PermanentError(
+            f"{format_share(share)} is more than the {format_share(made.share_ppm)} {how}"
+        )
 
 
 def in_words(record: GrantRecord) -> str:

@@ -1,5 +1,5 @@
-"""The catalogue of metrics: name, kind, labels and help, declared once; docs/node/metrics.md is
-checked against it.
+"""The catalogue of metrics: name, kind, labels and help, declared once;
+docs/reference/metrics-node.md is generated from it.
 
 Base units, the unit last, `_total` on counters; ratios are 0 to 1. A label value never comes
 from a tenant's memory.

@@ -154,6 +154,7 @@ FAMILIES: Final = (
 """Name, kind, help, where it comes from. DCGM_FI_DEV_XID_ERRORS is added below: the last XID is
 not in a reading."""
 XID_ERRORS: Final = "DCGM_FI_DEV_XID_ERRORS"
+XID_HELP: Final = "Value of the last XID error."
 PER_INSTANCE: Final = frozenset({"DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"})
 """With MIG on these are told instance by instance, and not for the GPU."""
 NAMES: Final = (*(family[0] for family in FAMILIES), XID_ERRORS)
@@ -180,7 +181,7 @@ def fill(page: Page, view: NodeView, names: Names) -> None:
     for gpu in view.readings:
         labels = _labels(view, gpu, names, holders)
         last = view.last_xid.get(gpu.uuid, 0)
-        _add(page, XID_ERRORS, Kind.GAUGE, "Value of the last XID error.", labels, last)
+        _add(page, XID_ERRORS, Kind.GAUGE, XID_HELP, labels, last)
 
 
 def _of_instance(name: str, mig: MigReading) -> float | None:

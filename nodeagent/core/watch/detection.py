@@ -71,7 +71,7 @@ _CERTAIN: Final[Ladder] = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The thresholds that can be set; see [detection] in docs/configuration.md."""
+    """The thresholds that can be set; see [detection] in docs/reference/configuration.md."""
 
     grace_s: float = 0.4
     memory_slack_bytes: int = 256 * MIB

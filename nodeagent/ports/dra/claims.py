@@ -59,7 +59,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Allotment:
+class ClaimAllocation:
     """What the scheduler gave a claim of our devices on this node."""
 
     claim: ClaimRef
@@ -70,7 +70,7 @@ class Allotment:
     """Made by the scheduler for an extended resource: see the module."""
 
 
-class NoAllotment(ValueError):
+class NoAllocation(ValueError):
     """The claim cannot be prepared here, as it is; the text says what would have to change."""
 
 
@@ -97,7 +97,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
     claim: ClaimRef
-    allotment: Allotment | None
+    allocation: ClaimAllocation | None
     """None: taken over from a grant whose row was lost."""
     parts: tuple[Part, ...]
     state: ClaimState
@@ -131,15 +131,15 @@ class ClaimsAway(Exception):
 
 
 class ClaimSource(Protocol):
-    async def allotment(self, claim: ClaimRef) -> Allotment:
-        """Raises ClaimGone, ClaimsAway, NoAllotment."""
+    async def allocation(self, claim: ClaimRef) -> ClaimAllocation:
+        """Raises ClaimGone, ClaimsAway, NoAllocation."""
 
 
 # --- what the kubelet asks --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class GivenDevice:
+class PreparedDevice:
     """One share of a prepared claim, as the kubelet is told of it."""
 
     request: str
@@ -165,7 +165,7 @@ class NotPrepared(Exception):
 class ClaimService(Protocol):
     """What the plugin's server offers; the daemon's shell implements it."""
 
-    async def prepare(self, claim: ClaimRef) -> tuple[GivenDevice, ...]:
+    async def prepare(self, claim: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Idempotent. Raises NotPrepared."""
 
     async def unprepare(self, claim: ClaimRef) -> None:

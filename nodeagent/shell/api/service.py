@@ -38,7 +38,7 @@ from nodeagent.shell.api.asks import check_ask, check_memory, check_share
 from nodeagent.shell.api.views import Views
 from nodeagent.shell.grants.keeper import Answer, Keeper
 from nodeagent.shell.journal import Journal
-from nodeagent.shell.watch.kernel import KernelDesk
+from nodeagent.shell.watch.kernel import KernelWatchManager
 from nodeagent.shell.watch.watch import Watch
 from nodeagent.units import (
     NS_PER_S,
@@ -80,7 +80,7 @@ class Service:
         views: Views,
         queue: Queue,
         watch: Watch,
-        kernel: KernelDesk,
+        kernel: KernelWatchManager,
         journal: Journal,
         clock: Clock,
         operator_uids: frozenset[int],

@@ -32,7 +32,7 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, Ledger, LedgerFull
 from nodeagent.ports.processes import Process, Processes, ProcessHandle
 from nodeagent.ports.regions import Region, RegionDamaged, RegionStore, SlotClaimed
-from nodeagent.ports.registration import Doorman, RegisterAnswer, Registrar
+from nodeagent.ports.registration import RegisterAnswer, Registrar, RegistrationListener
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.grants.lost_region import LostRegion
 from nodeagent.shell.grants.reading import Open, Tenant
@@ -70,10 +70,10 @@ class Keeper:
         ledger: Ledger,
         regions: RegionStore,
         processes: Processes,
-        doorman: Callable[[Registrar], Doorman],
+        registration_listener: Callable[[Registrar], RegistrationListener],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`doorman` makes the one who lets processes in to us."""
+        """`registration_listener` makes the one who lets processes in to us."""
         self._book = GrantBook(rules)
         self._open: dict[GrantId, Open] = {}
         self._requests = itertools.count(1)
@@ -84,7 +84,7 @@ class Keeper:
         self._owners: dict[GrantId, ProcessHandle] = {}
         self._answers: dict[RequestId, asyncio.Queue[Answer]] = {}
         self._owned: RegisterAnswer | None = None
-        self._doorman = doorman(self)
+        self._registration_listener = registration_listener(self)
         self.tape: Tape[ev.Event] = Tape(self._book.memory, frozenset({ev.GpusSeen}))
         self._drive: Drive[ev.Event, ev.Instruction] = Drive(
             self._book, clock.monotonic_ns, fatal, self.tape
@@ -213,7 +213,7 @@ class Keeper:
         self._open[record.grant] = Open(region, account)
         region.heartbeat(self._clock.monotonic_ns())
         pod_uid = record.container.pod_uid if record.container is not None else ""
-        self._doorman.open(record.grant, region.directory, record.owner.uid, pod_uid)
+        self._registration_listener.open(record.grant, region.directory, record.owner.uid, pod_uid)
 
     def _publish(self, do: ev.Publish) -> None:
         region = self._open[do.grant].region
@@ -223,7 +223,7 @@ class Keeper:
             changed(do.grant)
 
     def _remove_region(self, do: ev.RemoveRegion) -> None:
-        self._doorman.shut(do.grant)
+        self._registration_listener.shut(do.grant)
         opened = self._open.pop(do.grant, None)
         if opened is not None:
             for tenant in opened.tenants.values():

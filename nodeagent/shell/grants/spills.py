@@ -49,7 +49,7 @@ LEVELS: Final = {"spilled": "info", "returned": "info", "lost": "critical"}
 RESULTS: Final = ("spilled", "failed", "returned", "stayed", "lost", "found")
 
 
-class SpillDesk:
+class SpillManager:
     """An Endpoint of the daemon."""
 
     def __init__(

@@ -61,7 +61,7 @@ class WalledGrants(Protocol):
     def tenants(self, grant: GrantId) -> Any: ...
 
 
-class WallDesk:
+class WallManager:
     """An Endpoint of the daemon."""
 
     def __init__(
@@ -339,7 +339,7 @@ class WallDesk:
         parts.append(f"MIG: {instances} instances" if instances else "MIG: no instance")
         if level != "ok" or (self._settings.enabled == "on" and not with_walls):
             level = "missing" if self._settings.enabled == "on" else "warning"
-            remedy = f"see [wall] in docs/configuration.md and {DOCS}"
+            remedy = f"see [wall] in docs/reference/configuration.md and {DOCS}"
         return Finding("walls", level, "; ".join(parts), remedy)
 
     # --- helpers ------------------------------------------------------------------------------

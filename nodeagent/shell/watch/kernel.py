@@ -34,7 +34,7 @@ MOST_TRACES: Final = 16
 _LOADED: Final = {"prebuilt": "prebuilt, loaded by libbpf", "bcc": "loaded by bcc"}
 
 
-class KernelDesk:
+class KernelWatchManager:
     """An Endpoint of the node; `known` gives the libraries that processes may have mapped."""
 
     def __init__(

@@ -20,8 +20,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from queuecontroller.cluster.known.kinds import ELASTIC_PODS, WORKLOADS
-from queuecontroller.jobs import frameworks, workload_name
+from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
+from queuecontroller.frameworks import frameworks, workload_name
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Credentials, from_kubeconfig
 from sluicecommon.kubernetes.decoding import Decoder

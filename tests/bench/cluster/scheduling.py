@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from queuecontroller.collector import Collector
-from queuecontroller.extender import wire
-from queuecontroller.extender.answers import Defaults, Extender
-from queuecontroller.extender.ledger import PodLedger
-from queuecontroller.extender.pods import PodPlace
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.placement.stock import Share, Stock
+from queuecontroller.gpushares.extender import wire
+from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import PodPlace
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.stock import Share, Stock
+from queuecontroller.server.collector import Collector
 from tests.bench.cluster.sides import cpu_s
 from tests.bench.entries import Entry, entry, quantile
 from tests.cluster.control_plane import ControlPlane

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.bench.entries import Entry, entry, quantile
 from tests.kit.node import until
-from tests.queue.adapters.beside_hostile import KINDS, PEERS, certificates, hostile, submits
-from tests.queue.adapters.callers import Callers, callers
-from tests.queue.service.world import TEAMS
+from tests.queue.server.beside_hostile import KINDS, PEERS, certificates, hostile, submits
+from tests.queue.server.callers import Callers, callers
+from tests.queue.state.world import TEAMS
 
 MOST_S = 0.1
 CONNECTIONS = "sluice_queue_connections"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.placement.choose import NoPlace, PodToPlace, place
-from queuecontroller.placement.request import GpuRequest, Policy
-from queuecontroller.placement.stock import Stock
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.choose import NoPlace, PodToPlace, place
+from queuecontroller.scheduler.placement.request import GpuRequest, Policy
+from queuecontroller.scheduler.placement.stock import Stock
 from tests.bench.entries import Entry, entry
 
 NODES, GPUS, SLOTS = 1000, 8, 10

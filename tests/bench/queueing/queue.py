@@ -12,8 +12,9 @@ import subprocess
 import sys
 from typing import Any
 
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.testing.baseline import (
+from queuecontroller.scheduler.model.settings import EngineSettings
+from tests.bench.entries import Entry, entry
+from tests.kit.conformance.baseline import (
     BASELINE,
     LARGE_SCALE,
     Figures,
@@ -21,7 +22,6 @@ from queuecontroller.testing.baseline import (
     VirtualRun,
     rank,
 )
-from tests.bench.entries import Entry, entry
 
 KUEUE_PER_S = 4296.0
 LINES = (1_000, 10_000, 100_000)
@@ -46,7 +46,7 @@ def backlog(workloads: int) -> dict[str, Any]:
             [
                 sys.executable,
                 "-m",
-                "queuecontroller.testing.backlog",
+                "tests.kit.conformance.backlog",
                 "--workloads",
                 str(workloads),
             ],

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import psutil
 
-from queuecontroller.adapters.api.wire import NODES, QUEUES, Wire, find_descriptors
+from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
 
 WIRE = Wire(find_descriptors())
 GIB = 1 << 30

@@ -12,9 +12,9 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from queuecontroller.engine.model.assignment import PendingReason
-from queuecontroller.engine.model.decisions import CycleResult
-from queuecontroller.engine.model.objects import (
+from queuecontroller.cli.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.decisions import CycleResult
+from queuecontroller.scheduler.model.objects import (
     Admission,
     ClusterQueue,
     ClusterQueuePreemption,
@@ -29,14 +29,13 @@ from queuecontroller.engine.model.objects import (
     ResourceQuota,
     Workload,
 )
-from queuecontroller.engine.model.selectors import LabelSelector
-from queuecontroller.engine.model.settings import EngineSettings
-from queuecontroller.engine.model.workload_info import QUOTA_RESERVED
-from queuecontroller.engine.scheduler import Scheduler
-from queuecontroller.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.placement.request import USE_UUID
-from queuecontroller.placement.stock_room import GivenPods
-from queuecontroller.simulate.played_room import PlayedRoom
+from queuecontroller.scheduler.model.reasons import QUOTA_RESERVED, PendingReason
+from queuecontroller.scheduler.model.selectors import LabelSelector
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.request import USE_UUID
+from queuecontroller.scheduler.placement.stock_room import GivenPods
+from queuecontroller.scheduler.scheduler import Scheduler
 from tests.bench.entries import Entry, entry, quantile
 
 GIB = 1 << 30

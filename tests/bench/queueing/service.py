@@ -23,7 +23,7 @@ from tests.bench.entries import Entry, entry
 from tests.bench.queueing.stored import QUEUES, store
 from tests.kit.places import REPO
 from tests.kit.queue.controller import QueueController
-from tests.queue.adapters.certificates import Authority
+from tests.queue.server.certificates import Authority
 
 NODES = 100
 CLIENTS = 50

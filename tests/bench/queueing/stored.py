@@ -6,14 +6,14 @@ import itertools
 import time
 from pathlib import Path
 
-from queuecontroller import serving
-from queuecontroller.adapters.store.sqlite import SqliteStore
-from queuecontroller.config import Settings
-from queuecontroller.records import GpuAsk
-from queuecontroller.service.objects.submission import Submission
+from queuecontroller.server import standalone
+from queuecontroller.server.config import Settings
+from queuecontroller.server.store.sqlite import SqliteStore
+from queuecontroller.state.objects.submission import Submission
+from queuecontroller.state.records import GpuAsk
 from sluicecommon.sd_notify import SdNotify
 from tests.kit.queue import queues
-from tests.queue.service.world import TEAMS, documents
+from tests.queue.state.world import TEAMS, documents
 
 GIB = 1 << 30
 TOGETHER = 1000
@@ -30,7 +30,7 @@ def store(path: Path, pending: int, finished: int) -> None:
     """`pending` that wait for ever, and `finished` that are kept to be looked at."""
     database = SqliteStore(path)
     database._db.execute("PRAGMA synchronous = OFF")  # made once, for a benchmark
-    shell = serving.take_over(Settings(), database, SdNotify(None))
+    shell = standalone.take_over(Settings(), database, SdNotify(None))
     book, now_ns = shell.book, time.time_ns()
     shell.step("apply", lambda book, now: book.apply(documents(QUEUES), False, now))
     numbers = itertools.count()

@@ -6,9 +6,9 @@ import json
 import time
 from functools import partial
 
-from queuecontroller.adapters.web.reviews import reviewed
-from queuecontroller.shares import Question, Quotas, Rules, answer, counted
-from queuecontroller.shares.quota import PodUse
+from queuecontroller.gpushares.admission import Question, Quotas, Rules, answer, counted
+from queuecontroller.gpushares.admission.quota import PodUse
+from queuecontroller.server.web.reviews import reviewed
 from tests.bench.entries import Entry, entry, quantile
 
 MEM = "nvidia.com/gpumem"

@@ -61,8 +61,8 @@ def test_the_device_plugin_registers_where_the_kubelet_listens(newest: dict[str,
     [
         "docs/kubernetes.md",
         "proto/pods.proto",
-        "docs/configuration.md",
-        "nodeagent/testing/kubelet.py",
+        "docs/reference/configuration.md",
+        "tests/kit/fakes/kubelet.py",
     ],
 )
 def test_every_gate_that_is_named_is_one_of_the_kubelet_s(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import (
+from queuecontroller.frameworks import (
     PodSetInfo,
     ResetStartTime,
     Restore,
@@ -23,15 +23,15 @@ from queuecontroller.jobs import (
     stop_patch,
     workload_of,
 )
-from queuecontroller.jobs.patches import merged
+from queuecontroller.frameworks.patches import merged
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import apply, define
 from tests.kit.node import until
-from tests.queue.jobs.crds import crds_for_tests
-from tests.queue.jobs.samples import RUNTIME, SAMPLES, job, pod, sample
+from tests.queue.frameworks.crds import crds_for_tests
+from tests.queue.frameworks.samples import RUNTIME, SAMPLES, job, pod, sample
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.saying.visibility import GROUP as VISIBILITY
-from queuecontroller.kueue_api import GROUP, KINDS
+from queuecontroller.cluster.status.visibility import GROUP as VISIBILITY
+from queuecontroller.kueueapi import GROUP, KINDS
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.programs.release import DEPLOYMENT, NAMESPACE, Release
 from tests.cluster.queueing import (

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.known.kinds import OBJECTS
-from queuecontroller.cluster.known.kinds import WORKLOADS as WORKLOADS_KIND
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World, pruned
-from queuecontroller.records import Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.cluster.cache.kinds import OBJECTS
+from queuecontroller.cluster.cache.kinds import WORKLOADS as WORKLOADS_KIND
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import ObjectCache, pruned
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
@@ -121,7 +121,7 @@ class Watched:
 
 def standing(plane: ControlPlane) -> list[str]:
     """What is wrong in a book that is made now of what the API server has, as the next leader makes its own."""
-    world = World()
+    world = ObjectCache()
     for kind in (*OBJECTS, WORKLOADS_KIND):
         for one in plane.api.get(kind.path())["items"]:
             world.take(kind, pruned(one))

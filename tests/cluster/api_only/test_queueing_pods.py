@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs.serving import SET
+from queuecontroller.frameworks.serving import SET
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.queueing import (
@@ -27,7 +27,7 @@ from tests.cluster.queueing import (
     quota,
 )
 from tests.kit.node import until
-from tests.queue.jobs.crds import crd_for_tests
+from tests.queue.frameworks.crds import crd_for_tests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PODS = "/api/v1/namespaces/default/pods"

@@ -25,15 +25,15 @@ from nodeagent.adapters.api.wire import Wire
 from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.ports.queue import Capacity, Fence, QueueRefused, Welcome
 from nodeagent.settings.daemon import QueueSettings
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs.pki import openssl
 from tests.kit.node import until
 from tests.kit.queue.controller import QueueController
-from tests.queue.adapters.callers import WIRE, message
-from tests.queue.adapters.certificates import Authority
+from tests.queue.server.callers import WIRE, message
+from tests.queue.server.certificates import Authority
 
 __all__ = ["control_plane"]
 pytestmark = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.saying.visibility import GROUP
+from queuecontroller.cluster.status.visibility import GROUP
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
 from tests.cluster.fixtures import control_plane
@@ -27,7 +27,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.queue.kueue_api.serving import certify
+from tests.queue.kueueapi.serving import certify
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

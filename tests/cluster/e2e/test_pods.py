@@ -52,7 +52,7 @@ def test_a_pod_that_says_nothing_has_the_defaults(lab: Lab) -> None:
 
 def test_init_container_and_sidecar_have_the_pod_s_own(lab: Lab) -> None:
     """The kubelet hands the init container's devices on to the sidecar, so those two ask for the same here: they share one
-    grant, the larger of what both want (docs/kubernetes.md)."""
+    grant, the larger of what both want (docs/pods.md)."""
     image = lab.image
     document = lab.gpu_pod("composed", memory_mib=6000, cores=20, command="sleep 3600")
     told = f"python3 -c '{manifests.READ}' > /told/init"
@@ -122,6 +122,6 @@ def test_two_whole_gpus_for_one_pod(lab: Lab) -> None:
 
 
 def test_the_documented_manifest_works_as_it_stands(lab: Lab) -> None:
-    """The one of docs/kubernetes.md: 8000 MiB, 30 %."""
+    """The one of docs/pods.md: 8000 MiB, 30 %."""
     lab.run("documented", memory_mib=8000, cores=30)
     assert lab.inside("documented")["total_mib"] == 8000

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nodeagent.adapters.ledger.sqlite import SqliteLedger
 from nodeagent.ports.watch import Hold
-from queuecontroller.adapters.store.sqlite import SqliteStore
-from queuecontroller.records import Change, Event
+from queuecontroller.server.store.sqlite import SqliteStore
+from queuecontroller.state.records import Change, Event
 
 HOLD = Hold(
     0, 5.0, "freeze", "7:70", "unregistered_gpu_user", "", "contain", "{}", "g1", 7, 70, 1000, "/x",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nodeagent.core.dra import allotment as allotting
+from nodeagent.core.dra import allocation as allotting
 from nodeagent.core.dra import configuration
-from nodeagent.ports.dra.claims import ClaimRef, ClaimUid, NoAllotment
+from nodeagent.ports.dra.claims import ClaimRef, ClaimUid, NoAllocation
 from nodeagent.units import GpuUuid
 from tests.fuzz.mutation import Target
 
@@ -77,7 +77,7 @@ def targets() -> list[Target]:
         Target(
             "resource claim",
             resource_claim,
-            (NoAllotment,),
+            (NoAllocation,),
             (json.dumps(CLAIM).encode(),),
             "users, by way of an API server",
         ),

@@ -9,24 +9,24 @@ from typing import Any
 
 import yaml
 
-from queuecontroller.extender import wire
-from queuecontroller.extender.answers import Defaults, Extender
-from queuecontroller.extender.ledger import PodLedger
-from queuecontroller.extender.pods import place_of, read_pod
-from queuecontroller.manifests.documents import misread_of
-from queuecontroller.manifests.sources import sources_of
-from queuecontroller.page import questions
-from queuecontroller.placement.stock import Stock
-from queuecontroller.shares import Question, Quotas, Rules, answer, counted
-from queuecontroller.vendors import ROWS, asks_of, cards_of, fit
-from queuecontroller.vendors.book import ForeignBook
-from queuecontroller.vendors.config import read_device_config
-from queuecontroller.vendors.devices import BadRegister, decode, read_register
+from queuecontroller.gpushares.admission import Question, Quotas, Rules, answer, counted
+from queuecontroller.gpushares.extender import wire
+from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import place_of, read_pod
+from queuecontroller.gpushares.vendors import ROWS, asks_of, cards_of, fit
+from queuecontroller.gpushares.vendors.book import ForeignBook
+from queuecontroller.gpushares.vendors.config import read_device_config
+from queuecontroller.gpushares.vendors.devices import BadRegister, decode, read_register
+from queuecontroller.kueueapi.manifests.documents import misread_of
+from queuecontroller.kueueapi.manifests.sources import sources_of
+from queuecontroller.scheduler.placement.stock import Stock
+from queuecontroller.server.page import questions
 from sluicecommon.page.board import Board
 from sluicecommon.settings import ConfigError
 from tests.fuzz.mutation import Target
-from tests.queue.extender.rooms import node as gpu_node
-from tests.queue.vendors.plugins import NODE, PLUGINS
+from tests.queue.gpushares.extender.rooms import node as gpu_node
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS
 
 NOW_NS = 1_795_000_000 * 10**9
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.integration.pods.containers import container, result
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import until
 from tests.kit.places import SIM, TENANT
 from tests.kit.pods import PodNode, pod_node

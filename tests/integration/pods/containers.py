@@ -31,7 +31,7 @@ def container(
     for name, value in (simulated | (env or {})).items():
         flags += ["--env", f"{name}={value}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nodeagent.testing.runtime", "run", *flags, "--", *command],
+        [sys.executable, "-m", "tests.kit.fakes.runtime", "run", *flags, "--", *command],
         cwd=REPO,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

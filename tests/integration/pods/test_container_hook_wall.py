@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.adapters.containers.hook_door import LINE_BYTES, SOCKET_NAME, HookDoor
+from nodeagent.adapters.containers.hook_listener import LINE_BYTES, SOCKET_NAME, HookListener
 from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.units import GrantId
 from tests.kit.places import CONTAINER_HOOK
@@ -36,7 +36,7 @@ async def ask(
 
 def with_door(directory: Path, enclose: Enclose, act: Callable[[Path], Awaitable[None]]) -> None:
     async def scene() -> None:
-        door = HookDoor(directory, os.geteuid(), enclose)
+        door = HookListener(directory, os.geteuid(), enclose)
         await door.start()
         try:
             await act(directory / SOCKET_NAME)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.testing.cdi_cache import CdiCache, Unresolvable
-from nodeagent.testing.container import inside
+from tests.kit.fakes.cdi_cache import CdiCache, Unresolvable
+from tests.kit.fakes.container import inside
 from tests.kit.node import until
 from tests.kit.places import REPO
 
@@ -113,7 +113,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "nodeagent.testing.runtime", "run"),
+            *(sys.executable, "-m", "tests.kit.fakes.runtime", "run"),
             *("--cdi-dir", str(directory), *arguments, "--", *command),
         ],
         capture_output=True,

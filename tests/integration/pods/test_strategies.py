@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.integration.pods.program import TRY
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import Node, until
 from tests.kit.places import REPO, SIM
 from tests.kit.workplace import workplace
@@ -31,12 +31,12 @@ STRATEGIES = ("cdi-cri", "cdi-annotations", "envvar")
 
 
 class Kubelet:
-    """`python -m nodeagent.testing.kubelet`, as an outside test uses it."""
+    """`python -m tests.kit.fakes.kubelet`, as an outside test uses it."""
 
     def __init__(self, directory: Path) -> None:
         self.pods: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "nodeagent.testing.kubelet", "--dir", str(directory)],
+            [sys.executable, "-m", "tests.kit.fakes.kubelet", "--dir", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -119,7 +119,7 @@ reconcile_s = 0.2
     def command(self, answer: dict[str, Any], *command: str | Path) -> list[str]:
         gpu = f"{self.node.directory}/gpu"
         return [
-            *(sys.executable, "-m", "nodeagent.testing.runtime", "run"),
+            *(sys.executable, "-m", "tests.kit.fakes.runtime", "run"),
             *("--cdi-dir", str(self.cdi), "--answer", json.dumps(answer)),
             *(("--nvidia-runtime",) if self.strategy == "envvar" else ()),
             *("--volume", f"{gpu}:{gpu}", "--volume", f"{REPO}:{REPO}:ro"),

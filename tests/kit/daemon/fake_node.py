@@ -10,7 +10,7 @@ from nodeagent.__main__ import main
 from nodeagent.adapters.ledger.sqlite import SqliteLedger
 from nodeagent.assembly.daemon import Makers
 from nodeagent.ports.ledger import GrantRecord, LedgerLost
-from nodeagent.testing.nvml import FakeNvml, gpu_reading
+from tests.kit.fakes.nvml import FakeNvml, gpu_reading
 
 
 class LosingLedger(SqliteLedger):

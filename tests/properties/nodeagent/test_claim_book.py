@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nodeagent.core.dra import book as cb
-from nodeagent.core.dra.allotment import parts_of
-from nodeagent.core.plain import read_plain, write_plain
+from nodeagent.core.dra.allocation import parts_of
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.dra.claims import (
-    Allotment,
+    ClaimAllocation,
     ClaimRef,
     ClaimState,
     ClaimUid,
@@ -24,20 +23,21 @@ from nodeagent.ports.dra.claims import (
 from nodeagent.ports.kubelet import Nonce
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.units import WHOLE_PPM, Bytes, GrantId, Ppm, SharePolicy
+from sluicecommon.plain import read_plain, write_all_fields
 
 CLAIMS = tuple(ClaimRef("default", f"claim-{n}", ClaimUid(f"uid-{n}")) for n in range(4))
 MIB = 2**20
 APART_NS = 10
 
 
-def allotment(claim: ClaimRef, shape: int) -> Allotment:
+def allocation(claim: ClaimRef, shape: int) -> ClaimAllocation:
     """One of a few: `shape` 0 and 1 differ in size, 2 has two parts, as the scheduler makes them for two containers."""
     count = 2 if shape == 2 else 1
     shares = tuple(
         Share(f"container-{n}-request-0", "node", f"gpu-{n}", f"share-{n}", Bytes((shape + 1) * MIB), 10)
         for n in range(count)
     )  # fmt: skip
-    return Allotment(claim, shares, by_container=count > 1)
+    return ClaimAllocation(claim, shares, by_container=count > 1)
 
 
 ASK = GrantAsk(1, MemoryAsk(amount_bytes=Bytes(MIB)), Ppm(WHOLE_PPM), SharePolicy.ELASTIC)
@@ -54,7 +54,7 @@ class Claims(RuleBasedStateMachine):
         self.grants: dict[GrantId, ContainerRef] = {}
         self.files: dict[Nonce, GrantId] = {}
         self.ledger: dict[ClaimUid, PreparedClaim] = {}
-        self.told: dict[ClaimUid, tuple[Allotment, tuple[Nonce, ...]]] = {}
+        self.told: dict[ClaimUid, tuple[ClaimAllocation, tuple[Nonce, ...]]] = {}
         """What the kubelet was answered, and has not given back: it keeps the names."""
         self.now_ns = 0
         self.killed_after = -1
@@ -74,7 +74,7 @@ class Claims(RuleBasedStateMachine):
                 match do:
                     case cb.Commit(rows):
                         for row in rows:
-                            plain = read_plain(PreparedClaim, write_plain(row))
+                            plain = read_plain(PreparedClaim, write_all_fields(row))
                             assert plain == row, "what is written is read again"
                             if row.state is ClaimState.RELEASED:
                                 self.ledger.pop(row.claim.uid, None)
@@ -112,7 +112,7 @@ class Claims(RuleBasedStateMachine):
         self.carry_out(cb.Restored(tuple(self.ledger.values()), tuple(self.grants.items())))
 
     def prepare(self, claim: ClaimRef, shape: int, refuse: bool) -> bool:
-        wanted = allotment(claim, shape)
+        wanted = allocation(claim, shape)
         parts = tuple(
             cb.PartAsk(shares, ASK, Nonce(f"{next(self.numbers):032x}"), GrantId(f"g-{next(self.numbers)}"))
             for shares in parts_of(wanted)

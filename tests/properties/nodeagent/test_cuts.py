@@ -29,9 +29,9 @@ from nodeagent.ports.mig import (
 from nodeagent.shell.gpus.cuts import Cuts, MigWish
 from nodeagent.shell.gpus.holders import Holders
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import MIB, Bytes, GpuUuid
 from tests.kit.clock import ManualClock
+from tests.kit.fakes.nvml import gpu_reading
 
 READING = gpu_reading(0)
 CARD = READING.uuid

@@ -13,8 +13,8 @@ from nodeagent.adapters.host.config_files import load_health
 from nodeagent.core.gpus.health import HOUR_NS, NEXT, OFFERED, Health, Patient, Sign, examine
 from nodeagent.ports.gpus import GpuReading
 from nodeagent.settings.daemon import HealthSettings
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import NS_PER_S
+from tests.kit.fakes.nvml import gpu_reading
 
 POLICY = load_health(HealthSettings())
 GOOD = replace(gpu_reading(0), recovery_action="none", ecc_uncorrected_total=0, throttle_reasons=())

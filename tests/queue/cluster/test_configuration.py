@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.joining.configuration import WITHOUT_EFFECT, given_by
-from queuecontroller.cluster.known.policy import Retention
-from queuecontroller.engine.model.settings import FairPreemptionStrategy
-from queuecontroller.jobs import External, framework_named
-from queuecontroller.reader import ManifestError
-from queuecontroller.service.book import BookSettings
+from queuecontroller.cluster.cache.policy import Retention
+from queuecontroller.cluster.setup.configuration import WITHOUT_EFFECT, given_by
+from queuecontroller.frameworks import External, framework_named
+from queuecontroller.scheduler.model.settings import FairPreemptionStrategy
+from queuecontroller.state.book import BookSettings
+from sluicecommon.reader import ManifestError
 
 
 def configuration(**sections: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuecontroller.cluster.controller import Controller
-from queuecontroller.cluster.lease import MARGIN, Elector, Write
+from queuecontroller.cluster.leader.lease import MARGIN, Elector, Write
 from queuecontroller.cluster.plan import Plan
-from queuecontroller.service.book import BookSettings
-from queuecontroller.serving import SystemClock
+from queuecontroller.server.standalone import SystemClock
+from queuecontroller.state.book import BookSettings
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Access, Credentials
 from tests.kit.apiserver import ApiServer

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World
-from queuecontroller.engine.model.objects import Workload, WorkloadKey
-from queuecontroller.manifests.workloads import read_workload
-from queuecontroller.records import Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.kueueapi.manifests.workloads import read_workload
+from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
 
 KEY = WorkloadKey("team/one")
 AT = "2026-11-22T10:00:00Z"
@@ -43,7 +43,7 @@ def document(cpu: str, generation: int | None, reserved: bool = False) -> dict[s
 def mirror() -> Mirror:
     book = Book(BookSettings(), False, lambda: "0")
     book.restore(Snapshot("", 1, 0), 0)
-    return Mirror(book, World())
+    return Mirror(book, ObjectCache())
 
 
 def heard(made: Mirror, one: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ def test_one_that_leads_to_a_defect_of_the_reader_is_said_and_ends_nobody(
             raise IndexError("of what nobody thought")
         return read_workload(one, *others)
 
-    monkeypatch.setattr("queuecontroller.cluster.known.mirror.read_workload", stumbling)
+    monkeypatch.setattr("queuecontroller.cluster.cache.mirror.read_workload", stumbling)
     made = mirror()
     odd = WorkloadKey("team/odd")
     made.workload(odd, named("odd", document("7", 1)), 1)

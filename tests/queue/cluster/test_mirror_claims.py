@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuecontroller.cluster.known.kinds import WORKLOADS
-from queuecontroller.cluster.known.mirror import Mirror
-from queuecontroller.cluster.known.world import World
-from queuecontroller.engine.model.objects import WorkloadKey
-from queuecontroller.records import Snapshot
-from queuecontroller.service.book import Book, BookSettings
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
 from sluicecommon.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES as TEMPLATES
 
 KEY = WorkloadKey("team/one")
@@ -17,7 +17,7 @@ AT = "2026-11-22T10:00:00Z"
 CARDS = "example.com/cards"
 
 
-def configured() -> tuple[Mirror, World]:
+def configured() -> tuple[Mirror, ObjectCache]:
     book = Book(BookSettings(), False, lambda: "0")
     book.restore(Snapshot("", 1, 0), 0)
     mapping = {"name": CARDS, "deviceClassNames": ["cards"]}
@@ -27,7 +27,7 @@ def configured() -> tuple[Mirror, World]:
         "resources": {"deviceClassMappings": [mapping]},
     }
     book.apply([document], False, 0)
-    world = World()
+    world = ObjectCache()
     return Mirror(book, world), world
 
 
@@ -69,7 +69,7 @@ def document(version: int, admitted: bool = False) -> dict[str, Any]:
     }
 
 
-def heard(mirror: Mirror, world: World, one: dict[str, Any]) -> None:
+def heard(mirror: Mirror, world: ObjectCache, one: dict[str, Any]) -> None:
     assert world.take(WORKLOADS, one)
     mirror.workload(KEY, one, 1)
 

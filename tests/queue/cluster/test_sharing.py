@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.adapters.web.metrics import render
-from queuecontroller.cluster.sharing.desk import SharesDesk
-from queuecontroller.service.nodes.nodes_room import NO_CORDON, Cordon
-from queuecontroller.service.shell import Shell
-from queuecontroller.shares import Question, Rules
-from queuecontroller.vendors import ROWS, Card
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.gpushares.admission import Question, Rules
+from queuecontroller.gpushares.vendors import ROWS, Card
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from tests.queue.service.world import World
-from tests.queue.shares.pods import pod
-from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
+from tests.queue.gpushares.admission.pods import pod
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS, Simulated
+from tests.queue.state.world import World
 
 MEM = "nvidia.com/gpumem"
 QUOTA = {
@@ -25,26 +25,26 @@ QUOTA = {
 }
 
 
-def heard(desk: SharesDesk, document: dict[str, Any], uid: str, **changes: Any) -> None:
+def heard(desk: SharePods, document: dict[str, Any], uid: str, **changes: Any) -> None:
     head = {**document["metadata"], "uid": uid, "namespace": "team", "name": uid}
     whole = {**document, "metadata": head, **changes}
     desk.pod_changed(Changed(Item(f"team/{uid}", "1", desk.seen(whole))))
 
 
-def refusal(desk: SharesDesk, memory: int) -> str:
+def refusal(desk: SharePods, memory: int) -> str:
     asked = pod({"nvidia.com/gpu": 1, MEM: memory})
     answer = desk.answer(Question(asked, None, "team", "user", f"t{memory}", dry=True))
     return "; ".join(map(str, answer.problems))
 
 
 @pytest.fixture
-def desk() -> SharesDesk:
-    made = SharesDesk(Rules(), lambda: 0)
+def desk() -> SharePods:
+    made = SharePods(Rules(), lambda: 0)
     made.quota_changed(Changed(Item("team/q", "1", QUOTA)))
     return made
 
 
-def test_pods_count_while_they_are_there(desk: SharesDesk) -> None:
+def test_pods_count_while_they_are_there(desk: SharePods) -> None:
     asked = pod({"nvidia.com/gpu": 1, MEM: 6000})
     heard(desk, asked, "a")
     assert "6000 of 10000 are used" in refusal(desk, 5000)
@@ -55,7 +55,7 @@ def test_pods_count_while_they_are_there(desk: SharesDesk) -> None:
     assert not refusal(desk, 10000)
 
 
-def test_another_pod_by_the_same_name_counts_in_its_place(desk: SharesDesk) -> None:
+def test_another_pod_by_the_same_name_counts_in_its_place(desk: SharePods) -> None:
     for uid in ("one", "two"):
         document = pod({"nvidia.com/gpu": 1, MEM: 6000})
         document["metadata"] |= {"uid": uid}
@@ -65,23 +65,23 @@ def test_another_pod_by_the_same_name_counts_in_its_place(desk: SharesDesk) -> N
     assert desk.quotas.used() == {}
 
 
-def test_a_quota_that_is_gone_refuses_nobody(desk: SharesDesk) -> None:
+def test_a_quota_that_is_gone_refuses_nobody(desk: SharePods) -> None:
     assert refusal(desk, 20000)
     desk.quota_changed(Removed("team/q"))
     assert not refusal(desk, 20000)
 
 
-def node(desk: SharesDesk, plugin: Simulated) -> None:
+def node(desk: SharePods, plugin: Simulated) -> None:
     read = desk.seen_node(plugin.node())
     desk.node_changed(Changed(Item(NODE, "1", read)))
 
 
-def cards(desk: SharesDesk, plugin: Simulated) -> list[Card]:
+def cards(desk: SharePods, plugin: Simulated) -> list[Card]:
     return list(desk.foreign.cards(NODE)[plugin.word])
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
-def test_a_vendors_devices_are_given_and_come_back(desk: SharesDesk, plugin: Simulated) -> None:
+def test_a_vendors_devices_are_given_and_come_back(desk: SharePods, plugin: Simulated) -> None:
     node(desk, plugin)
     foreign = desk.foreign
     for i in range(plugin.fills):
@@ -103,7 +103,7 @@ def test_a_vendors_devices_are_given_and_come_back(desk: SharesDesk, plugin: Sim
     assert all(card.slots == 0 for card in cards(desk, plugin))
 
 
-def test_pods_that_are_heard_of_before_their_node_count(desk: SharesDesk) -> None:
+def test_pods_that_are_heard_of_before_their_node_count(desk: SharePods) -> None:
     plugin = next(one for one in PLUGINS if one.word == "DCU")
     node(desk, plugin)
     document = plugin.pod()
@@ -117,7 +117,7 @@ def test_pods_that_are_heard_of_before_their_node_count(desk: SharesDesk) -> Non
     assert sum(card.slots for card in cards(desk, plugin)) == 1
 
 
-def test_a_node_without_such_devices_is_not_kept(desk: SharesDesk) -> None:
+def test_a_node_without_such_devices_is_not_kept(desk: SharePods) -> None:
     plain = {
         "metadata": {"name": "n", "annotations": {"x": "y"}},
         "status": {"capacity": {"cpu": "1"}},
@@ -125,7 +125,7 @@ def test_a_node_without_such_devices_is_not_kept(desk: SharesDesk) -> None:
     assert desk.foreign.pruned_node(plain) is None
 
 
-def test_a_cordon_is_heard_of_and_taken_away(desk: SharesDesk) -> None:
+def test_a_cordon_is_heard_of_and_taken_away(desk: SharePods) -> None:
     told: list[tuple[str, Cordon]] = []
     desk.told_of_cordon = lambda name, cordon: told.append((name, cordon))
 
@@ -143,7 +143,7 @@ def test_a_cordon_is_heard_of_and_taken_away(desk: SharesDesk) -> None:
     assert [one for _, one in told] == [cordon, NO_CORDON, NO_CORDON, NO_CORDON]
 
 
-def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:
+def test_the_page_has_what_pods_take(desk: SharePods) -> None:
     plugin = next(one for one in PLUGINS if one.word == "DCU")
     node(desk, plugin)
     document = plugin.pod()
@@ -163,7 +163,7 @@ def test_the_page_has_what_pods_take(desk: SharesDesk) -> None:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
-def test_every_row_shows_its_devices_and_counts_quota(desk: SharesDesk, plugin: Simulated) -> None:
+def test_every_row_shows_its_devices_and_counts_quota(desk: SharePods, plugin: Simulated) -> None:
     node(desk, plugin)
     row = next(one for one in ROWS if one.word == plugin.word)
     amounts = dict(plugin.quota)
@@ -207,7 +207,7 @@ class _Clock:
         return 0
 
 
-def test_what_is_reserved_is_reserved_until_it_is_given_back(desk: SharesDesk) -> None:
+def test_what_is_reserved_is_reserved_until_it_is_given_back(desk: SharePods) -> None:
     """Two pods that several replicas let in at a time: one of them is bound."""
     documents = []
     for uid in ("a", "b"):
@@ -226,7 +226,7 @@ def test_what_is_reserved_is_reserved_until_it_is_given_back(desk: SharesDesk) -
     assert desk.reserve(second, "n", given) == {}
 
 
-def test_an_older_word_about_a_pod_changes_nothing(desk: SharesDesk) -> None:
+def test_an_older_word_about_a_pod_changes_nothing(desk: SharePods) -> None:
     document = pod({"nvidia.com/gpu": 1, MEM: 6000})
     document["metadata"] |= {"uid": "a", "resourceVersion": "7"}
     bound = {**document, "spec": {**document["spec"], "nodeName": "n"}}
@@ -238,7 +238,7 @@ def test_an_older_word_about_a_pod_changes_nothing(desk: SharesDesk) -> None:
     assert desk.refusals(other, ["n"]), "it is bound still"
 
 
-def test_profiles_of_nodes_are_known_while_a_node_has_them(desk: SharesDesk) -> None:
+def test_profiles_of_nodes_are_known_while_a_node_has_them(desk: SharePods) -> None:
     def node(name: str, **capacity: str) -> None:
         amounts = {f"nvidia.com/mig-{key}": value for key, value in capacity.items()}
         document = {"metadata": {"name": name}, "status": {"capacity": amounts}}

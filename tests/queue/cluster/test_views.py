@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuecontroller.cluster.known.views import View, Views
+from queuecontroller.cluster.cache.views import View, Views
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Change, Changed, Removed, Synced
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.joining.delegating import FrontProxy, User, front_proxy, review
-from queuecontroller.cluster.known.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
-from queuecontroller.cluster.known.world import World
-from queuecontroller.cluster.saying.visibility import (
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.cluster.setup.front_proxy import FrontProxy, User, front_proxy, review
+from queuecontroller.cluster.status.visibility import (
     ROOT,
     Question,
     Wrong,
@@ -129,8 +129,8 @@ def waiting(name: str, at: str, **spec: Any) -> dict[str, Any]:
     return of("Workload", name, "n", head={"creationTimestamp": at}, spec=made, status=status)
 
 
-def world() -> World:
-    made = World()
+def world() -> ObjectCache:
+    made = ObjectCache()
     made.take(CLUSTER_QUEUES, of("ClusterQueue", "cq"))
     made.take(LOCAL_QUEUES, of("LocalQueue", "q", "n", spec={"clusterQueue": "cq"}))
     made.take(LOCAL_QUEUES, of("LocalQueue", "r", "n", spec={"clusterQueue": "cq"}))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.saying.workload_status import patch_of, pending
-from queuecontroller.engine.model.objects import (
+from queuecontroller.cluster.status.workload_status import patch_of, pending
+from queuecontroller.kueueapi.manifests.workloads import read_workload
+from queuecontroller.scheduler.model.objects import (
     Admission,
     AdmissionCheckStatus,
     CheckState,
@@ -17,8 +18,7 @@ from queuecontroller.engine.model.objects import (
     RequeueState,
     Workload,
 )
-from queuecontroller.manifests.workloads import read_workload
-from queuecontroller.service.workloads import conditions
+from queuecontroller.state.workloads import conditions
 
 NOW_NS = 1_700_000_000_123_456_789
 TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]}}

@@ -19,17 +19,17 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from queuecontroller.cli.lint import lint
 from queuecontroller.cli.main import main
-from queuecontroller.engine.model.quantities import (
+from queuecontroller.cli.simulate.run import Player
+from queuecontroller.cli.simulate.trace import TraceError, read_trace
+from queuecontroller.kueueapi.manifests.documents import Documents, load
+from sluicecommon.kubernetes.quantity import (
     MAX_AMOUNT,
     QuantityError,
     format_amount,
     parse_amount,
 )
-from queuecontroller.lint import lint
-from queuecontroller.manifests.documents import Documents, load
-from queuecontroller.simulate.run import Player
-from queuecontroller.simulate.trace import TraceError, read_trace
 from tests.queue.manifests.texts import CONFIGURATION, GOOD, POD
 
 T = TypeVar("T")

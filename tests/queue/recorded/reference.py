@@ -1,5 +1,5 @@
 """A plain, slow queue, written from Kueue's documentation and not from our engine: lists that are walked through, no
-memory between two looks. It plays the same runs as `queuecontroller.testing.traces`.
+memory between two looks. It plays the same runs as `tests.kit.conformance.traces`.
 
 What it knows, and so what the generators make: ClusterQueues with one resource group and several flavors, alone or in one
 cohort, with borrowing and lending limits; `whenCanBorrow`; StrictFIFO and BestEffortFIFO; priorities; preemption of
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queuecontroller.testing.traces import Run
+from tests.kit.conformance.traces import Run
 
 MOST_CYCLES = 300
 """In one second: more are without end."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.testing.traces import Player, compare
+from tests.kit.conformance.traces import Player, compare
 from tests.queue.recorded.reference import Reference, reclaiming, scenario
 
 FEW, MANY, PART = 60, 3500, 500

@@ -15,8 +15,8 @@ import pytest
 from tests.kit.node import Node, until
 from tests.kit.places import SLUICE
 from tests.kit.queue.controller import QueueController
-from tests.queue.adapters.certificates import Authority
-from tests.queue.service.world import TEAMS
+from tests.queue.server.certificates import Authority
+from tests.queue.state.world import TEAMS
 
 CONTROLLER, NODE = "10.213.77.1", "10.213.77.2"
 

@@ -12,10 +12,10 @@ import signal
 import sys
 from pathlib import Path
 
-from queuecontroller import serving
-from queuecontroller.adapters.store.sqlite import SqliteStore
-from queuecontroller.cli import serve
-from queuecontroller.records import Change, Store
+from queuecontroller.cli.commands import serve
+from queuecontroller.server import standalone
+from queuecontroller.server.store.sqlite import SqliteStore
+from queuecontroller.state.records import Change, Store
 
 
 class FailingStore(SqliteStore):
@@ -51,8 +51,8 @@ def main() -> int:
     options = parser.parse_args()
     overrides, problems = serve._overrides(options)
     assert not problems, problems
-    settings = serving.load_settings(options.config, overrides)
-    return serving.serve(settings, dict(os.environ), open_store)
+    settings = standalone.load_settings(options.config, overrides)
+    return standalone.serve(settings, dict(os.environ), open_store)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import Capacity, Done, Fence, ReportedGpu, Work, WorkKey
 from nodeagent.ports.views import NodeEvent
 from nodeagent.settings.daemon import QueueSettings
-from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 
 GIB = 1 << 30
@@ -128,7 +128,7 @@ class Puppet:
         self.events: list[NodeEvent] = []
         """Of this node's journal."""
         self.spills = Spills()
-        self.desk = QueueDesk(
+        self.desk = QueueManager(
             settings,
             GrpcQueueLink(settings, node, "boot", "test", wire),
             self.ledger,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller import serving
-from queuecontroller.adapters.store.sqlite import SqliteStore
-from queuecontroller.config import parse
+from queuecontroller.server import standalone
+from queuecontroller.server.config import parse
+from queuecontroller.server.store.sqlite import SqliteStore
 from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
-from tests.queue.service.world import TEAMS
+from tests.queue.state.world import TEAMS
 
 QUEUE = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueue\n"
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_status_75_at_the_start_too(
 
     monkeypatch.setattr(SqliteStore, "_open", full)
     settings = parse({"server": {"database": str(tmp_path / "queue.sqlite")}})
-    assert serving.serve(settings, {}) == 75
+    assert standalone.serve(settings, {}) == 75
 
 
 def test_a_port_that_is_taken_is_named_with_its_setting(

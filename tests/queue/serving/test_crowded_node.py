@@ -11,8 +11,8 @@ import pytest
 from nodeagent.ports.clients import Waiting
 from nodeagent.ports.queue import NotOffered
 from tests.kit.queue.controller import QueueController
-from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet, until
+from tests.queue.state.world import TEAMS
 
 CLOSED = TEAMS.replace("nominalQuota: 2", "nominalQuota: 0")
 

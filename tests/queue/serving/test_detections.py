@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nodeagent.ports.views import NodeEvent
-from queuecontroller.adapters.api.messages import read_detections
-from queuecontroller.adapters.api.wire import Wire, find_descriptors
-from queuecontroller.service.objects.submission import Refused
+from queuecontroller.server.api.messages import read_detections
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.state.objects.submission import Refused
 from tests.kit.queue.controller import QueueController
 from tests.queue.serving.puppet import Puppet
 

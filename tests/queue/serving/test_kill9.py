@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from tests.kit.queue.controller import QueueController
-from tests.queue.adapters.callers import WIRE
-from tests.queue.service.world import TEAMS
+from tests.queue.server.callers import WIRE
 from tests.queue.serving.puppet import Puppet, until
+from tests.queue.state.world import TEAMS
 
 FAILING = (sys.executable, "-m", "tests.queue.serving.failing_serve")
 LABELS = ("connect", "submit", "cycle", "confirm", "release")

@@ -8,8 +8,8 @@ from typing import Any
 
 from nodeagent.ports.queue import LinkLost
 from tests.kit.queue.controller import QueueController
-from tests.queue.service.world import TEAMS
 from tests.queue.serving.puppet import Puppet
+from tests.queue.state.world import TEAMS
 
 
 class Losing:

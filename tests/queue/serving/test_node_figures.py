@@ -28,7 +28,7 @@ from nodeagent.ports.queue import (
 )
 from nodeagent.ports.views import NodeView, QueueView
 from nodeagent.settings.daemon import QueueSettings
-from nodeagent.shell.queue.desk import QueueDesk
+from nodeagent.shell.queue.manager import QueueManager
 from tests.queue.serving.puppet import CountingKeeper, FixedCapacity, MemoryLedger, Spills
 
 SECOND = 1_000_000_000
@@ -89,7 +89,7 @@ class Node:
         self.now_ns = 1_000 * SECOND
         self.link = Controller()
         self.failures: list[BaseException] = []
-        self.desk = QueueDesk(
+        self.desk = QueueManager(
             QueueSettings(server="c:1", node_name="n1"),
             self.link,  # type: ignore[arg-type]  # as much of a link as the desk uses here
             MemoryLedger(),

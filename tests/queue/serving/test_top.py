@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from queuecontroller.cli.top import HISTORY, lines_of, sparkline, take
+from queuecontroller.cli.commands.top import HISTORY, lines_of, sparkline, take
 
 GIB = 1 << 30
 

@@ -26,7 +26,7 @@ class Echo:
         return event.split()
 
 
-class Hands:
+class WorkloadActions:
     """Carries out: fails at the words it was told to, and brings events at others."""
 
     def __init__(self) -> None:
@@ -50,11 +50,13 @@ class Hands:
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def hands() -> WorkloadActions:
+    return WorkloadActions()
 
 
-def test_an_event_from_the_middle_waits_until_all_of_the_one_before_is_done(hands: Hands) -> None:
+def test_an_event_from_the_middle_waits_until_all_of_the_one_before_is_done(
+    hands: WorkloadActions,
+) -> None:
     hands.brings = {"a": lambda: hands.run("c"), "b": lambda: hands.drive.add("d")}
     hands.run("a b")
     assert hands.done == ["a", "b", "c", "d"]
@@ -64,7 +66,7 @@ def test_an_event_from_the_middle_waits_until_all_of_the_one_before_is_done(hand
 
 
 def test_what_was_ordered_behind_a_failure_is_dropped_and_what_has_happened_is_kept(
-    hands: Hands,
+    hands: WorkloadActions,
 ) -> None:
     hands.brings = {"a": lambda: hands.drive.add("d e")}
     hands.fails = {"b": OSError("disk")}
@@ -78,7 +80,7 @@ def test_what_was_ordered_behind_a_failure_is_dropped_and_what_has_happened_is_k
 
 
 def test_the_first_failure_is_raised_and_the_others_are_logged(
-    hands: Hands, caplog: pytest.LogCaptureFixture
+    hands: WorkloadActions, caplog: pytest.LogCaptureFixture
 ) -> None:
     hands.brings = {"a": lambda: hands.drive.add("b")}
     hands.fails = {"a": OSError("first"), "b": ValueError("second")}
@@ -88,7 +90,7 @@ def test_the_first_failure_is_raised_and_the_others_are_logged(
 
 
 def test_a_full_ledger_is_said_and_the_next_instruction_follows(
-    hands: Hands, caplog: pytest.LogCaptureFixture
+    hands: WorkloadActions, caplog: pytest.LogCaptureFixture
 ) -> None:
     hands.fails = {"a": LedgerFull("no space")}
     hands.run("a b")
@@ -96,7 +98,7 @@ def test_a_full_ledger_is_said_and_the_next_instruction_follows(
     assert [one.getMessage() for one in caplog.records] == ["the ledger is full: no space"]
 
 
-def test_a_lost_ledger_is_fatal_once_and_nothing_more_is_done(hands: Hands) -> None:
+def test_a_lost_ledger_is_fatal_once_and_nothing_more_is_done(hands: WorkloadActions) -> None:
     hands.brings = {"a": lambda: hands.drive.add("d")}
     hands.fails = {"a": LedgerLost("gone")}
     with pytest.raises(LedgerLost):
@@ -106,14 +108,14 @@ def test_a_lost_ledger_is_fatal_once_and_nothing_more_is_done(hands: Hands) -> N
     assert [str(one) for one in hands.fatal] == ["gone"]
 
 
-def test_a_refusal_reaches_whoever_brought_the_event(hands: Hands) -> None:
+def test_a_refusal_reaches_whoever_brought_the_event(hands: WorkloadActions) -> None:
     with pytest.raises(Refused):
         hands.run("no")
     hands.run("a")
     assert hands.book.heard == ["a"]
 
 
-def test_a_refused_event_in_line_keeps_nobody_behind_it_waiting(hands: Hands) -> None:
+def test_a_refused_event_in_line_keeps_nobody_behind_it_waiting(hands: WorkloadActions) -> None:
     def bring() -> None:
         hands.drive.add("no")
         hands.drive.add("b")
@@ -124,12 +126,14 @@ def test_a_refused_event_in_line_keeps_nobody_behind_it_waiting(hands: Hands) ->
     assert hands.done == ["a", "b"]
 
 
-def test_nothing_follows_from_nothing(hands: Hands) -> None:
+def test_nothing_follows_from_nothing(hands: WorkloadActions) -> None:
     with pytest.raises(AssertionError):
         hands.drive.add("a")
 
 
-def test_a_turn_under_way_takes_an_event_over_and_nobody_waits_for_it(hands: Hands) -> None:
+def test_a_turn_under_way_takes_an_event_over_and_nobody_waits_for_it(
+    hands: WorkloadActions,
+) -> None:
     async def scene() -> None:
         door = asyncio.Event()
 
@@ -150,7 +154,7 @@ def test_a_turn_under_way_takes_an_event_over_and_nobody_waits_for_it(hands: Han
 
 
 def test_after_a_turn_that_was_cancelled_the_next_event_finds_the_line_as_it_was(
-    hands: Hands,
+    hands: WorkloadActions,
 ) -> None:
     async def scene() -> None:
         async def never(do: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.completion import commands as node_commands
-from queuecontroller.cli.completion import commands as queue_commands
+from queuecontroller.cli.commands.completion import commands as queue_commands
 from sluicecommon.completion import SHELLS, Command, Option, script
 
 PROGRAMS = {"sluice": node_commands, "sluice-queue": queue_commands}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.jobs import Framework, framework_of, is_suspended
-from queuecontroller.jobs.table import Holds, Is
+from queuecontroller.frameworks import Framework, framework_of, is_suspended
+from queuecontroller.frameworks.table import Holds, Is
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
@@ -28,8 +28,8 @@ from tests.cluster.queueing import (
     serving,
 )
 from tests.kit.node import until
-from tests.queue.jobs.crds import cluster_crd_for_tests, crds_for_tests
-from tests.queue.jobs.samples import RUNTIME, SAMPLES, sample
+from tests.queue.frameworks.crds import cluster_crd_for_tests, crds_for_tests
+from tests.queue.frameworks.samples import RUNTIME, SAMPLES, sample
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller import kueue_metrics
+from queuecontroller.server.metrics import kueue_catalogue
 from sluicecommon.metric import Kind
 from tests.cluster.programs import build
 from tests.cluster.programs.build import Unbuildable
@@ -88,7 +88,7 @@ def test_metrics_are_kueues_in_name_kind_and_labels(source: Path) -> None:
     theirs[info] = frozenset(re.findall(r'"(\w+)"', "".join(re.findall(r"buildInfo = .*?\n\t\)", text, re.S)))) - {"build_info"}  # fmt: skip
     ours = {
         (one.name + ("_total" if one.kind is Kind.COUNTER else ""), str(one.kind)): frozenset(one.labels)
-        for one in kueue_metrics.CATALOGUE
+        for one in kueue_catalogue.CATALOGUE
     }  # fmt: skip
     assert ours == theirs
 

@@ -13,14 +13,14 @@ from urllib.request import urlopen
 import grpc
 import pytest
 
-from queuecontroller.adapters.api.wire import NODES
+from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
 from tests.cluster.control_plane import ControlPlane, free_ports
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, LEASE, Replica, apply, define, door, of_kueue, running
 from tests.kit.node import until
-from tests.queue.adapters.callers import WIRE, message
-from tests.queue.kueue_api.serving import certify
+from tests.queue.kueueapi.serving import certify
+from tests.queue.server.callers import WIRE, message
 from tests.queue.serving.puppet import MemoryLedger, Puppet
 
 __all__ = ["control_plane"]

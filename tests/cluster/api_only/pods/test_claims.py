@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.engine.model.quantities import value
+from sluicecommon.kubernetes.quantity import value
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.dra.published import (
     DRIVER,

@@ -16,7 +16,7 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, asked
 from tests.kit.node import until
 from tests.kit.places import REPO
-from tests.queue.vendors.plugins import PLUGINS, Simulated
+from tests.queue.gpushares.vendors.plugins import PLUGINS, Simulated
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

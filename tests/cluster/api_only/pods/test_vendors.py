@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.vendors import ROWS
+from queuecontroller.gpushares.vendors import ROWS
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import Replica, apply, define
 from tests.cluster.scheduling import PODS, replicas, scheduler
 from tests.kit.node import NodeError, until
-from tests.queue.vendors.plugins import NODE, PLUGINS, Simulated
+from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS, Simulated
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

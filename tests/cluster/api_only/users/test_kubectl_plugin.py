@@ -28,7 +28,9 @@ def kubectl(
 ) -> Iterator[Kubectl]:
     place = tmp_path_factory.mktemp("plugin")
     plugin = place / "kubectl-sluice"
-    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m queuecontroller.kubectl.main "$@"\n')
+    plugin.write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m queuecontroller.cli.kubectl.main "$@"\n'
+    )
     plugin.chmod(0o755)
     shutil.copy2(control_plane.programs["kubectl"], place / "kubectl")
     environment = os.environ | {

@@ -19,7 +19,7 @@ from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region import layout as c
 from nodeagent.adapters.region import registration
 from nodeagent.shell.node import Node
-from nodeagent.shell.seldom import Seldom, SeldomFilter
+from nodeagent.shell.rate_limited_log import RateLimitedLog, RateLimitFilter
 
 
 def raising(number: int) -> Any:
@@ -46,7 +46,7 @@ def test_an_accept_without_descriptors_is_no_defect(caplog: pytest.LogCaptureFix
     async def run() -> list[BaseException]:
         node: Any = Node.__new__(Node)
         node._ended = asyncio.get_running_loop().create_future()
-        node._seldom = Seldom(logging.getLogger("test"))
+        node._seldom = RateLimitedLog(logging.getLogger("test"))
         fatal: list[BaseException] = []
         node.fatal = fatal.append
         loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ def test_a_tenant_is_told_to_come_again_when_only_we_are_at_an_end(
     monkeypatch: pytest.MonkeyPatch, number: int, answered: int
 ) -> None:
     monkeypatch.setattr(registration, "peer_of", raising(number))
-    listener: Any = registration.SeqpacketDoorman.__new__(registration.SeqpacketDoorman)
+    listener: Any = registration.SeqpacketListener.__new__(registration.SeqpacketListener)
     request = c.RegisterRequest(
         magic=c.REGISTER_MAGIC, version=c.REGISTER_VERSION, region_major=c.REGION_MAJOR
     )
@@ -111,7 +111,7 @@ def test_a_tenant_is_told_to_come_again_when_only_we_are_at_an_end(
 
 
 def test_the_same_line_is_written_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    told = Seldom(logging.getLogger("often"), every_s=3600)
+    told = RateLimitedLog(logging.getLogger("often"), every_s=3600)
     for _ in range(1000):
         told.warning("uid %d", 7)
     assert [one.getMessage() for one in caplog.records] == ["uid 7"]
@@ -121,8 +121,8 @@ def test_a_foreign_logger_is_heard_so_often_and_what_was_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("nodeagent.shell.seldom.time.monotonic", lambda: clock.now)
-    heard = SeldomFilter(most=5, every_s=10)
+    monkeypatch.setattr("nodeagent.shell.rate_limited_log.time.monotonic", lambda: clock.now)
+    heard = RateLimitFilter(most=5, every_s=10)
 
     def say() -> str | None:
         record = logging.makeLogRecord({"msg": "a %s", "args": ("b",)})

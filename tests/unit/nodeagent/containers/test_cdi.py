@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.core.kubelet import cdi, cdi_base
-from nodeagent.testing.nvidia_cdi import installed_spec
 from tests.kit.cdi import CUDA, GPU_A, GPU_B, LIBRARIES, NONCE, NVML, OTHER, grant, library
+from tests.kit.fakes.nvidia_cdi import installed_spec
 
 
 def base(*gpus: str, libraries: dict[str, str] | None = None, **options: Any) -> cdi_base.BaseSpec:

@@ -14,9 +14,9 @@ from nodeagent.adapters.containers import cdi_files
 from nodeagent.adapters.containers.cdi_files import OURS, CdiFiles, RegionLinks, cdi_port
 from nodeagent.core.kubelet import cdi
 from nodeagent.ports.containers import GrantMounts
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from nodeagent.units import GpuUuid
 from tests.kit.cdi import GPU_A, GPU_B, LIBRARIES, NONCE, grant
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import until
 
 OTHER_NONCE = NONCE[::-1]

@@ -9,8 +9,8 @@ import pytest
 from nodeagent.adapters.containers.capabilities import read_capabilities
 from nodeagent.core.kubelet.cdi_base import BaseSpec, edits_of, parse
 from nodeagent.core.kubelet.cdi_mig import Capabilities, InstanceOf, completed
-from nodeagent.testing.nvidia_cdi import installed_spec
 from nodeagent.units import GpuUuid
+from tests.kit.fakes.nvidia_cdi import installed_spec
 
 CARD = GpuUuid("GPU-00000000-1111-2222-3333-444444444444")
 OTHER = GpuUuid("GPU-11111111-1111-2222-3333-444444444444")

@@ -16,9 +16,9 @@ from nodeagent.adapters.containers.cdi_files import OUR_DRIVERS, OURS, CdiFiles
 from nodeagent.adapters.kubelet.wire import driver_of, nonce_of
 from nodeagent.core.kubelet import cdi, cdi_base
 from nodeagent.ports.containers import ContainerAnswer
-from nodeagent.testing.cdi_cache import CdiCache, Edits
-from nodeagent.testing.nvidia_cdi import installed_spec, write_installed
 from tests.kit.cdi import CUDA, FILES, GPU_A, GPU_B, LIBRARIES, NONCE, OTHER, grant, library
+from tests.kit.fakes.cdi_cache import CdiCache, Edits
+from tests.kit.fakes.nvidia_cdi import installed_spec, write_installed
 from tests.kit.node import until
 
 OTHER_NONCE = NONCE[::-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodeagent.core.dra import book as cb
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
-from nodeagent.ports.dra.claims import Allotment, ClaimRef, ClaimUid, Share
+from nodeagent.ports.dra.claims import ClaimAllocation, ClaimRef, ClaimUid, Share
 from nodeagent.ports.kubelet import Nonce
 from nodeagent.units import WHOLE_PPM, Bytes, GrantId, Ppm, SharePolicy
 
@@ -23,8 +23,8 @@ def prepare(held: cb.ClaimBook) -> list[cb.Instruction]:
     """Asked for, and granted; what the grant brought."""
     share = Share("main", "node", "gpu-0", "share-0", Bytes(MIB), 10)
     part = cb.PartAsk((0,), ASK, Nonce(f"{1:032x}"), GRANT)
-    allotment = Allotment(CLAIM, (share,), by_container=False)
-    done = held.handle(cb.PrepareAsked(1, allotment, (part,), 0.0), 0)
+    allocation = ClaimAllocation(CLAIM, (share,), by_container=False)
+    done = held.handle(cb.PrepareAsked(1, allocation, (part,), 0.0), 0)
     assert any(isinstance(one, cb.MakeGrant) for one in done)
     return list(held.handle(cb.GrantMade(1, GRANT), 0))
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from nodeagent.shell.dra.inventory import Made
-from nodeagent.shell.dra.publisher import Publisher
+from nodeagent.shell.pods.dra.inventory import Made
+from nodeagent.shell.pods.dra.publisher import Publisher
 from tests.kit.clock import ManualClock
 
 COUNTERS = {"name": "gpu-0", "counters": {"memory-slice-0": {"value": "1"}}}

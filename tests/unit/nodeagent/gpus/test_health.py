@@ -22,8 +22,8 @@ from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.gpus import GpuReading, NodeReading
 from nodeagent.settings.daemon import ConfigError, HealthSettings
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, NS_PER_S, Bytes, GpuUuid, Ppm, SharePolicy
+from tests.kit.fakes.nvml import gpu_reading
 from tests.kit.places import REPO
 
 POLICY = load_health(HealthSettings())

@@ -8,8 +8,8 @@ import pytest
 
 from nodeagent.core.gpus.mig import unit_of, units
 from nodeagent.ports.gpus import MigReading, ProcessReading
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, Bytes, GpuUuid
+from tests.kit.fakes.nvml import gpu_reading
 
 SMALL = MigReading(GpuUuid("MIG-small"), "1g.10gb", 7, 0, Bytes(10 * GIB), Bytes(GIB))
 LARGE = MigReading(GpuUuid("MIG-large"), "3g.40gb", 2, 0, Bytes(40 * GIB), Bytes(GIB))

@@ -16,8 +16,8 @@ from nodeagent.core.gpus.sampling import (
     next_pace,
 )
 from nodeagent.ports.gpus import GpuReading, MigReading, NodeReading, ProcessReading, ProfileReading
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, MIB, Bytes, GpuUuid
+from tests.kit.fakes.nvml import gpu_reading
 
 CALM = NodeReading((gpu_reading(0), gpu_reading(1)))
 

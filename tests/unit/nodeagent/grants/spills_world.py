@@ -18,7 +18,7 @@ from nodeagent.ports.gpus import GpuReading, ProcessReading
 from nodeagent.ports.ledger import DeviceShare, GrantRecord, GrantState, Spill
 from nodeagent.ports.processes import Process
 from nodeagent.settings.daemon import CheckpointSettings
-from nodeagent.shell.grants.spills import SpillDesk
+from nodeagent.shell.grants.spills import SpillManager
 from nodeagent.shell.journal import Journal
 from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, Ppm, SharePolicy, SlotIndex
 from tests.kit.clock import ManualClock
@@ -88,10 +88,10 @@ class World:
             self.book.handle(ev.Restored(record, True, slots))
         self.journal = Journal(self.clock, 3600.0)
         self.defects: list[BaseException] = []
-        self.desk = self.make()
+        self.manager = self.make()
 
-    def make(self, **settings: Any) -> SpillDesk:
-        return SpillDesk(
+    def make(self, **settings: Any) -> SpillManager:
+        return SpillManager(
             CheckpointSettings(**settings),
             self,  # type: ignore[arg-type]  # as much of a keeper as it asks
             Driver(self),

@@ -6,8 +6,8 @@ from nodeagent.core.grants.placement import Load, Placed, Unplaced, place
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, MIB, Bytes, Ppm, SharePolicy
+from tests.kit.fakes.nvml import gpu_reading
 
 
 def gpus(scaling: float, reserve_mib: int = 0) -> Gpus:

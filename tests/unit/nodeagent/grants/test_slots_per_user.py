@@ -59,9 +59,9 @@ def by_default() -> Desk:
 
 
 def test_one_idle_user_takes_half_of_the_slots_and_another_the_rest() -> None:
-    desk = by_default()
-    assert desk.taken(1000) == 10
-    assert desk.taken(1001) == 10
+    manager = by_default()
+    assert manager.taken(1000) == 10
+    assert manager.taken(1001) == 10
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,29 @@ def test_the_rule_is_about_users_on_their_own(uid: int, more: dict[str, object])
 
 
 def test_the_refusal_names_the_setting_and_who_waits_gets_his_next_slot() -> None:
-    desk = by_default()
-    desk.taken(1000)
-    refused = desk.ask(1000)
+    manager = by_default()
+    manager.taken(1000)
+    refused = manager.ask(1000)
     assert isinstance(refused, ev.TellRefused)
     assert refused.kind is RefusalKind.EXHAUSTED
     assert "holds 10 of this node's 20 slots and may hold 10" in refused.reason
     assert "grants.max_slots_percent_per_uid" in refused.reason
-    assert desk.ask(1000, may_wait=True) is None
-    assert hasattr(desk.ask(1001), "devices"), "who waits for his own slots is in nobody's way"
-    first = next(iter(desk.book.grants))
-    desk.book.handle(ev.Released(first))
-    after = [*desk.book.handle(ev.OwnerGone(first)), *desk.book.handle(ev.RegionRemoved(first))]
+    assert manager.ask(1000, may_wait=True) is None
+    assert hasattr(manager.ask(1001), "devices"), "who waits for his own slots is in nobody's way"
+    first = next(iter(manager.book.grants))
+    manager.book.handle(ev.Released(first))
+    after = [
+        *manager.book.handle(ev.OwnerGone(first)),
+        *manager.book.handle(ev.RegionRemoved(first)),
+    ]
     assert any(isinstance(one, ev.MakeRegion) for one in after)
 
 
 def test_what_a_user_can_never_hold_is_refused_also_with_patience() -> None:
-    desk = Desk(
+    manager = Desk(
         Rules(Nanoseconds(1), Nanoseconds(1), Nanoseconds(1), BOOT, max_slots_ratio_per_uid=0.05)
     )
-    refused = desk.ask(1000, gpus=2, may_wait=True)
+    refused = manager.ask(1000, gpus=2, may_wait=True)
     assert isinstance(refused, ev.TellRefused)
     assert refused.kind is RefusalKind.INVALID
-    assert hasattr(desk.ask(1000), "devices"), "one slot is everybody's"
+    assert hasattr(manager.ask(1000), "devices"), "one slot is everybody's"

@@ -26,7 +26,7 @@ def run(act: Coroutine[Any, Any, None]) -> None:
 
 def spilled(**facts: Any) -> World:
     world = World(**facts)
-    run(world.desk.spill(G))
+    run(world.manager.spill(G))
     return world
 
 
@@ -36,10 +36,10 @@ def test_there_and_back() -> None:
     assert (world.record.spill, world.record.paused) == (Spill.SPILLED, True)
     assert world.record.spilled_bytes == (30 * GIB,)
     assert not world.book.loads(), "nothing of it is promised"
-    run(world.desk.resume(G))
+    run(world.manager.resume(G))
     assert set(world.states.values()) == {RUNNING}
     assert (world.record.spill, world.record.paused) == (Spill.RESIDENT, False)
-    assert world.desk.results == {"spilled": 1, "returned": 1}
+    assert world.manager.results == {"spilled": 1, "returned": 1}
 
 
 @pytest.mark.parametrize("step", [CheckpointStep.LOCK, CheckpointStep.CHECKPOINT])
@@ -50,7 +50,7 @@ def test_one_that_cannot_go_stays_as_it_was(step: CheckpointStep, pid: int, befo
     if before:
         paused(world)
     with pytest.raises(Refused, match=f"process {pid}: no") as refused:
-        run(world.desk.spill(G))
+        run(world.manager.spill(G))
     assert refused.value.kind is RefusalKind.UNAVAILABLE
     assert set(world.states.values()) == {RUNNING}
     assert (world.record.spill, world.record.paused) == (Spill.RESIDENT, before)
@@ -62,12 +62,12 @@ def test_one_that_cannot_come_back_stays_where_it_is(pid: int, full: bool) -> No
     world = spilled()
     world.fails[CheckpointStep.RESTORE, pid] = CheckpointFailed("no", full)
     with pytest.raises(Refused) as refused:
-        run(world.desk.resume(G))
+        run(world.manager.resume(G))
     assert refused.value.kind is (RefusalKind.EXHAUSTED if full else RefusalKind.UNAVAILABLE)
     assert set(world.states.values()) == {CHECKPOINTED}
     assert (world.record.spill, world.record.paused) == (Spill.SPILLED, True)
     world.fails.clear()
-    run(world.desk.resume(G))
+    run(world.manager.resume(G))
     assert set(world.states.values()) == {RUNNING}
 
 
@@ -77,7 +77,7 @@ def test_a_process_that_the_driver_loses_keeps_its_room_and_is_named(step: Check
     world = spilled() if back else World()
     world.fails[step, 2], world.breaks = CheckpointFailed("process 2: no"), True
     with pytest.raises(Refused, match="nothing brings process 2 back"):
-        run(world.desk.resume(G) if back else world.desk.spill(G))
+        run(world.manager.resume(G) if back else world.manager.spill(G))
     assert world.states[1] is RUNNING, "the other one is not lost with it"
     assert (world.record.spill, world.record.paused) == (Spill.RESIDENT, True)
     assert "nothing brings process 2 back" in world.texts()[-1]
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_refused_by_name_before_anything_is_touched(
 ) -> None:
     world = World(**facts)
     with pytest.raises(Refused) as refused:
-        run(world.desk.spill(G))
+        run(world.manager.spill(G))
     assert why in str(refused.value)
     assert refused.value.kind is kind
     assert world.acts == 0
@@ -125,7 +125,7 @@ def test_a_card_that_somebody_else_has_filled_is_not_tried() -> None:
     world = spilled()
     world.others_bytes = 60 * GIB
     with pytest.raises(Refused, match="somebody has more there than was granted") as refused:
-        run(world.desk.resume(G))
+        run(world.manager.resume(G))
     assert refused.value.kind is RefusalKind.EXHAUSTED
     assert world.record.spill is Spill.SPILLED
     assert set(world.states.values()) == {CHECKPOINTED}
@@ -136,7 +136,7 @@ def test_who_asked_may_go_away_and_it_is_carried_through() -> None:
 
     async def ask() -> None:
         world.held_up = asyncio.Event()
-        asked = asyncio.create_task(world.desk.spill(G))
+        asked = asyncio.create_task(world.manager.spill(G))
         while world.record.spill is not Spill.SPILLING:
             await asyncio.sleep(0)
         asked.cancel()
@@ -153,7 +153,7 @@ def test_who_asked_may_go_away_and_it_is_carried_through() -> None:
 def test_what_a_predecessor_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spills, "MOVING_S", 0.0)
     world = World(moving=3)
-    run(world.desk.spill(G))
+    run(world.manager.spill(G))
     assert world.moving == 0
     assert set(world.states.values()) == {CHECKPOINTED}
 
@@ -161,7 +161,7 @@ def test_what_a_predecessor_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPa
 def test_a_process_that_ends_meanwhile_is_no_failure() -> None:
     world = spilled()
     world.die(2)
-    run(world.desk.resume(G))
+    run(world.manager.resume(G))
     assert world.states == {1: RUNNING}
 
 
@@ -180,10 +180,10 @@ def after_restart(world: World) -> None:
     world.start()
 
     async def carry_on() -> None:
-        await world.desk.start()
+        await world.manager.start()
         for _ in range(100):
             await asyncio.sleep(0)
-        await world.desk.close()
+        await world.manager.close()
 
     run(carry_on())
     assert world.defects == []
@@ -197,7 +197,7 @@ def test_a_daemon_killed_at_any_act_carries_on(back: bool, after_act: bool) -> N
         world = spilled() if back else World()
         world.acts, world.killed_at, world.after_act = 0, act, after_act
         try:
-            run(world.desk.resume(G) if back else world.desk.spill(G))
+            run(world.manager.resume(G) if back else world.manager.spill(G))
             break
         except Killed:
             pass
@@ -234,13 +234,13 @@ def test_what_the_doctor_says(facts: dict[str, Any], settings: dict[str, Any], t
 def test_queued_work_that_is_away_for_too_long_is_ended() -> None:
     world = spilled()
     ended = []
-    world.desk = world.make(longest_s=60.0)
-    world.desk.overdue = lambda grant: ended.append(grant) is None
+    world.manager = world.make(longest_s=60.0)
+    world.manager.overdue = lambda grant: ended.append(grant) is None
     world.clock.advance(59)
-    world.desk._sweep()
+    world.manager._sweep()
     assert ended == []
     world.clock.advance(2)
-    world.desk._sweep()
+    world.manager._sweep()
     assert ended == [G]
     assert "checkpoint.longest_s (60 s)" in world.texts()[-1]
 

@@ -65,9 +65,9 @@ def test_a_container_is_enclosed_and_its_wall_moves_and_goes_with_the_grant() ->
     path = world.container(7, "main")
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
+        await run.manager.enclose_container(G1, 7)
         assert world.book[GPU, path] == (8 * GIB, 8 * GIB + HEADROOM)
-        assert run.desk.standing(G1) == {GPU: 8 * GIB + HEADROOM}
+        assert run.manager.standing(G1) == {GPU: 8 * GIB + HEADROOM}
         world.resize("g1", 4 * GIB)
         await run.settled()
         assert world.book[GPU, path] == (4 * GIB, 4 * GIB + HEADROOM)
@@ -84,9 +84,9 @@ def test_a_container_that_is_started_again_has_a_new_wall_and_the_old_one_is_gon
     first, second = world.container(7, "first"), world.container(8, "second")
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
+        await run.manager.enclose_container(G1, 7)
         world.remove(first)
-        await run.desk.enclose_container(G1, 8)
+        await run.manager.enclose_container(G1, 8)
 
     asyncio.run(daemon(world, act))
     assert world.book[GPU, second] == (8 * GIB, 8 * GIB + HEADROOM)
@@ -99,12 +99,12 @@ def test_a_process_of_another_pod_cannot_be_named() -> None:
     world.container(7, "main", pod="22222222-2222-2222-2222-222222222222")
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
+        await run.manager.enclose_container(G1, 7)
         assert run.told() == [
             "grant g1: no wall of the driver's: process 7 is not in the pod of this grant"
         ]
         with pytest.raises(Refused, match="no live grant"):
-            await run.desk.enclose_container(G2, 7)
+            await run.manager.enclose_container(G2, 7)
 
     asyncio.run(daemon(world, act))
     assert world.book == {}
@@ -117,15 +117,15 @@ def test_where_a_wall_must_stand_nothing_starts_without() -> None:
 
     async def act(run: Run) -> None:
         with pytest.raises(Refused, match="has no memory limits"):
-            await run.desk.enclose_container(G1, 7)
+            await run.manager.enclose_container(G1, 7)
 
     asyncio.run(daemon(world, act, enabled="on"))
 
     async def quiet(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
+        await run.manager.enclose_container(G1, 7)
         assert run.told() == []
-        assert "none: its driver" in run.desk.finding(0).what or "on 1 of 2" in (
-            run.desk.finding(0).what
+        assert "none: its driver" in run.manager.finding(0).what or "on 1 of 2" in (
+            run.manager.finding(0).what
         )
 
     asyncio.run(daemon(World(without={GPU: "its driver has none", OTHER: "its driver has none"},
@@ -134,7 +134,7 @@ def test_where_a_wall_must_stand_nothing_starts_without() -> None:
 
 def test_a_host_without_cgroups_of_version_2_has_no_such_wall_and_that_is_no_fault() -> None:
     async def act(run: Run) -> None:
-        found = run.desk.finding(0)
+        found = run.manager.finding(0)
         assert (found.level, "none: this host is old" in found.what) == ("ok", True)
 
     asyncio.run(daemon(World(without_cgroups="this host is old"), act))
@@ -146,8 +146,8 @@ def test_a_driver_that_hangs_keeps_no_program_waiting_for_ever() -> None:
     world.container(7, "main")
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
-        assert "cannot be told: NVML did not answer" in run.desk.finding(0).what
+        await run.manager.enclose_container(G1, 7)
+        assert "cannot be told: NVML did not answer" in run.manager.finding(0).what
 
     assert asyncio.run(daemon(world, act)).fatal == []
 
@@ -158,7 +158,7 @@ def test_what_sluice_run_starts_has_a_cgroup_of_its_own_only_where_that_is_asked
     process = Process(7, 1, 7, 0)
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_program(G1, process)
+        await run.manager.enclose_program(G1, process)
 
     asyncio.run(daemon(world, act))
     assert world.book == {}
@@ -178,7 +178,7 @@ def test_who_stays_behind_in_a_cgroup_of_ours_stays_behind_the_wall() -> None:
     world.give(record(pod=""))
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_program(G1, Process(7, 1, 7, 0))
+        await run.manager.enclose_program(G1, Process(7, 1, 7, 0))
         world.busy.add("/cg/sluice/g1")
         world.end("g1")
 
@@ -224,8 +224,8 @@ def test_nothing_is_left_at_whatever_act_the_daemon_is_killed(
         path = world.container(7, "main")
 
         async def one_life(run: Run, world: World = world, path: str = path) -> None:
-            await run.desk.enclose_container(G2, 9)
-            await run.desk.enclose_container(G1, 7)
+            await run.manager.enclose_container(G2, 9)
+            await run.manager.enclose_container(G1, 7)
             world.resize("g1", 4 * GIB)
             await run.settled()
             if life != "grant ends first":
@@ -244,8 +244,8 @@ def test_nothing_is_left_at_whatever_act_the_daemon_is_killed(
         world.remove(path)
 
         async def comes_again(run: Run) -> None:
-            if not run.desk.standing(G2):
-                await run.desk.enclose_container(G2, 9)
+            if not run.manager.standing(G2):
+                await run.manager.enclose_container(G2, 9)
 
         asyncio.run(daemon(world, comes_again))
         mine = {key: value for key, value in world.book.items() if value[1] is not None}
@@ -268,8 +268,8 @@ def test_the_finding_names_each_wall() -> None:
     world.container(7, "main")
 
     async def act(run: Run) -> None:
-        await run.desk.enclose_container(G1, 7)
-        what = run.desk.finding(3).what
+        await run.manager.enclose_container(G1, 7)
+        what = run.manager.finding(3).what
         assert "on 1 of 2 GPUs, around 1 grants, of containers" in what
         assert what.endswith("MIG: 3 instances")
 

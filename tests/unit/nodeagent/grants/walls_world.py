@@ -21,7 +21,7 @@ from nodeagent.ports.driver.walls import (
 from nodeagent.ports.ledger import ContainerRef, DeviceShare, GrantRecord, GrantState
 from nodeagent.ports.processes import Process
 from nodeagent.settings.daemon import WallSettings
-from nodeagent.shell.grants.walls import WallDesk
+from nodeagent.shell.grants.walls import WallManager
 from nodeagent.shell.journal import Journal
 from nodeagent.units import MIB, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 from tests.kit.clock import ManualClock
@@ -233,14 +233,14 @@ class Run:
     """One daemon's time."""
 
     world: World
-    desk: WallDesk
+    manager: WallManager
     journal: Journal
     fatal: list[BaseException]
 
     async def settled(self) -> None:
         """Nothing is under way any more."""
-        while self.desk._tasks:
-            await asyncio.wait(set(self.desk._tasks))
+        while self.manager._tasks:
+            await asyncio.wait(set(self.manager._tasks))
             await asyncio.sleep(0)
 
     def told(self) -> list[str]:
@@ -258,12 +258,12 @@ async def daemon(
     fatal: list[BaseException] = []
     journal = Journal(ManualClock(), 600.0)
     settings = WallSettings(enabled=enabled, run_cgroups=run_cgroups)
-    desk = WallDesk(
+    manager = WallManager(
         settings, world, world, world.places(), world, journal, lambda: [GPU, OTHER], fatal.append
     )
-    run = Run(world, desk, journal, fatal)
+    run = Run(world, manager, journal, fatal)
     try:
-        await desk.start()
+        await manager.start()
         await run.settled()
         if not fatal:
             await act(run)
@@ -271,5 +271,5 @@ async def daemon(
     except Killed as killed:
         fatal.append(killed)
     finally:
-        await desk.close()
+        await manager.close()
     return run

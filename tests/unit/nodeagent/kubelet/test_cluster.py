@@ -16,10 +16,10 @@ from nodeagent.core.kubelet.offers import Offer
 from nodeagent.core.kubelet.pod_documents import MIRRORED, read_pod
 from nodeagent.core.kubelet.pod_limits import ResourceNames
 from nodeagent.core.kubelet.sums import ANNOTATION, patch, sums
-from nodeagent.ports.kubelet import KubeletAway, NothingToAsk, OwnerRef, PodIdentity, PodSource
-from nodeagent.shell.kubelet.farewell import Farewell
-from nodeagent.shell.kubelet.node_sums import NodeSums
-from nodeagent.shell.kubelet.pod_sources import PodSources
+from nodeagent.ports.kubelet import KubeletAway, NoPodSource, OwnerRef, PodIdentity, PodSource
+from nodeagent.shell.pods.decommission import NodeDecommission
+from nodeagent.shell.pods.node_sums import NodeSums
+from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import Bytes, GpuUuid, PodUid
 from sluicecommon.kubernetes.credentials import Access
 from tests.kit.apiserver import ApiServer
@@ -124,7 +124,7 @@ def test_not_to_be_allowed_is_no_trouble_that_passes() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         api.refuse = lambda method, path: (403, "Forbidden") if path == PODS else None
         await it.start()
-        with pytest.raises(NothingToAsk, match="does not let us read pods"):
+        with pytest.raises(NoPodSource, match="does not let us read pods"):
             await it.requests(PodIdentity(PodUid("a")), "main")
         assert it.finding().level == "missing"
 
@@ -194,13 +194,13 @@ def test_an_owner_that_cannot_be_read_is_not_an_owner_without_labels() -> None:
         with pytest.raises(KubeletAway, match="not found"):
             await it.owners("default", OwnerRef("batch/v1", "Job", "none", "u"))
         api.refuse = lambda method, path: (403, "Forbidden") if "jobs" in path else None
-        with pytest.raises(NothingToAsk, match="may not read Job default/k"):
+        with pytest.raises(NoPodSource, match="may not read Job default/k"):
             await it.owners("default", OwnerRef("batch/v1", "Job", "k", "u"))
         api.refuse = lambda method, path: None
         for number in range(6):
             above = (controller("Job", f"l{number + 1}"),)
             api.put("/apis/batch/v1/jobs", owned(f"l{number}", {}, *above))
-        with pytest.raises(NothingToAsk, match="more than 5"):
+        with pytest.raises(NoPodSource, match="more than 5"):
             await it.owners("default", OwnerRef("batch/v1", "Job", "l0", "uid-l0"))
 
     scene(play)
@@ -260,16 +260,16 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
         api.put(
             NODES, {"metadata": {"name": "n1"}, "status": {"capacity": both, "allocatable": both}}
         )
-        await Farewell(it, lambda: ["nvidia.com/gpu"], 0).close()
+        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0).close()
         status = api.get(NODES, "n1")["status"]
         assert status["allocatable"] == {"nvidia.com/gpu": "0", "cpu": "2"}
         assert status["capacity"] == both, "what is used there is still there"
         asked = len(api.requests)
-        await Farewell(it, list, 0).close()
+        await NodeDecommission(it, list, 0).close()
         assert len(api.requests) == asked, "nothing was served"
         await api.close()
         began_s = time.monotonic()
-        await Farewell(it, lambda: ["nvidia.com/gpu"], 3600).close()
+        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 3600).close()
         assert time.monotonic() - began_s < 10, "an API server that is gone holds nobody up"
 
     scene(play, start=False)
@@ -333,10 +333,10 @@ class Says:
     [
         ([Says("api"), Says("kubelet")], "api"),
         ([Says(KubeletAway("away")), Says("kubelet")], "kubelet"),
-        ([Says(NothingToAsk("forbidden")), Says("kubelet")], "kubelet"),
-        ([Says(KubeletAway("away")), Says(NothingToAsk("no socket"))], KubeletAway),
-        ([Says(NothingToAsk("forbidden")), Says(NothingToAsk("no socket"))], NothingToAsk),
-        ([], NothingToAsk),
+        ([Says(NoPodSource("forbidden")), Says("kubelet")], "kubelet"),
+        ([Says(KubeletAway("away")), Says(NoPodSource("no socket"))], KubeletAway),
+        ([Says(NoPodSource("forbidden")), Says(NoPodSource("no socket"))], NoPodSource),
+        ([], NoPodSource),
     ],
     ids=[
         "the first that can say",

@@ -14,12 +14,12 @@ from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import (
     ContainerLimits,
     ContainerRequests,
-    Never,
-    NotYet,
+    PermanentError,
     PodIdentity,
-    Unread,
+    RequestsUnknown,
+    RetryLater,
 )
-from nodeagent.shell.kubelet.limits import PlacedLimits
+from nodeagent.shell.pods.limits import PlacedLimits
 from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
@@ -64,17 +64,17 @@ def test_who_was_not_placed_is_for_the_next_source(annotation: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_we_would_not_have_written_is_refused(annotation: Any) -> None:
-    with pytest.raises(Never, match=r"sluice\.dev/placement"):
+    with pytest.raises(PermanentError, match=r"sluice\.dev/placement"):
         limits(annotation)
     with pytest.raises(ValueError):
         placed_gpus(annotation if isinstance(annotation, str) else json.dumps(annotation), "main")
 
 
 def test_other_gpus_than_the_kubelet_counts_are_refused() -> None:
-    with pytest.raises(Never, match="placed on 2 GPUs, the kubelet counts 1"):
+    with pytest.raises(PermanentError, match="placed on 2 GPUs, the kubelet counts 1"):
         limits(placed("GPU-a", "GPU-b"))
 
 
 def test_a_pod_of_which_nobody_can_tell_waits() -> None:
-    with pytest.raises(NotYet, match="the API server is away"):
-        limits(None, requests=Unread("the API server is away"))
+    with pytest.raises(RetryLater, match="the API server is away"):
+        limits(None, requests=RequestsUnknown("the API server is away"))

@@ -15,10 +15,10 @@ from nodeagent.core.kubelet.pod_limits import (
     parse_quantity,
 )
 from nodeagent.ports.clients import MemoryAsk
-from nodeagent.ports.kubelet import Never
+from nodeagent.ports.kubelet import PermanentError
 from nodeagent.settings.kubelet import KubeletConfig
-from nodeagent.shell.kubelet.limits import NodeDefaults, PodLimits
-from nodeagent.shell.kubelet.pod_sources import PodSources
+from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
+from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 
 NAMES = ResourceNames()
@@ -98,7 +98,7 @@ def test_defaults_and_units_are_the_nodes() -> None:
     ],
 )
 def test_what_cannot_be_meant_names_the_resource(resources: dict[str, str]) -> None:
-    with pytest.raises(Never, match=next(iter(resources))):
+    with pytest.raises(PermanentError, match=next(iter(resources))):
         limits_from_requests(resources, 1, NAMES, DefaultLimits())
 
 

@@ -16,12 +16,12 @@ from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.states import Held, Rules
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
-from nodeagent.core.kubelet.resizing import Wish, guaranteed, read_wish, wishes
+from nodeagent.core.kubelet.resizing import ResizeRequest, guaranteed, read_wish, wishes
 from nodeagent.ports.clients import MemoryAsk
-from nodeagent.ports.kubelet import Never
+from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.processes import Process
-from nodeagent.shell.kubelet.resizer import DONE, REFUSED, WAITS, Resizer, ResizeRules
+from nodeagent.shell.pods.resizer import DONE, REFUSED, WAITS, Resizer, ResizeRules
 from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, PodUid, Ppm, RequestId
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -33,13 +33,19 @@ GPU = GpuCapacity(GpuUuid("GPU-0"), 0, "a card", Bytes(80 * GIB), Bytes(80 * GIB
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("gpumem=8192 gpucores=40", Wish(MemoryAsk(amount_bytes=Bytes(8 * GIB)), Ppm(400_000))),
-        ("gpumem=8Ki,gpucores=40", Wish(MemoryAsk(amount_bytes=Bytes(8 * GIB)), Ppm(400_000))),
-        ("gpumem-percentage=50", Wish(MemoryAsk(part_ppm=Ppm(500_000)))),
-        ("", Wish()),
+        (
+            "gpumem=8192 gpucores=40",
+            ResizeRequest(MemoryAsk(amount_bytes=Bytes(8 * GIB)), Ppm(400_000)),
+        ),
+        (
+            "gpumem=8Ki,gpucores=40",
+            ResizeRequest(MemoryAsk(amount_bytes=Bytes(8 * GIB)), Ppm(400_000)),
+        ),
+        ("gpumem-percentage=50", ResizeRequest(MemoryAsk(part_ppm=Ppm(500_000)))),
+        ("", ResizeRequest()),
     ],
 )
-def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: Wish) -> None:
+def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: ResizeRequest) -> None:
     assert read_wish("main", text, NAMES) == wish
 
 
@@ -63,7 +69,7 @@ def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: Wish) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_annotations_name(text: str, why: str) -> None:
-    with pytest.raises(Never, match=r"annotation resize\.sluice\.dev/main") as told:
+    with pytest.raises(PermanentError, match=r"annotation resize\.sluice\.dev/main") as told:
         read_wish("main", text, NAMES)
     assert why in str(told.value)
 
@@ -75,7 +81,7 @@ def test_a_pod_that_is_made_may_say_what_of_its_memory_is_guaranteed() -> None:
     )
     assert guaranteed({name: "gpumem=4096"}, "other", NAMES) is None
     for text in ("gpucores=5", "gpumem=1 gpucores=5", ""):
-        with pytest.raises(Never, match=r"annotation request\.sluice\.dev/main"):
+        with pytest.raises(PermanentError, match=r"annotation request\.sluice\.dev/main"):
             guaranteed({name: text}, "main", NAMES)
 
 

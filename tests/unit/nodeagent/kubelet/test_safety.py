@@ -21,7 +21,7 @@ from nodeagent.adapters.ledger.instance_lock import InstanceLock, Taken
 from nodeagent.core.kubelet.plugin_conflict import PluginSocket, look
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.ports.views import Finding
-from nodeagent.shell.kubelet.safety import SafetyLook, SafetyWatch
+from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
 from tests.kit.places import REPO
 
 GPU = "GPU-12345678-1234-1234-1234-123456789012"
@@ -212,9 +212,7 @@ def test_what_changes_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.INFO):
         counters, findings = asyncio.run(run())
-    said = [
-        one.getMessage() for one in caplog.records if one.name == "nodeagent.shell.kubelet.safety"
-    ]
+    said = [one.getMessage() for one in caplog.records if one.name == "nodeagent.shell.pods.safety"]
     assert said == ["plugins: not alone; take it off", "plugins: alone"]
     assert counters == {m.PLUGIN_CONFLICT: 0.0, m.TOOLKIT_ACCEPTS: 0.0}
     assert findings == [fine.toolkit, fine.plugins]

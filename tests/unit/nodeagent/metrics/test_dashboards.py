@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core.metrics import catalogue as node_metrics
-from queuecontroller import metrics as queue_metrics
+from queuecontroller.server.metrics import catalogue as queue_metrics
 from tests.kit.places import REPO
 from tests.unit.nodeagent.metrics.scraping import scrape
 

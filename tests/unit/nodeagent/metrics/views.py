@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 from nodeagent.core.metrics import catalogue as m
-from nodeagent.core.plain import read_plain
 from nodeagent.ports.gpus import GpuReading, NodeReading
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.views import (
@@ -21,6 +20,7 @@ from nodeagent.ports.views import (
     QueueView,
 )
 from nodeagent.units import GpuUuid, GrantId, SharePolicy
+from sluicecommon.plain import read_plain
 from tests.kit.places import REPO
 
 CAPTURED: NodeReading = read_plain(

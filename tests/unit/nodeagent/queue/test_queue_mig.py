@@ -19,11 +19,11 @@ from nodeagent.ports.queue import (
     WorkState,
 )
 from nodeagent.units import GIB, Bytes, GpuUuid, Ppm
-from queuecontroller.adapters.api.messages import read_capacity, read_shares
-from queuecontroller.placement.choose import Chosen, NoPlace, PodToPlace, place
-from queuecontroller.placement.mig import Span
-from queuecontroller.placement.request import GpuRequest
-from queuecontroller.placement.stock import Stock
+from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, place
+from queuecontroller.scheduler.placement.mig import Span
+from queuecontroller.scheduler.placement.request import GpuRequest
+from queuecontroller.scheduler.placement.stock import Stock
+from queuecontroller.server.api.messages import read_capacity, read_shares
 
 pytestmark = pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
 

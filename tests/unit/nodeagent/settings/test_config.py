@@ -1,4 +1,4 @@
-"""The configuration: every mistake told at once, and docs/configuration.md true to the code."""
+"""The configuration: every mistake told at once, and docs/reference/configuration.md true to the code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from nodeagent.adapters.host import config_files
 from nodeagent.settings.daemon import ConfigError, Settings, parse, split_address
-from queuecontroller import serving
-from queuecontroller.config import ConfigError as QueueConfigError
+from queuecontroller.server import standalone
+from queuecontroller.server.config import ConfigError as QueueConfigError
 
 
 def problems(text: str) -> list[str]:
@@ -129,4 +129,4 @@ def test_what_is_no_toml_is_refused_with_the_files_name(tmp_path: Path, text: st
     with pytest.raises(ConfigError, match=f"{path}: not TOML"):
         config_files.load_settings(path)
     with pytest.raises(QueueConfigError, match=f"{path}: not TOML"):
-        serving.load_settings(path, {})
+        standalone.load_settings(path, {})

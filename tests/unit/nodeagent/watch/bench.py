@@ -17,9 +17,9 @@ from nodeagent.settings.daemon import DetectionSettings
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.watch.containment import Containment
 from nodeagent.shell.watch.watch import Watch
-from nodeagent.testing.ebpf import FakeKernelWatch
-from nodeagent.testing.nvml import gpu_reading
 from nodeagent.units import GIB, Bytes, GrantId, Nanoseconds, SharePolicy
+from tests.kit.fakes.ebpf import FakeKernelWatch
+from tests.kit.fakes.nvml import gpu_reading
 
 POD = "1b4e28ba-2fa1-11d2-883f-000000000001"
 CGROUP = f"/kubepods/pod{POD}/c1"

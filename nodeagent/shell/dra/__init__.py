@@ -1,1 +1,0 @@
-"""The desk for claims of DRA, and what is published of the node's GPUs."""

@@ -1,1 +1,0 @@
-"""The desk for the kubelet, and what a node does for Kubernetes beside it."""

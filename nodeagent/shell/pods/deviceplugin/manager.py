@@ -1,0 +1,677 @@
+"""The node's desk for the kubelet: answers what the device plugin is asked, and keeps grants and
+CDI files as the reducer says.
+
+Allocate is local: an intent in the ledger and a name, nothing else. Everything that takes time or
+may fail happens when the container starts, where the kubelet tries again. One event and all its
+instructions are carried out before the next, so what is durable and what is done never cross.
+
+Longer than a file should be: whatever changes the book, or carries out what it says, is here.
+Shelves, and finding out whose a container is, stand beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, assert_never
+
+from nodeagent.core.flight import Tape
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.kubelet import book as kb
+from nodeagent.core.kubelet.choice import NO_RANK, attempts, hinted_gpus, prefer
+from nodeagent.core.kubelet.identity import Holder
+from nodeagent.core.kubelet.offers import Offer, OfferRules, offers, slots_of
+from nodeagent.ports.clients import RefusalKind, Refused
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.containers import CdiPort, ContainerAnswer, GivenFiles, GrantMounts
+from nodeagent.ports.kubelet import (
+    Allocation,
+    AllocationLedger,
+    ContainerLimits,
+    KubeletAway,
+    KubeletRecords,
+    LimitsSource,
+    Nonce,
+    NotOurs,
+    PermanentError,
+    PodCgroups,
+    PodSource,
+    PreferenceAsk,
+    RetryLater,
+    parse_slot,
+)
+from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, LedgerLost
+from nodeagent.ports.views import Finding
+from nodeagent.shell.drive import Drive
+from nodeagent.shell.gpus.readings import Gpus
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
+from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
+from nodeagent.shell.pods.deviceplugin.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
+
+log = logging.getLogger(__name__)
+
+LONGEST_NAME = 512
+"""Kubernetes allows 63, 253 and 63 characters; who speaks in the kubelet's place may send any."""
+
+ALLOCATE_DEADLINE_S: Final = 1.0
+"""The kubelet has none, and admits no other pod meanwhile."""
+GONE_LOOK_S: Final = 1.0
+"""Between looks while a pod's end is known and its devices are not back."""
+GONE_S: Final = 120.0
+"""After which such a pod is looked after as any other."""
+RECOVERY_QUIET_S: Final = 1.5
+"""A GPU is offered again only after this; that it is sick is told at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """CDI files that stay: claims have theirs beside the kubelet's answers."""
+
+    nonces: frozenset[Nonce] = frozenset()
+    drivers: frozenset[str] = frozenset()
+
+
+NOTHING_KEPT: Final = Kept()
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePluginSettings:
+    offers: OfferRules
+    strategy: str
+    """pack or spread."""
+    reconcile_s: float = 10.0
+    """Between two looks at what the kubelet still has."""
+    orphan_s: float = 60.0
+    """Between the two looks that must miss an answer which the kubelet never wrote down."""
+    numa_topology: bool = True
+
+
+class DevicePluginManager:
+    """Implements Endpoint; what the kubelet asks comes by way of a shelf for each resource."""
+
+    def __init__(
+        self,
+        settings: DevicePluginSettings,
+        boot_id: str,
+        keeper: Keeper,
+        gpus: Gpus,
+        clock: Clock,
+        ledger: AllocationLedger,
+        records: KubeletRecords,
+        pods: PodSource,
+        cgroups: PodCgroups,
+        cdi: CdiPort,
+        sources: Sequence[LimitsSource],
+        mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+        files_of: Callable[[], GivenFiles],
+        fatal: Callable[[BaseException], None],
+        decided: Callable[[], Counter[GpuUuid]] = Counter,
+        bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None,
+        may_offer: Callable[[GpuUuid], bool] = lambda gpu: True,
+        kept: Callable[[], Kept] = lambda: NOTHING_KEPT,
+        on_demand: OnDemand | None = None,
+    ) -> None:
+        """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
+        region and the container's name; `files_of` is what all containers are given of ours, and
+        may raise OSError; `decided` says how many pods that have not come yet will
+        be on each GPU; `bound` is told of the grants of queued workloads; `may_offer`: whether a
+        GPU is given away by this door now; `kept`: CDI files that are not this desk's;
+        `on_demand`: MIG instances are made for pods that ask for them."""
+        self._on_demand = on_demand
+        self.figures = KubeletFigures()
+        self.book = kb.AllocationBook(
+            kb.KubeletRules(
+                boot_id,
+                gone_apart_ns=int(settings.reconcile_s * 0.9 * NS_PER_S),
+                orphan_apart_ns=int(settings.orphan_s * NS_PER_S),
+            )
+        )
+        self._settings = settings
+        self._boot_id = boot_id
+        self._keeper = keeper
+        self._gpus = gpus
+        self._clock = clock
+        self._ledger = ledger
+        self._records = records
+        self._cgroups = cgroups
+        self._cdi = cdi
+        self._mounts_of = mounts_of
+        self._files_of = files_of
+        self._fatal = fatal
+        self._decided = decided
+        self._bound = bound
+        self._may_offer = may_offer
+        self._kept = kept
+        self._gone: dict[PodUid, int] = {}
+        """Pods that the API server says are over, and when it said so, in ns."""
+        self._hurry = asyncio.Event()
+        self._calls = itertools.count(1)
+        self._turn = asyncio.Lock()
+        """Held while one event and its instructions are carried out."""
+        self._starts: dict[int, asyncio.Future[None]] = {}
+        self._settles_s = 0.0
+        """Until the runtime has seen the files of this turn."""
+        self.served_resources: dict[str, ServedResource] = {}
+        self.on_shelf: list[Callable[[ServedResource], None]] = []
+        """Called with every shelf that is put up."""
+        self.problem = ""
+        """Why something that is there is not offered."""
+        self._allocating: list[frozenset[GpuUuid]] = []
+        """Of answers that are about to be durable."""
+        self._unshared = ""
+        """Why containers' CDI files have nothing in common; empty: they have."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.starting = Starting(records, pods, sources, self.figures, clock, self._spawn)
+        self.tape: Tape[kb.Event] = Tape(self.book.memory)
+        self._drive: Drive[kb.Event, kb.Instruction] = Drive(
+            self.book, clock.monotonic_ns, fatal, self.tape
+        )
+
+    # --- an Endpoint of the daemon ------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._keeper.on_ended.append(self._grant_ended)
+        self._gpus.on_read.append(self._gpus_read)
+        for resource, offered in self._offers().items():
+            self._served_resource(resource).show(offered)
+        grants = tuple(
+            (grant, held.record.container)
+            for grant, held in self._keeper.live().items()
+            if held.record.container is not None
+            and not held.record.container.claim
+            and held.record.state is GrantState.ACTIVE
+        )
+        await self._renew_driver()  # before anybody is answered: the runtime has read it by then
+        await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
+        self._spawn(self._reconcile_loop())
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._ledger.close()
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    # --- what is offered ----------------------------------------------------------------------
+
+    def _offers(self) -> dict[str, tuple[Offer, ...]]:
+        rules, told = self._settings.offers, self._settings.numa_topology
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
+        found = offers(self._gpus.capacities(), rules)
+        if found.problem != self.problem:
+            self.problem = found.problem
+            if found.problem:
+                log.warning("kubelet: %s", found.problem)
+        offered = {
+            resource: [
+                Offer(unit.uuid, self._offered(unit), nodes.get(unit.uuid), slots_of(unit, rules))
+                for unit in units
+            ]
+            for resource, units in found.by_resource.items()
+        }
+        if self._on_demand is not None:
+            places = self._on_demand.offers(rules.resource, self._answers(), self._may_offer_card)
+            for resource, more in places.items():
+                offered.setdefault(resource, []).extend(more)
+        return {resource: tuple(ones) for resource, ones in offered.items()}
+
+    def _may_offer_card(self, card: GpuUuid) -> bool:
+        rules, reading = self._settings.offers, self._gpus.readings.get(card)
+        return (
+            reading is not None
+            and card not in rules.exclude_uuids
+            and reading.index not in rules.exclude_indexes
+            and self._may_offer(card)
+        )
+
+    def _answers(self) -> list[Allocation]:
+        """That are given, in the book or on the way there."""
+        return [*self.book.rows.values(), *self._intended()]
+
+    def _offered(self, unit: GpuCapacity) -> bool:
+        return unit.healthy and self._may_offer(unit.uuid)
+
+    def _served_resource(self, resource: str) -> ServedResource:
+        served_resource = self.served_resources.get(resource)
+        if served_resource is None:
+            served_resource = self.served_resources[resource] = ServedResource(self, resource)
+            for call in self.on_shelf:
+                call(served_resource)
+        return served_resource
+
+    def configure(self, settings: DevicePluginSettings) -> None:
+        """While the daemon runs; resource, slots and MIG are of the registration and stay."""
+        here, new = self._settings.offers, settings.offers
+        kept = replace(
+            new,
+            resource=here.resource,
+            slots_per_gpu=here.slots_per_gpu,
+            mig_strategy=here.mig_strategy,
+        )
+        self._settings = replace(settings, offers=kept)
+        self._gpus_read()
+
+    def _gpus_read(self) -> None:
+        now = self._offers()
+        for resource in self.served_resources.keys() | now.keys():
+            served_resource, offered = self._served_resource(resource), now.get(resource, ())
+            if offered == served_resource.shown:
+                continue
+            healthy = {(one.gpu, one.first) for one in served_resource.shown if one.healthy}
+            sicker = any((one.gpu, one.first) in healthy and not one.healthy for one in offered)
+            others = {(one.gpu, one.first) for one in offered} != {
+                (one.gpu, one.first) for one in served_resource.shown
+            }
+            if sicker or others:
+                served_resource.show(offered)
+            else:
+                self._spawn(self._show_later(served_resource, offered))
+
+    async def _show_later(self, served_resource: ServedResource, then: tuple[Offer, ...]) -> None:
+        """Good news is told when it has lasted."""
+        await asyncio.sleep(RECOVERY_QUIET_S)
+        if self._offers().get(served_resource.resource, ()) == then:
+            served_resource.show(then)
+
+    def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]:
+        return prefer(
+            ask,
+            {gpu.uuid: gpu for gpu in self._gpus.capacities()},
+            self._keeper.loads(),
+            self._decided(),
+            self._settings.strategy,
+            self._on_demand.rank(ask.available, self._answers()) if self._on_demand else NO_RANK,
+        )
+
+    # --- Allocate -----------------------------------------------------------------------------
+
+    async def allocate(
+        self, resource: str, requests: Sequence[Sequence[str]]
+    ) -> list[ContainerAnswer]:
+        known: dict[GpuUuid, list[range]] = {}
+        for one in self.served_resources[resource].shown:
+            if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu):
+                known.setdefault(one.gpu, []).append(range(one.first, one.first + one.slots))
+        driver = self._cdi.driver  # once: the row and the answer have to agree
+        rows = []
+        for ids in requests:
+            self._check(ids, known)
+            rows.append(
+                Allocation(
+                    Nonce(secrets.token_hex(16)),
+                    resource,
+                    frozenset(ids),
+                    self._boot_id,
+                    self._clock.unix_s(),
+                    driver=driver,
+                )
+            )
+        gpus = frozenset(slot.gpu for row in rows for slot in map(parse_slot, row.device_ids))
+        self._allocating.append(gpus)
+        written = False
+        try:
+            async with asyncio.timeout(ALLOCATE_DEADLINE_S):
+                await self._ledger.commit(rows)
+            written = True
+        except TimeoutError:
+            raise TimeoutError(
+                f"the ledger was not written within {ALLOCATE_DEADLINE_S:g} s: is the disk of the"
+                " daemon's state_dir full or failing?"
+            ) from None
+        except LedgerLost as error:
+            self._fatal(error)
+            raise
+        finally:
+            self._allocating.remove(gpus)
+            if not written:
+                # Too late for the kubelet, or it hung up: the rows may be on the disk all the same.
+                # In the book they are what no answer names, and go like everything of that kind.
+                self._spawn(self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out))
+        # Not behind a start that writes files: the turn under way takes it over.
+        await self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out)
+        self.figures.allocations += len(rows)
+        if self._on_demand is not None:
+            self._gpus_read()  # what overlaps their places is not offered any more
+        return [
+            self._cdi.answer(row.nonce, hinted_gpus(ids), row.driver)
+            for row, ids in zip(rows, requests, strict=True)
+        ]
+
+    def _check(self, ids: Sequence[str], known: Mapping[GpuUuid, Collection[range]]) -> None:
+        """`known`: numbers of each GPU's slots that are offered now."""
+        if not ids:
+            raise NotOurs("no device is asked for")
+        for text in ids:
+            slot = parse_slot(text)
+            if not any(slot.slot in numbers for numbers in known.get(slot.gpu, ())):
+                raise NotOurs(f"{text} is not offered by this node now")
+
+    def holders(self, gpus: Collection[GpuUuid], but: Collection[GrantId]) -> list[str]:
+        """Answers given to the kubelet for these GPUs, but for those of the grants named."""
+        found = [
+            f"{row.pod or 'a pod that has not started yet'}, by an answer to the kubelet"
+            f" ({', '.join(sorted(row.device_ids))})"
+            for row in self._answers()
+            if row.grant not in but and any(parse_slot(one).gpu in gpus for one in row.device_ids)
+        ]
+        if any(not one.isdisjoint(gpus) for one in self._allocating):
+            found.append("an answer to the kubelet that is being given")
+        return found
+
+    def allocated(self) -> frozenset[GpuUuid]:
+        """GPUs of all answers that are given, or about to be."""
+        given = {parse_slot(one).gpu for row in self._answers() for one in row.device_ids}
+        held = {
+            device.gpu
+            for grant in self.book.grants
+            if (one := self._keeper.grant(grant)) is not None
+            for device in one.record.devices
+        }
+        return frozenset(given | held).union(*self._allocating)
+
+    def look(self) -> None:
+        """What may be offered has changed."""
+        self._gpus_read()
+
+    def remember(self) -> None:
+        """What the ledger has, before anybody asks who holds what."""
+        for row in self._ledger.load():
+            self.book.rows.setdefault(row.nonce, row)
+        self.tape.cut()
+
+    def _intended(self) -> list[Allocation]:
+        """Given, and not in the book yet."""
+        return [row for one in self._drive.line if isinstance(one, kb.Intended) for row in one.rows]
+
+    def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
+        """Whether containers could be given these GPUs now. Reads files."""
+        return self._cdi.finding(gpus)
+
+    # --- PreStartContainer --------------------------------------------------------------------
+
+    async def pre_start(self, resource: str, device_ids: Sequence[str]) -> None:
+        began_ns = self._clock.monotonic_ns()
+        try:
+            hinted_gpus(device_ids)
+            await self._start(resource, frozenset(device_ids))
+        except (RetryLater, PermanentError):
+            self.figures.starts_refused += 1
+            raise
+        self.figures.starts += 1
+        self.figures.start_seconds.append((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
+        del self.figures.start_seconds[:-1000]
+
+    async def _start(self, resource: str, device_ids: frozenset[str]) -> None:
+        holder = await self.starting.holder(device_ids)
+        known = self.book.grant_of(holder.pod.uid, device_ids)
+        limits = None if known else await self.starting.limits(holder, device_ids)
+        async with contextlib.AsyncExitStack() as promised:
+            if limits is not None and self._on_demand is not None:
+                limits = await self._on_demand.instances(
+                    promised, device_ids, limits, f"pod {holder.pod}"
+                )
+            settles_s = await self._ask_start(resource, device_ids, holder, limits)
+        if settles_s:
+            await asyncio.sleep(settles_s)
+
+    async def _ask_start(
+        self,
+        resource: str,
+        device_ids: frozenset[str],
+        holder: Holder,
+        limits: ContainerLimits | None,
+    ) -> float:
+        call = next(self._calls)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._starts[call] = answer
+        try:
+            settles_s = await self._apply(
+                kb.StartAsked(
+                    call,
+                    resource,
+                    device_ids,
+                    holder.pod,
+                    holder.containers,
+                    limits,
+                    GrantId(str(uuid.uuid4())),
+                    self._clock.unix_s(),
+                    self._occupied(),
+                )
+            )
+            await answer
+        finally:
+            del self._starts[call]
+        return settles_s
+
+    def _occupied(self) -> frozenset[GrantId]:
+        return frozenset(grant for grant in self._keeper.opens() if self._keeper.tenants(grant))
+
+    # --- events in, instructions out ----------------------------------------------------------
+
+    async def _apply(self, event: kb.Event) -> float:
+        """Carries out everything that follows; the seconds until the runtime has seen it."""
+        async with self._turn:
+            self._settles_s = 0.0
+            try:
+                await self._drive.run_async(event, self._carry_out)
+            except (OSError, ValueError) as error:
+                self._trouble(event, error)
+            return self._settles_s
+
+    async def _carry_out(self, do: kb.Instruction) -> None:
+        match do:
+            case kb.Commit():
+                await self._commit(do)
+            case kb.MakeGrant():
+                await self._make_grant(do)
+            case kb.EndGrant():
+                await self._end_grant(do)
+            case kb.WriteCdi():
+                await self._write_cdi(do)
+            case kb.RemoveCdi():
+                await self._remove_cdi(do)
+            case kb.KeepCdi():
+                await self._keep_cdi(do)
+            case kb.KeepDrivers():
+                await self._keep_drivers(do)
+            case kb.AnswerStart():
+                await self._answer_start(do)
+            case kb.RefuseStart():
+                await self._refuse_start(do)
+            case _:
+                assert_never(do)
+
+    def _trouble(self, event: kb.Event, error: Exception) -> None:
+        """Whoever waits is told; the next try, the next look or the next start repeats it."""
+        call = event.call if isinstance(event, kb.StartAsked) else None
+        answer = self._starts.get(call) if call is not None else None
+        if answer is not None and not answer.done():
+            answer.set_exception(RetryLater(str(error)))
+        else:
+            log.error("kubelet: %s: %s", type(event).__name__, error)
+
+    async def _commit(self, do: kb.Commit) -> None:
+        self.figures.releases += sum(row.state == "released" for row in do.rows)
+        await self._ledger.commit(do.rows)
+
+    async def _make_grant(self, do: kb.MakeGrant) -> None:
+        """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
+        limits, of = do.limits, do.container
+        name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
+        name = name[:LONGEST_NAME]
+        refusal = "decided for another GPU than the container was given (strategy envvar)"
+        alike = self._offered_beside(of)
+        others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in alike)
+        wanted = replace(limits.ask, name=name, not_gpu_uuids=others)
+        for ask in attempts(wanted, of.device_ids, self._cdi.fixes_gpus):
+            answer = self._keeper.ask_now(ask, None, grant=do.grant, container=of)
+            if isinstance(answer, Refused):
+                refusal = str(answer)
+                continue
+            self._count_hint(do.grant, of)
+            if limits.workload:
+                self._bound(limits, do.grant)
+            self._drive.add(kb.GrantMade(do.call, do.grant))
+            return
+        self._drive.add(kb.GrantRefused(do.call, refusal))
+
+    def _offered_beside(self, of: ContainerRef) -> frozenset[GpuUuid]:
+        """The GPUs of the resource that the container's devices are of."""
+        here = set(hinted_gpus(of.device_ids))
+        return frozenset(
+            one.gpu
+            for served_resource in self.served_resources.values()
+            if any(one.gpu in here for one in served_resource.shown)
+            for one in served_resource.shown
+        )
+
+    def _count_hint(self, grant: GrantId, container: ContainerRef) -> None:
+        record = self._keeper.live()[grant].record
+        if any(parse_slot(one).is_place for one in container.device_ids):
+            return  # the hint is a place, not a GPU
+        if {one.gpu for one in record.devices} != set(hinted_gpus(container.device_ids)):
+            self.figures.hint_mismatches += 1
+
+    async def _end_grant(self, do: kb.EndGrant) -> None:
+        try:
+            self._keeper.apply(ev.Released(do.grant))
+        except Refused as refused:
+            if refused.kind is not RefusalKind.NOT_FOUND:
+                log.warning("kubelet: grant %s: %s", do.grant, refused)
+
+    async def _write_cdi(self, do: kb.WriteCdi) -> None:
+        held = self._keeper.grant(do.grant)
+        opened = self._keeper.opened(do.grant)
+        if held is None or opened is None:
+            raise ValueError(f"grant {do.grant} has just ended")
+        mounts = await asyncio.to_thread(
+            self._mounts_of, held.record, opened.region.directory, do.container
+        )
+        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts, do.driver)
+        self._settles_s = max(self._settles_s, settles_s)
+
+    async def _remove_cdi(self, do: kb.RemoveCdi) -> None:
+        await asyncio.to_thread(self._cdi.remove, do.nonce)
+
+    async def _keep_cdi(self, do: kb.KeepCdi) -> None:
+        others = self._kept().nonces
+        for name in await asyncio.to_thread(self._cdi.names):
+            if name not in do.nonces and name not in others:
+                await asyncio.to_thread(self._cdi.remove, name)
+
+    async def _keep_drivers(self, do: kb.KeepDrivers) -> None:
+        with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
+            drivers = do.drivers | self._kept().drivers
+            await asyncio.to_thread(self._cdi.keep_drivers, drivers)
+
+    async def _renew_driver(self) -> None:
+        """What all containers have in common, as it is installed now; a start looks for itself."""
+        before, why = self._cdi.driver, ""
+        try:
+            files = await asyncio.to_thread(self._files_of)
+            async with self._turn:
+                await asyncio.to_thread(self._cdi.renew_driver, files)
+        except (OSError, ValueError) as error:
+            why = str(error)
+        if why and why != self._unshared:
+            log.warning("kubelet: containers' CDI files have nothing in common: %s", why)
+        self._unshared = why
+        if self._cdi.driver not in ("", before):
+            log.info("kubelet: new containers are given driver %s", self._cdi.driver)
+
+    async def _answer_start(self, do: kb.AnswerStart) -> None:
+        answer = self._starts.get(do.call)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
+
+    async def _refuse_start(self, do: kb.RefuseStart) -> None:
+        answer = self._starts.get(do.call)
+        if answer is not None and not answer.done():
+            answer.set_exception(RetryLater(do.reason))
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _grant_ended(self, grant: GrantId) -> None:
+        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        if grant in self.book.grants:
+            self._spawn(self._grant_is_over(grant))
+
+    async def _grant_is_over(self, grant: GrantId) -> None:
+        await self._apply(kb.GrantEnded(grant))
+
+    async def _reconcile_loop(self) -> None:
+        while True:
+            waits_s = self._settings.reconcile_s
+            if self._awaited():
+                waits_s = min(waits_s, GONE_LOOK_S)
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(waits_s):
+                    await self._hurry.wait()
+            await self.reconcile()
+
+    def pod_gone(self, pod: PodUid) -> None:
+        """The API server says so; its devices come back when the node agrees."""
+        self._gone[pod] = self._clock.monotonic_ns()
+        if self._awaited():
+            self._hurry.set()
+
+    def _awaited(self) -> frozenset[PodUid]:
+        """Pods that are over by the API server's word and still have grants here."""
+        oldest_ns = self._clock.monotonic_ns() - int(GONE_S * NS_PER_S)
+        self._gone = {uid: at_ns for uid, at_ns in self._gone.items() if at_ns > oldest_ns}
+        return frozenset(
+            PodUid(ref.pod_uid) for ref in self.book.grants.values() if ref.pod_uid in self._gone
+        )
+
+    async def reconcile(self) -> None:
+        """One look at what is installed and what the kubelet and the cgroups still have. What
+        cannot be read says nothing."""
+        await self._renew_driver()
+        try:
+            async with asyncio.timeout(RECORDS_DEADLINE_S):
+                checkpoint = await asyncio.to_thread(self._records.checkpoint)
+                listings = await self._records.listings()
+                pods = await asyncio.to_thread(self._cgroups.pods)
+        except (KubeletAway, TimeoutError) as error:
+            self._away(str(error) or "no answer in time")
+            return
+        if pods is None:
+            self._away("the cgroups of pods cannot be read")
+            return
+        self._away("")
+        nonces = frozenset(one.nonce for one in checkpoint.entries if one.nonce is not None)
+        await self._apply(
+            kb.Looked(
+                nonces,
+                tuple(listings),
+                frozenset(map(PodUid, pods)),
+                self._clock.monotonic_ns(),
+                self._awaited(),
+            )
+        )
+
+    def _away(self, why: str) -> None:
+        if why and why != self.figures.away:
+            log.warning("kubelet: nothing is released now: %s", why)
+        self.figures.away = why

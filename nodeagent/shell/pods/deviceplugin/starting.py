@@ -1,0 +1,150 @@
+"""A container that starts: whose it is, by the kubelet's own records, and how much it may have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nodeagent.core.kubelet.identity import Holder, identify
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, merge
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.kubelet import (
+    ContainerLimits,
+    ContainerRequests,
+    KubeletAway,
+    KubeletRecords,
+    LimitsSource,
+    NoPodSource,
+    PodIdentity,
+    PodSource,
+    RequestsUnknown,
+    RetryLater,
+    parse_slot,
+)
+from nodeagent.shell.pods.limits import PodLimits, QueueLimits
+from nodeagent.units import NS_PER_S
+
+log = logging.getLogger(__name__)
+
+RECORDS_DEADLINE_S: Final = 5.0
+LOG_UNREAD_NS: Final = 60 * NS_PER_S
+
+
+@dataclass(slots=True)
+class KubeletFigures:
+    """Counters for the metrics, since the daemon started."""
+
+    allocations: int = 0
+    starts: int = 0
+    starts_refused: int = 0
+    releases: int = 0
+    hint_mismatches: int = 0
+    """Grants on another GPU than the kubelet counts them on."""
+    unread: int = 0
+    """Containers let in by the node's defaults because nobody could say what they ask for."""
+    unread_last: str = ""
+    """The last of them, and why; empty: none."""
+    away: str = ""
+    """Why the kubelet's records could not be read last time; empty: they could."""
+    start_seconds: list[float] = field(default_factory=list)
+
+
+class Starting:
+    """`sources` are asked in this order, and may be replaced while the daemon runs; `spawn` runs a
+    task that the desk ends with."""
+
+    def __init__(
+        self,
+        records: KubeletRecords,
+        pods: PodSource,
+        sources: Sequence[LimitsSource],
+        figures: KubeletFigures,
+        clock: Clock,
+        spawn: Callable[[Awaitable[None]], None],
+    ) -> None:
+        self.sources = sources
+        self.on_unread: list[Callable[[PodIdentity, str], Awaitable[None]]] = []
+        """Called with a pod that is let in by defaults, and why."""
+        self.figures = figures
+        self._records = records
+        self._pods = pods
+        self._clock = clock
+        self._spawn = spawn
+        self._unread_logged_ns = -LOG_UNREAD_NS
+
+    async def holder(self, device_ids: frozenset[str]) -> Holder:
+        try:
+            async with asyncio.timeout(RECORDS_DEADLINE_S):
+                listings = await self._records.listings()
+                checkpoint = await asyncio.to_thread(self._records.checkpoint)
+        except (KubeletAway, TimeoutError) as error:
+            raise RetryLater(f"the kubelet's records cannot be read: {error}") from error
+        return identify(device_ids, checkpoint, listings)
+
+    async def limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
+        """The larger of what the containers with these devices ask for; a MIG instance is given
+        whole, but to a pod of the queue only when and where the queue says."""
+        gpus = len(device_ids)
+        slots = [parse_slot(one) for one in device_ids]
+        whole = any(one.is_place or one.gpu.startswith("MIG-") for one in slots)
+        sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
+        parts = []
+        for container in [one.container for one in holder.containers if sources]:
+            requests: ContainerRequests | RequestsUnknown
+            pod = holder.pod
+            try:
+                requests = await self._pods.requests(holder.pod, container)
+                pod = requests.pod if requests.pod.name else holder.pod
+            except NoPodSource as error:
+                requests = RequestsUnknown(str(error))
+            except KubeletAway as error:
+                raise RetryLater(f"what the pod asks for cannot be read now: {error}") from error
+            for source in sources:
+                try:
+                    found = await source.limits(pod, container, requests, gpus)
+                except KubeletAway as error:
+                    raise RetryLater(f"whose the pod is cannot be read now: {error}") from error
+                if found is not None:
+                    parts.append(found)
+                    break
+            own = any(isinstance(one, PodLimits) for one in sources)
+            if (
+                isinstance(requests, RequestsUnknown)
+                and own
+                and parts
+                and parts[-1].source == "defaults"
+            ):
+                self._let_in_unread(pod, container, requests.why)
+        if whole:
+            return _whole(gpus, parts)
+        if not parts:
+            raise RetryLater(f"nothing says how much of a GPU {holder.pod} may have")
+        return merge(parts)
+
+    def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:
+        """Never silently: whoever asked for 8 GiB and has a whole GPU must be able to find out."""
+        self.figures.unread += 1
+        self.figures.unread_last = f"{pod}, container {container}: {why}"
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._unread_logged_ns >= LOG_UNREAD_NS:
+            self._unread_logged_ns = now_ns
+            log.warning(
+                "kubelet: %s, container %s, has the node's defaults, whatever it asks for: %s",
+                pod,
+                container,
+                why,
+            )
+        for call in self.on_unread:
+            self._spawn(call(pod, why))
+
+
+def _whole(gpus: int, decided: Sequence[ContainerLimits]) -> ContainerLimits:
+    """MIG instances, for one container each: those that the queue decided, if it did."""
+    limits = default_limits(gpus, DefaultLimits(alone=True))
+    for one in decided:
+        ask = replace(limits.ask, gpu_uuids=one.ask.gpu_uuids, priority=one.ask.priority)
+        limits = replace(limits, ask=ask, source=one.source, workload=one.workload)
+    return limits

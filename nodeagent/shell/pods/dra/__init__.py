@@ -1,0 +1,1 @@
+"""Prepares and unprepares ResourceClaims for the kubelet, and publishes the ResourceSlices."""

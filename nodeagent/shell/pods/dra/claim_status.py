@@ -1,0 +1,199 @@
+"""What is said of a claim's shares in its `status.devices`: what each was granted, and what share
+of the GPU's time it had since it was last looked at.
+
+Written when a claim is prepared, and again only when what stands there has become wrong by more
+than a point: a busy node's figures move all the time, and every write costs the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nodeagent.core.dra.devices import mib
+from nodeagent.ports.clock import Clock
+from nodeagent.ports.dra.claims import DRIVER, ClaimState, ClaimUid, PreparedClaim
+from nodeagent.ports.dra.pool import ClaimStatus, Conflict, PoolAway
+from nodeagent.ports.ledger import GrantRecord
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.pods.dra.manager import ClaimManager
+from nodeagent.units import NS_PER_S, GpuUuid, GrantId
+
+log = logging.getLogger(__name__)
+
+POINTS: Final = 1.0
+"""Of 100; what is said may be wrong by so much."""
+FIRST_S: Final = 1.0
+"""After a claim is prepared: not in the kubelet's way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at_ns: int
+    consumed_ns: tuple[int, ...]
+
+
+class Telling:
+    """Implements Endpoint."""
+
+    def __init__(
+        self,
+        manager: ClaimManager,
+        keeper: Keeper,
+        status: ClaimStatus,
+        clock: Clock,
+        every_s: float,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._manager = manager
+        self._keeper = keeper
+        self._status = status
+        self._clock = clock
+        self._every_s = every_s
+        self._fatal = fatal
+        self._marks: dict[GrantId, _Mark] = {}
+        self._told: dict[ClaimUid, list[dict[str, Any]]] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self.writes_total = 0
+        manager.on_change.append(self._changed.set)
+
+    async def start(self) -> None:
+        if self._every_s:
+            self._task = asyncio.create_task(self._loop())
+            self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fatal(error)
+
+    async def _loop(self) -> None:
+        next_s = self._now_s() + self._every_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, next_s - self._now_s())):
+                    await self._changed.wait()
+            if self._changed.is_set():
+                self._changed.clear()
+                await asyncio.sleep(FIRST_S)
+            measured = self._now_s() >= next_s
+            if measured:
+                next_s = self._now_s() + self._every_s
+            await self.look(measured)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S
+
+    async def look(self, measured: bool) -> None:
+        """`measured`: the time since the last look is long enough to say what was had in it."""
+        rows = [row for row in self._manager.prepared() if row.state is ClaimState.PREPARED]
+        kept = {row.claim.uid for row in rows}
+        for uid in self._told.keys() - kept:
+            del self._told[uid]
+        for row in rows:
+            before = self._told.get(row.claim.uid)
+            if before is not None and not measured:
+                continue
+            devices = self._devices(row, measured)
+            if devices is None or (before is not None and _alike(before, devices)):
+                continue
+            try:
+                await self._status.tell(row.claim, devices)
+            except Conflict:
+                pass  # it is gone, and will be given back
+            except PoolAway as error:
+                if str(error) != self._trouble:
+                    log.warning("dra: the status of claims cannot be written: %s", error)
+                self._trouble = str(error)
+                return
+            else:
+                self._trouble = ""
+                self.writes_total += 1
+            self._told[row.claim.uid] = devices
+
+    def _devices(self, row: PreparedClaim, measured: bool) -> list[dict[str, Any]] | None:
+        """None: a grant has just ended."""
+        if row.allocation is None:
+            return None
+        found = []
+        for part in row.parts:
+            held, opened = self._keeper.grant(part.grant), self._keeper.opened(part.grant)
+            if held is None or opened is None or part.grant is None:
+                return None
+            consumed = tuple(
+                opened.account.total(index).consumed_ns for index in range(len(held.record.devices))
+            )
+            had = self._had(part.grant, consumed) if measured else None
+            gpus: dict[GpuUuid | None, int] = {
+                one.gpu: index for index, one in enumerate(held.record.devices)
+            }
+            for index in part.shares:
+                share = row.allocation.shares[index]
+                at = gpus.get(self._manager.gpu_of(share.device), 0)
+                entry: dict[str, Any] = {
+                    "driver": DRIVER,
+                    "pool": share.pool,
+                    "device": share.device,
+                    "data": data(held.record, at, had[at] if had else None),
+                }
+                if share.share_id:
+                    entry["shareID"] = share.share_id
+                found.append(entry)
+        return found
+
+    def _had(self, grant: GrantId, consumed: tuple[int, ...]) -> tuple[float, ...] | None:
+        """Of each GPU's time since the last look, in percent."""
+        now_ns = self._clock.monotonic_ns()
+        mark, self._marks[grant] = self._marks.get(grant), _Mark(now_ns, consumed)
+        for ended in self._marks.keys() - self._keeper.opens().keys():
+            del self._marks[ended]
+        if mark is None or now_ns <= mark.at_ns:
+            return None
+        return tuple(
+            round(100 * max(0, now - was) / (now_ns - mark.at_ns), 1)
+            for now, was in zip(consumed, mark.consumed_ns, strict=True)
+        )
+
+
+def data(record: GrantRecord, at: int, had_percent: float | None) -> dict[str, Any]:
+    """Of one share."""
+    device = record.devices[at]
+    granted: dict[str, Any] = {
+        "memory": mib(device.memory_bytes),
+        "memoryBytes": device.memory_bytes,
+        "cores": device.share_ppm / 10_000,
+        "policy": record.policy.value,
+        "priority": record.priority,
+        "paused": record.paused,
+    }
+    if record.ceiling_ppm:
+        granted["ceilingPercent"] = record.ceiling_ppm / 10_000
+    found: dict[str, Any] = {"grant": record.grant, "gpu": device.gpu, "granted": granted}
+    if had_percent is not None:
+        found["achieved"] = {"cores": had_percent}
+    return found
+
+
+def _alike(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
+    if len(before) != len(now):
+        return False
+    for one, other in zip(before, now, strict=True):
+        was, is_ = dict(one["data"]), dict(other["data"])
+        had = was.pop("achieved", {}).get("cores")
+        has = is_.pop("achieved", {}).get("cores")
+        if was != is_ or one.get("shareID") != other.get("shareID"):
+            return False
+        if has is not None and (had is None or abs(has - had) > POINTS):
+            return False
+    return True

@@ -1,0 +1,193 @@
+"""Who says how much of a GPU a container may have: the queue's decision, the pod's own requests,
+the node's defaults; asked in the configured order, the first that knows decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
+from nodeagent.core.kubelet.pod_limits import (
+    DefaultLimits,
+    ResourceNames,
+    default_limits,
+    limits_from_requests,
+)
+from nodeagent.core.kubelet.resizing import guaranteed
+from nodeagent.core.queue import pod_work
+from nodeagent.ports.clients import GrantAsk, MemoryAsk
+from nodeagent.ports.kubelet import (
+    ContainerLimits,
+    ContainerRequests,
+    NoPodSource,
+    OwnerRef,
+    PermanentError,
+    PodIdentity,
+    PodSource,
+    RequestsUnknown,
+    RetryLater,
+)
+from nodeagent.ports.queue import Desired, Work, WorkState
+from nodeagent.shell.queue.manager import QueueManager
+from nodeagent.units import GpuUuid
+
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+
+
+class QueueLimits:
+    """The decision of the queue controller for the pod.
+
+    Whether a pod is a queue's is a label on it, or on one of the controllers above it. A pod of
+    which that cannot be told does not start: it might be one, and quota would be passed by.
+    """
+
+    def __init__(self, manager: QueueManager, pods: PodSource) -> None:
+        self._manager = manager
+        self._pods = pods
+
+    async def limits(
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
+    ) -> ContainerLimits | None:
+        if isinstance(requests, RequestsUnknown):
+            work = self._manager.work_of_pod(pod, ()) if pod.name else None
+            if work is None:
+                raise RetryLater(f"whether {pod} is a queue's cannot be told: {requests.why}")
+            return self._of(work, pod, gpus)
+        owners, labels, unknown = await self._whose(pod, requests)
+        work = self._manager.work_of_pod(pod, owners)
+        if work is not None:
+            return self._of(work, pod, gpus)
+        queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
+        made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
+        if queues:
+            raise RetryLater(
+                f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
+            )
+        if unknown:
+            raise RetryLater(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+        return None
+
+    async def _whose(
+        self, pod: PodIdentity, requests: ContainerRequests
+    ) -> tuple[tuple[OwnerRef, ...], list[dict[str, str]], str]:
+        """Owners from the pod's own upwards, the labels of the pod and theirs, and why there may
+        be more. Raises KubeletAway."""
+        try:
+            found = await self._pods.owners(pod.namespace, requests.owner)
+        except NoPodSource as error:
+            named = pod_work.owners_by_name(requests.owner, requests.labels)
+            return named, [dict(requests.labels)], str(error)
+        labels = [dict(requests.labels), *(dict(one.labels) for one in found)]
+        return tuple(one.ref for one in found), labels, ""
+
+    def _none_free(self, pod: PodIdentity, owners: tuple[OwnerRef, ...]) -> str:
+        taken = len(self._manager.works_of_owners(pod, owners))
+        if not taken:
+            return "no decision for this node yet"
+        return f"the {taken} decided for it on this node have their pods"
+
+    def _of(self, work: Work, pod: PodIdentity, gpus: int) -> ContainerLimits:
+        decision = work.decision
+        if work.state is not WorkState.OFFERED or decision.desired is not Desired.RUN:
+            if work.state is WorkState.RUNNING:
+                raise PermanentError(
+                    f"{pod} has a container in a grant already; the queue decides for a pod as a"
+                    " whole: let one container of it ask for GPUs"
+                )
+            raise RetryLater(f"the queue has {decision.workload} as {work.state.value} here")
+        if not self._manager.may_start():
+            raise RetryLater(f"the queue does not answer: {self._manager.trouble or 'lease over'}")
+        if len(decision.gpus) != gpus:
+            raise PermanentError(
+                f"the queue decided {len(decision.gpus)} GPUs for {pod}, the kubelet counts {gpus}"
+            )
+        return ContainerLimits(
+            GrantAsk(
+                gpus=gpus,
+                memory=MemoryAsk(amount_bytes=decision.gpus[0].memory_bytes),
+                share_ppm=decision.gpus[0].share_ppm,
+                policy=decision.policy,
+                gpu_uuids=tuple(one.gpu for one in decision.gpus),
+                priority=decision.priority,
+            ),
+            source="queue",
+            workload=decision.workload,
+            replica=decision.pod,
+        )
+
+
+class PlacedLimits:
+    """What the pod asks for, on the GPUs on which the cluster has placed it."""
+
+    def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
+        self._own = PodLimits(names, defaults)
+
+    async def limits(
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
+    ) -> ContainerLimits | None:
+        if isinstance(requests, RequestsUnknown):
+            raise RetryLater(f"where {pod} was placed cannot be told: {requests.why}")
+        text = dict(requests.annotations).get(PLACEMENT)
+        own = await self._own.limits(pod, container, requests, gpus) if text else None
+        if text is None or own is None:
+            return None
+        try:
+            placed = placed_gpus(text, container)
+        except ValueError as error:
+            raise PermanentError(
+                f"annotation {PLACEMENT} of {pod} {error}: it is not ours"
+            ) from error
+        if not placed:
+            return None
+        if len(placed) != gpus:
+            raise PermanentError(
+                f"{pod} was placed on {len(placed)} GPUs, the kubelet counts {gpus}: do resource"
+                " names here and in the queue's settings differ?"
+            )
+        ask = replace(own.ask, gpu_uuids=tuple(GpuUuid(one) for one in placed))
+        return replace(own, ask=ask, source="placement")
+
+
+class PodLimits:
+    """What the pod asks for, where the kubelet tells."""
+
+    def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
+        self._names = names
+        self._defaults = defaults
+
+    async def limits(
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
+    ) -> ContainerLimits | None:
+        if isinstance(requests, RequestsUnknown):
+            return None
+        found = limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
+        request = guaranteed(dict(requests.annotations), container, self._names)
+        return found if request is None else replace(found, ask=replace(found.ask, request=request))
+
+
+class NodeDefaults:
+    """The same for every container."""
+
+    def __init__(self, defaults: DefaultLimits) -> None:
+        self._defaults = defaults
+
+    async def limits(
+        self,
+        pod: PodIdentity,
+        container: str,
+        requests: ContainerRequests | RequestsUnknown,
+        gpus: int,
+    ) -> ContainerLimits | None:
+        return default_limits(gpus, self._defaults)

@@ -1,0 +1,149 @@
+"""Resizes the grants of running pods as their annotations say; see `core/kubelet/resizing.py`.
+
+Looked at when a pod changes, when one of its containers has a grant, and, for what had no room,
+when a grant ends. What is done or refused is told in the pod's events, once for each wish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from nodeagent.core.grants import events as ev
+from nodeagent.core.grants.states import Held
+from nodeagent.core.kubelet.pod_documents import PodFacts
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
+from nodeagent.core.kubelet.resizing import in_words, read_wish, to_ask, wishes
+from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
+from nodeagent.ports.kubelet import PermanentError
+from nodeagent.ports.ledger import GrantState
+from nodeagent.units import GrantId, PodUid
+
+log = logging.getLogger(__name__)
+
+DONE: Final = "SluiceResized"
+REFUSED: Final = "SluiceResizeRefused"
+WAITS: Final = "SluiceResizeDeferred"
+
+Tell = Callable[[PodUid, str, str, bool], Awaitable[None]]
+"""Pod, reason, text, and whether it is a warning."""
+
+
+class Resizable(Protocol):
+    """What is asked of the keeper."""
+
+    on_ended: list[Callable[[GrantId], None]]
+    on_registered: list[Callable[[], None]]
+
+    def live(self) -> Mapping[GrantId, Held]: ...
+    def grant(self, grant: GrantId | None) -> Held | None: ...
+    def apply(self, event: ev.Event) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRules:
+    """Of the configuration, as it is now."""
+
+    mode: str
+    """off, down or on."""
+    names: ResourceNames
+    defaults: DefaultLimits
+
+
+class Resizer:
+    def __init__(
+        self,
+        grants: Resizable,
+        pods: Callable[[], Collection[PodFacts]],
+        is_queued: Callable[[GrantId], bool],
+        rules: Callable[[], ResizeRules],
+        tell: Tell,
+    ) -> None:
+        """`pods`: of this node. `is_queued`: a queue controller decides what it has."""
+        self._grants = grants
+        self._pods = pods
+        self._is_queued = is_queued
+        self._rules = rules
+        self._tell = tell
+        self._told: dict[GrantId, tuple[str, str]] = {}
+        """The wish that was answered last, and the answer's reason."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        grants.on_ended.append(self._ended)
+        grants.on_registered.append(self.look)
+
+    def look(self) -> None:
+        """At all pods of this node."""
+        for pod in list(self._pods()):
+            self.changed(pod)
+
+    def changed(self, pod: PodFacts) -> None:
+        """A pod is there, or another one than before."""
+        rules = self._rules()
+        if rules.mode == "off" or pod.is_over:
+            return
+        asked = wishes(dict(pod.annotations))
+        for grant, held in list(self._grants.live().items()):
+            of = held.record.container
+            if of is None or of.pod_uid != pod.uid or held.record.state is not GrantState.ACTIVE:
+                continue
+            if of.container in asked or grant in self._told:
+                self._resize(pod, grant, held, asked.get(of.container, ""), rules)
+
+    def _ended(self, grant: GrantId) -> None:
+        """Its room may be what another one waits for."""
+        self._told.pop(grant, None)
+        if any(reason == WAITS for _wish, reason in self._told.values()):
+            asyncio.get_running_loop().call_soon(self.look)
+
+    def _resize(
+        self, pod: PodFacts, grant: GrantId, held: Held, text: str, rules: ResizeRules
+    ) -> None:
+        of = held.record.container
+        assert of is not None
+        before = in_words(held.record)
+        try:
+            if self._is_queued(grant):
+                raise PermanentError(
+                    "the queue decides what this pod has: change its Workload's resources"
+                )
+            wish = read_wish(of.container, text, rules.names)
+            made = _made(pod, of.container, len(held.record.devices), rules)
+            ask = to_ask(held.record, made, wish, rules.mode == "on")
+            if ask is not None:
+                self._grants.apply(ev.Resized(grant, ask))
+        except PermanentError as refused:
+            self._answer(pod, grant, text, REFUSED, f"{of.container}: {refused}")
+        except Refused as refused:
+            reason = WAITS if refused.kind is RefusalKind.EXHAUSTED else REFUSED
+            self._answer(pod, grant, text, reason, f"{of.container}: {refused.reason}")
+        else:
+            now = self._grants.grant(grant)
+            after = in_words(now.record) if now is not None else before
+            if ask is not None or self._told.get(grant, (text, DONE))[1] != DONE:
+                self._answer(pod, grant, text, DONE, f"{of.container}: {before} -> {after}")
+            self._told[grant] = (text, DONE)
+
+    def _answer(self, pod: PodFacts, grant: GrantId, wish: str, reason: str, text: str) -> None:
+        if reason != DONE and self._told.get(grant) == (wish, reason):
+            return
+        self._told[grant] = (wish, reason)
+        log.info("grant %s: %s: %s", grant, reason, text)
+        task = asyncio.get_running_loop().create_task(
+            self._say(pod.uid, reason, text, reason != DONE)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _say(self, pod: PodUid, reason: str, text: str, warns: bool) -> None:
+        await self._tell(pod, reason, text, warns)
+
+
+def _made(pod: PodFacts, container: str, gpus: int, rules: ResizeRules) -> GrantAsk:
+    """What its resources say, which do not change while it runs. Raises Never."""
+    requests = pod.requests(container)
+    if requests is None:
+        raise PermanentError(f"the pod has no container {container}")
+    return limits_from_requests(dict(requests.resources), gpus, rules.names, rules.defaults).ask

@@ -1,0 +1,2 @@
+"""The verbs of `sluice-queue`, a module each; `queuecontroller.cli.main` imports only the one that
+runs."""

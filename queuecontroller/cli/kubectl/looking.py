@@ -1,0 +1,170 @@
+"""`kubectl sluice web` and `kubectl sluice top`: what takes more than one run of kubectl.
+
+web finds the controller by its Service, the replica that leads by the Lease, and forwards a port to
+it; the rights to do so are the user's. top asks for the ClusterQueues again and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from queuecontroller.cli.commands.top import HISTORY, HOME_AND_CLEAR, percent, sparkline
+from queuecontroller.cli.files import printable
+from queuecontroller.cli.kubectl.plan import GROUP, LEASE, Usage
+from queuecontroller.cli.tables import align
+from sluicecommon.kubernetes.quantity import parse_amount
+
+LABELS: Final = "app.kubernetes.io/name=sluice,app.kubernetes.io/component=queue"
+Loads = dict[tuple[str, str, str], deque[float | None]]
+"""By ClusterQueue, flavor and resource: used of nominal, round by round."""
+
+
+class Refused(Exception):
+    """kubectl's own no; it has told why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"kubectl ended with status {status}")
+        self.status = status
+
+
+class Kubectl(Protocol):
+    def read(self, *words: str) -> Any:
+        """Its answer in JSON. Raises Refused."""
+
+    def ask(self, *words: str) -> str | None:
+        """What it says; None where it refuses."""
+
+    def become(self, *words: str) -> int:
+        """Its exit status, when it has ended."""
+
+
+# -- web ------------------------------------------------------------------------------------------
+
+
+def web(kubectl: Kubectl, options: argparse.Namespace, more: Sequence[str]) -> int:
+    """Raises Usage, Refused."""
+    where = ("-n", options.namespace) if options.namespace else ("--all-namespaces",)
+    found = kubectl.read("get", "services", *where, "-l", LABELS, "-o", "json", *more)
+    places = [
+        (str(one["metadata"]["namespace"]), str(one["metadata"]["name"]))
+        for one in found.get("items") or ()
+    ]
+    if len(places) != 1:
+        named = ", ".join(f"{printable(space)}/{printable(name)}" for space, name in places)
+        raise Usage(
+            f"kubectl sluice web: more than one queue: {named}: name one's namespace with -n"
+            if places
+            else "kubectl sluice web: no Service of a queue that you may see; its namespace: -n"
+        )
+    ((namespace, name),) = places
+    space = ("-n", namespace)
+    leader = kubectl.ask(
+        *("get", "lease", LEASE, *space, "-o", "jsonpath={.spec.holderIdentity}", *more)
+    )
+    if leader:
+        # Its pod's name, and what makes it this process; the page is the leader's alone.
+        target = f"pod/{leader.rpartition('_')[0] or leader}"
+        told = [
+            f"http://127.0.0.1:{options.port}/",
+            "It asks for a token, which decides what you see: kubectl create token NAME",
+        ]
+    else:
+        target = f"deploy/{name}"
+        url = kubectl.ask("exec", target, *space, *more, "--", "sluice-queue", "web")
+        told = [url.strip()] if url else [f"http://127.0.0.1:{options.port}/"]
+    print("\n".join(printable(one) for one in told), flush=True)
+    return kubectl.become("port-forward", target, *space, str(options.port), *more)
+
+
+# -- top ------------------------------------------------------------------------------------------
+
+
+def top(
+    kubectl: Kubectl,
+    options: argparse.Namespace,
+    more: Sequence[str],
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Raises Refused."""
+    live = sys.stdout.isatty()
+    loads: Loads = {}
+    rounds = 0
+    while True:
+        rounds += 1
+        queues = kubectl.read("get", f"clusterqueues.{GROUP}", "-o", "json", *more)
+        lines = top_lines(queues.get("items") or (), loads)
+        most = shutil.get_terminal_size((100, 40)).lines - 1 if live else len(lines)
+        print((HOME_AND_CLEAR if live else "") + "\n".join(lines[:most]), flush=True)
+        if rounds == options.rounds:
+            return 0
+        pause(options.interval)
+
+
+def top_lines(queues: Sequence[Mapping[str, Any]], loads: Loads) -> list[str]:
+    """What waits, and each quota with its use; `loads` is taken further by a round."""
+    rows = [
+        [
+            *("CLUSTERQUEUE", "COHORT", "PENDING", "ADMITTED"),
+            *("FLAVOR", "RESOURCE", "USED", "NOMINAL", "LOAD", f"LAST {HISTORY}"),
+        ]
+    ]
+    shown: set[tuple[str, str, str]] = set()
+    for queue in sorted(queues, key=lambda one: -int(_status(one).get("pendingWorkloads") or 0)):
+        spec, status = queue.get("spec") or {}, _status(queue)
+        name = str(queue["metadata"]["name"])
+        head = [
+            printable(name),
+            printable(str(spec.get("cohortName") or spec.get("cohort") or "")),
+            str(status.get("pendingWorkloads", 0)),
+            str(status.get("admittedWorkloads", 0)),
+        ]
+        quotas = list(_quotas(spec, status))
+        for flavor, resource, used, nominal in quotas:
+            key = (name, flavor, resource)
+            shown.add(key)
+            ratio = _ratio(resource, used, nominal)
+            mine = loads.setdefault(key, deque(maxlen=HISTORY))
+            mine.append(ratio)
+            cells = [flavor, resource, used, nominal]
+            rows.append([*head, *map(printable, cells), percent(ratio), sparkline(mine)])
+            head = ["", "", "", ""]
+        if not quotas:
+            rows.append([*head, "", "", "", "", "", ""])
+    for gone in loads.keys() - shown:
+        del loads[gone]
+    return align(rows) if len(rows) > 1 else ["no ClusterQueue"]
+
+
+def _quotas(
+    spec: Mapping[str, Any], status: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str, str]]:
+    used = {
+        (str(flavor.get("name")), str(one.get("name"))): str(one.get("total") or "0")
+        for flavor in status.get("flavorsUsage") or ()
+        for one in flavor.get("resources") or ()
+    }
+    for group in spec.get("resourceGroups") or ():
+        for flavor in group.get("flavors") or ():
+            for one in flavor.get("resources") or ():
+                key = (str(flavor.get("name")), str(one.get("name")))
+                yield *key, used.get(key, "0"), str(one.get("nominalQuota") or "0")
+
+
+def _ratio(resource: str, used: str, nominal: str) -> float | None:
+    """None: nothing is its own, or one of them is no quantity (`auto`, where nobody says yet)."""
+    try:
+        whole = parse_amount(resource, nominal)
+        return parse_amount(resource, used) / whole if whole else None
+    except ValueError:
+        return None
+
+
+def _status(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = one.get("status") or {}
+    return found

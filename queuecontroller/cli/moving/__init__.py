@@ -1,1 +1,0 @@
-"""From one queue to another."""

@@ -1,0 +1,283 @@
+"""Carries out what `provisioning` decides: answers checks, makes requests with their templates, and
+deletes those that nobody waits for.
+
+Templates are made first and owned by the Workload, so that none is left over when the request
+cannot be made; then they are the request's, and go with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.admissionchecks.provisioning import CONTROLLER, config_of, decide
+from queuecontroller.cluster.admissionchecks.requests import POD_TEMPLATES, REQUESTS, Config, Making
+from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of
+from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
+from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS, of_kueue
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    covers,
+    key_of,
+    pruned,
+)
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
+from queuecontroller.frameworks import pod_set_infos
+from queuecontroller.scheduler.model.reasons import FAILED_CREATE, PROVISIONING_REQUEST_CREATED
+from queuecontroller.state.shell import Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.reader import ManifestError
+
+CONFIGS: Final = of_kueue("ProvisioningRequestConfig")
+WIDTH: Final = 4
+CONFLICT: Final = 409
+LOOK_S: Final = 30.0
+"""How often it is asked whether requests are served by now."""
+_NOT_SERVED: Final = (
+    f"the API server does not serve {REQUESTS.plural} of {REQUESTS.api_version}: install the"
+    " cluster autoscaler's definitions"
+)
+WorkItem = tuple[Resource, str]
+"""A Workload to be answered, or an AdmissionCheck whose condition is to be told."""
+
+
+class Provisioner:
+    def __init__(
+        self,
+        shell: Shell,
+        mirror: Mirror,
+        client: ApiClient,
+        may_write: Callable[[], bool],
+        recorder: EventRecorder,
+        is_followed: Callable[[Resource], bool],
+        stored: Callable[[Document, Document], None],
+    ) -> None:
+        """`is_followed`: whether all of a kind is known; `stored` hears of each Workload that was
+        written: before, and as it is now."""
+        self._shell = shell
+        self._mirror = mirror
+        self._cache = mirror.cache
+        self._client = client
+        self._may_write = may_write
+        self._is_followed = is_followed
+        self._told_of = stored
+        self._status_writer = CheckStatusWriter(
+            client, mirror.cache, recorder, shell.now_ns, self._stored
+        )
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
+        self._owned: dict[str, dict[str, None]] = {}
+        """By Workload: keys of its requests."""
+        self._owner: dict[str, str] = {}
+        """By request: its Workload."""
+        self._handed_over: set[str] = set()
+        """UIDs of requests that own their templates."""
+
+    # -- what is heard ----------------------------------------------------------------------------
+
+    def add_all(self) -> None:
+        for request in self._cache.all_of(REQUESTS):
+            self._note(key_of(request), request)
+        for check in self._cache.all_of(CHECKS):
+            self.changed(CHECKS, key_of(check), check)
+
+    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """None: it is gone."""
+        if kind == WORKLOADS:
+            if document is not None and (key in self._owned or self._is_asked(document)):
+                self.work_queue.add((WORKLOADS, key))
+        elif kind == REQUESTS:
+            owner = self._note(key, document)
+            if owner:
+                self.work_queue.add((WORKLOADS, owner))
+        elif kind == CHECKS:
+            self._ask_check(key)
+        elif kind == CONFIGS:
+            for check in self._mine():
+                named = (check.get("spec") or {}).get("parameters") or {}
+                if named.get("name") == key:
+                    self._ask_check(key_of(check))
+
+    def _note(self, key: str, request: Document | None) -> str:
+        """The Workload that it belongs to; empty: none."""
+        owner = self._owner.get(key, "")
+        if request is None:
+            self._owner.pop(key, None)
+            self._owned.get(owner, {}).pop(key, None)
+            if not self._owned.get(owner, {"": None}):
+                del self._owned[owner]
+            return owner
+        for one in request["metadata"].get("ownerReferences") or ():
+            if one.get("controller") and one.get("kind") == WORKLOADS.kind:
+                owner = f"{request['metadata']['namespace']}/{one.get('name')}"
+                self._owner[key] = owner
+                self._owned.setdefault(owner, {})[key] = None
+        return owner
+
+    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
+        key = key_of(found)
+        if is_news:
+            self._shell.step(
+                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
+            )
+        self._told_of(before, found)
+        self.work_queue.add((WORKLOADS, key))
+
+    def _mine(self) -> list[Document]:
+        every = self._cache.all_of(CHECKS)
+        return [one for one in every if (one.get("spec") or {}).get("controllerName") == CONTROLLER]
+
+    def _is_asked(self, workload: Document) -> bool:
+        known = (self._cache.get(CHECKS, name) for name in checks_of(workload))
+        return any(
+            one is not None and (one.get("spec") or {}).get("controllerName") == CONTROLLER
+            for one in known
+        )
+
+    def _ask_check(self, name: str) -> None:
+        self.work_queue.add((CHECKS, name))
+        for workload in self._cache.all_of(WORKLOADS):
+            if name in checks_of(workload):
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
+
+    # -- one Workload, or one check ---------------------------------------------------------------
+
+    async def _tend(self, errand: WorkItem) -> None:
+        kind, key = errand
+        if not self._may_write():
+            return
+        document = self._cache.get(kind, key)
+        if document is None:
+            return
+        if kind == CHECKS:
+            await self._tell_check(document)
+        elif self._is_followed(REQUESTS):
+            await self._answer(key, document)
+
+    async def _answer(self, key: str, workload: Document) -> None:
+        configs = {key_of(one): self._config(one)[0] for one in self._mine()}
+        try:
+            infos = pod_set_infos(_without_updates(workload), self._flavors())
+        except ManifestError:
+            return  # its job is told
+        decision = decide(workload, configs, self._requests(key, workload), infos)
+        if await self._status_writer.write_answers(workload, decision.answers):
+            return  # what it is now is asked for
+        for one in decision.ends:
+            await self._delete(one)
+        for making in decision.makes:
+            await self._make(workload, making)
+        for one in self._requests(key, workload):
+            await self._hand_over(one)
+
+    def _requests(self, key: str, workload: Document) -> list[Document]:
+        """Those of this Workload, and not of another that had its name before."""
+        found = (self._cache.get(REQUESTS, one) for one in self._owned.get(key, ()))
+        uid = workload["metadata"]["uid"]
+        return [
+            one
+            for one in found
+            if one is not None
+            and any(owner.get("uid") == uid for owner in one["metadata"]["ownerReferences"])
+        ]
+
+    def _flavors(self) -> dict[str, Document]:
+        return {key_of(one): one for one in self._cache.all_of(FLAVORS)}
+
+    def _config(self, check: Document) -> tuple[Config | None, str]:
+        if not self._is_followed(REQUESTS):
+            return None, _NOT_SERVED
+        return config_of(check, {key_of(one): one for one in self._cache.all_of(CONFIGS)})
+
+    async def _delete(self, request: Document) -> None:
+        head = request["metadata"]
+        try:
+            await self._client.delete(REQUESTS, head["name"], head["namespace"], head["uid"])
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:
+                raise
+
+    async def _make(self, workload: Document, making: Making) -> None:
+        namespace = workload["metadata"]["namespace"]
+        try:
+            for template in making.templates:
+                await self._create_template(template, namespace)
+                made = pruned(await self._client.create(REQUESTS, making.request, namespace))
+        except ApiRefused as refused:
+            if refused.status != CONFLICT:  # it is there from before, and on its way out
+                await self._say_failed(workload, making, refused)
+            raise
+        name = making.request["metadata"]["name"]
+        self._cache.take(REQUESTS, made)
+        self._note(f"{namespace}/{name}", made)
+        told = KubernetesEvent(
+            PROVISIONING_REQUEST_CREATED, f'Created ProvisioningRequest: "{name}"'
+        )
+        self._status_writer.record(workload, told)
+
+    async def _create_template(self, template: Mapping[str, Any], namespace: str) -> None:
+        try:
+            await self._client.create(POD_TEMPLATES, template, namespace)
+        except ApiRefused as refused:
+            if refused.status != CONFLICT:
+                raise
+            # Of a time before: one of another content goes, and is made anew.
+            name = template["metadata"]["name"]
+            found = await self._client.get(POD_TEMPLATES, name, namespace)
+            if not covers(found.get("template"), template["template"]):
+                await self._client.delete(POD_TEMPLATES, name, namespace, found["metadata"]["uid"])
+                raise
+
+    async def _say_failed(self, workload: Document, making: Making, refused: ApiRefused) -> None:
+        text = f"ProvisioningRequest {making.request['metadata']['name']}: {refused}"
+        self._status_writer.record(workload, KubernetesEvent(FAILED_CREATE, text, warning=True))
+        check = checks_of(workload).get(making.check) or {}
+        if check.get("state") == State.PENDING:
+            await self._status_writer.write_answers(
+                workload, {making.check: Answer(State.PENDING, text)}
+            )
+
+    async def _hand_over(self, request: Document) -> None:
+        """Its templates go with it."""
+        head = request["metadata"]
+        if head["uid"] in self._handed_over:
+            return
+        owner = {
+            "apiVersion": REQUESTS.api_version,
+            "kind": REQUESTS.kind,
+            "name": head["name"],
+            "uid": head["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        for one in (request.get("spec") or {}).get("podSets") or ():
+            name = str((one.get("podTemplateRef") or {}).get("name") or "")
+            try:
+                found = await self._client.get(POD_TEMPLATES, name, head["namespace"])
+                if found["metadata"].get("ownerReferences") != [owner]:
+                    patch = {"metadata": {"ownerReferences": [owner]}}
+                    await self._status_writer.patch(POD_TEMPLATES, found, patch)
+            except ApiRefused as refused:
+                if not refused.not_found:
+                    raise
+        self._handed_over.add(head["uid"])
+
+    # -- the check itself -------------------------------------------------------------------------
+
+    async def _tell_check(self, check: Document) -> None:
+        """Whether it is active: its ClusterQueues admit nobody while it is not."""
+        if (check.get("spec") or {}).get("controllerName") != CONTROLLER:
+            return
+        if not self._is_followed(REQUESTS):
+            self.work_queue.add_after((CHECKS, key_of(check)), LOOK_S)
+        await self._status_writer.write_active(check, self._config(check)[1])
+
+
+def _without_updates(workload: Document) -> Document:
+    """What the checks gave is for its pods, not for where nodes are to come."""
+    status = {**(workload.get("status") or {}), "admissionChecks": []}
+    return {**workload, "status": status}

@@ -1,0 +1,74 @@
+"""What a Workload's status says of its AdmissionChecks, and how an answer gets there: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.objects import Document
+
+_CUT: Final = 1024
+"""Characters: where Kueue cuts the messages of conditions."""
+_COUNTED: Final = "retryCount"
+
+
+class State(StrEnum):
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+    REJECTED = "Rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To one check of one Workload."""
+
+    state: State
+    message: str = ""
+    updates: tuple[Mapping[str, Any], ...] = ()
+    """podSetUpdates."""
+    again_s: int | None = None
+    """requeueAfterSeconds, of a Retry."""
+
+
+def checks_of(workload: Document) -> dict[str, Mapping[str, Any]]:
+    """By name, in the order of the status; what is no check is left out."""
+    found = (workload.get("status") or {}).get("admissionChecks") or ()
+    return {one["name"]: one for one in found if isinstance(one, Mapping) and one.get("name")}
+
+
+def state_of(check: Mapping[str, Any]) -> str:
+    return str(check.get("state") or State.PENDING)
+
+
+def tries_of(check: Mapping[str, Any]) -> int:
+    """How often it has asked for a retry so far."""
+    found = check.get(_COUNTED)
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def with_answers(
+    workload: Document, answers: Mapping[str, Answer], now: str
+) -> list[dict[str, Any]] | None:
+    """All checks as a merge patch has them; None: they say that already. Checks that the Workload
+    does not have are not added: its queue asks for them, or does not. `now` in RFC 3339."""
+    known = checks_of(workload)
+    made = {name: _answered(known[name], answers.get(name), now) for name in known}
+    return list(made.values()) if any(made[one] != known[one] for one in known) else None
+
+
+def _answered(check: Mapping[str, Any], answer: Answer | None, now: str) -> dict[str, Any]:
+    if answer is None:
+        return dict(check)
+    made = {"name": check["name"], "state": str(answer.state), "message": answer.message[:_CUT]}
+    same = check.get("state") == made["state"]
+    made["lastTransitionTime"] = check.get("lastTransitionTime", now) if same else now
+    if _COUNTED in check:
+        made[_COUNTED] = check[_COUNTED]
+    if answer.again_s is not None:
+        made["requeueAfterSeconds"] = answer.again_s
+    if answer.updates:
+        made["podSetUpdates"] = [dict(one) for one in answer.updates]
+    return made

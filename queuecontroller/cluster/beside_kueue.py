@@ -1,0 +1,268 @@
+"""One leader's time beside a Kueue that runs itself: Workloads that hold quota are told whether the
+shares of GPUs that they ask for are there, and where.
+
+The nodes have their sessions with the same book as in the other modes; nothing is queued in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from queuecontroller.cluster.admissionchecks.placement import (
+    CONTROLLER,
+    PLACED_FOR,
+    POD_SET,
+    Placer,
+)
+from queuecontroller.cluster.admissionchecks.states import State, checks_of
+from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
+from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
+from queuecontroller.cluster.session import Defect, NullStore
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import ObjectId
+from queuecontroller.state.shell import EXIT_OK, Clock, Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.resources import PODS, Resource
+
+KINDS: Final = (FLAVORS, CHECKS, WORKLOADS)
+"""What is watched, besides pods."""
+PLACED_PODS: Final = (("labelSelector", PLACED_FOR),)
+WIDTH: Final = 8
+REPORTS: Final = 2.5
+"""So many reports of a node after its pod was seen running the pod's grant is in them: one may have
+been on its way, and one may be lost."""
+LOOK_S: Final = 1.0
+"""How often it is looked at what the nodes have reported."""
+log = logging.getLogger(__name__)
+WorkItem = tuple[Resource, str]
+
+
+class Beside:
+    def __init__(
+        self,
+        cache: ObjectCache,
+        client: ApiClient,
+        settings: BookSettings,
+        term: int,
+        cluster_id: str,
+        clock: Clock,
+        new_uid: Callable[[], str],
+        may_write: Callable[[], bool],
+        report_s: float,
+    ) -> None:
+        """As `Session`; `report_s`: how often nodes report."""
+        self._cache = cache
+        self._may_write = may_write
+        self._settled_s = report_s * REPORTS
+        self._first_s = settings.lease_s
+        """So long after its begin every node that is there has found this leader."""
+        self._began_s = 0.0
+        book = Book(settings, False, new_uid)
+        self.shell = Shell(book, NullStore(term, cluster_id), clock)
+        self.recorder = EventRecorder(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        self.placer = Placer()
+        self._status_writer = CheckStatusWriter(
+            client, cache, self.recorder, self.shell.now_ns, self._stored
+        )
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
+        self._runs: dict[str, tuple[str, float]] = {}
+        """Pods that run: their UID, and since when we have seen it."""
+        self._workload_of: dict[str, str] = {}
+        """Keys of Workloads by their UID."""
+        self._uid_of: dict[str, str] = {}
+        """And the other way."""
+        self._pods_of: dict[str, dict[str, None]] = {}
+        """Keys of pods by the UID of the Workload that they are placed for."""
+        self._of_pod: dict[str, str] = {}
+        self._began = False
+
+    @property
+    def term(self) -> int:
+        return self.shell.book.journal.term
+
+    @property
+    def writes_total(self) -> int:
+        return self._status_writer.writes_total
+
+    async def run(self) -> None:
+        """Until cancelled. Raises Defect."""
+        self.shell.told = _heard
+        self.shell.start()
+        self._began, self._began_s = True, monotonic()
+        for kind in (PODS, *KINDS):
+            for document in self._cache.all_of(kind):
+                self.changed(kind, key_of(document), document)
+        log.info("deciding, term %d: beside Kueue", self.term)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._serve_nodes())
+            group.create_task(self._follow_nodes())
+            group.create_task(self.work_queue.run())
+            group.create_task(self.recorder.run())
+
+    async def _serve_nodes(self) -> None:
+        status = await self.shell.run()
+        if status != EXIT_OK:
+            raise Defect(self.shell.why_not_ready)
+
+    async def _follow_nodes(self) -> None:
+        while True:
+            self._follow()
+            await asyncio.sleep(LOOK_S)
+
+    def _follow(self) -> None:
+        """Who waits for the first report of a node is looked at when it comes; all others ask
+        again by themselves, when Kueue has given them quota again."""
+        ready = self.shell.book.nodes.each_ready(self.shell.now_ns())
+        if not self.placer.follow({one.name: one.capacity for one in ready}):
+            return
+        for workload in self._cache.all_of(WORKLOADS):
+            name = self._named(workload)
+            if name and self.placer.waits(workload, name):
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
+
+    def _unsettled_s(self) -> float:
+        """For how much longer nodes may be on their way to this leader; 0: none is. A node that is
+        away is on its way until it is given up."""
+        book = self.shell.book
+        now_ns = self.shell.now_ns()
+        away = any(
+            not one.record.lost and not book.nodes.ready(one, now_ns)
+            for one in book.nodes.nodes.values()
+        )
+        left_s = self._began_s + self._first_s - monotonic()
+        return max(left_s, LOOK_S if away else 0.0)
+
+    # -- what is heard ----------------------------------------------------------------------------
+
+    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """None: it is gone. The world knows already."""
+        if not self._began:
+            return
+        if kind == WORKLOADS:
+            self._note_workload(key, document)
+            if document is not None:
+                self._ask(key, document)
+        elif kind == PODS:
+            self._note_pod(key, document)
+        elif kind == CHECKS:
+            self.work_queue.add((CHECKS, key))
+            for workload in self._cache.all_of(WORKLOADS):
+                if key in checks_of(workload):
+                    self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
+
+    def _note_workload(self, key: str, document: Document | None) -> None:
+        uid = str(document["metadata"]["uid"]) if document is not None else ""
+        before = self._uid_of.get(key, "")
+        if before and before != uid:
+            del self._uid_of[key]
+            self._workload_of.pop(before, None)
+            self.placer.forget(before)
+        if uid:
+            self._uid_of[key] = uid
+            self._workload_of[uid] = key
+
+    def _note_pod(self, key: str, pod: Document | None) -> None:
+        before = self._of_pod.pop(key, "")
+        labels = (pod or {"metadata": {}})["metadata"].get("labels") or {}
+        now = str(labels.get(PLACED_FOR) or "")
+        if before and before != now:
+            self._pods_of[before].pop(key, None)
+            if not self._pods_of[before]:
+                del self._pods_of[before]
+        if pod is not None and now:
+            self._of_pod[key] = now
+            self._pods_of.setdefault(now, {})[key] = None
+        if pod is not None and _runs(pod):
+            uid = str(pod["metadata"]["uid"])
+            if self._runs.get(key, ("", 0.0))[0] != uid:
+                self._runs[key] = (uid, monotonic())
+        else:
+            self._runs.pop(key, None)
+        for uid in {before, now} - {""}:
+            workload = self._workload_of.get(uid)
+            if workload is not None:
+                self.work_queue.add((WORKLOADS, workload))
+
+    def _ask(self, key: str, workload: Document) -> None:
+        known = str(workload["metadata"]["uid"])
+        if self._named(workload) or self.placer.knows(known):
+            self.work_queue.add((WORKLOADS, key))
+
+    def _named(self, workload: Document) -> str:
+        """The check of ours that it waits for; empty: none."""
+        for name in checks_of(workload):
+            check = self._cache.get(CHECKS, name)
+            if check is not None and (check.get("spec") or {}).get("controllerName") == CONTROLLER:
+                return name
+        return ""
+
+    # -- one Workload, or one check ---------------------------------------------------------------
+
+    async def _tend(self, errand: WorkItem) -> None:
+        kind, key = errand
+        document = self._cache.get(kind, key)
+        if document is None or not self._may_write():
+            return
+        if kind == CHECKS:
+            spec = document.get("spec") or {}
+            if spec.get("controllerName") == CONTROLLER:
+                await self._status_writer.write_active(document, _why_not(document))
+            return
+        name = self._named(document)
+        self._follow()
+        flavors = {key_of(one): one for one in self._cache.all_of(FLAVORS)}
+        seen, again_s = self._seen(str(document["metadata"]["uid"]))
+        unsettled_s = self._unsettled_s()
+        answer = self.placer.look(document, name, flavors, seen, unsettled_s <= 0)
+        if answer is not None and answer.state is State.PENDING and unsettled_s > 0:
+            again_s = unsettled_s
+        if again_s is not None:
+            self.work_queue.add_after(errand, again_s)
+        if answer is not None:
+            await self._status_writer.write_answers(document, {name: answer})
+
+    def _seen(self, uid: str) -> tuple[Counter[tuple[str, str]], float | None]:
+        """Pods that the nodes report, and in how many seconds there may be more of them."""
+        seen: Counter[tuple[str, str]] = Counter()
+        again_s: float | None = None
+        for key in self._pods_of.get(uid, ()):
+            since = self._runs.get(key)
+            pod = self._cache.get(PODS, key)
+            if since is None or pod is None:
+                continue
+            left_s = since[1] + self._settled_s - monotonic()
+            if left_s <= 0:
+                labels = pod["metadata"].get("labels") or {}
+                node = str((pod.get("spec") or {}).get("nodeName") or "")
+                seen[str(labels.get(POD_SET) or ""), node] += 1
+            else:
+                again_s = min(left_s, again_s) if again_s is not None else left_s
+        return seen, again_s
+
+    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
+        if is_news:
+            self.changed(WORKLOADS, key_of(found), found)
+
+
+def _runs(pod: Document) -> bool:
+    """Its containers have been started, and hold what they were granted."""
+    return (pod.get("status") or {}).get("phase") == "Running" and not is_leaving(pod)
+
+
+def _why_not(check: Document) -> str:
+    """Why the check cannot be answered; empty: it can."""
+    if (check.get("spec") or {}).get("parameters"):
+        return f"spec.parameters: {CONTROLLER} takes none: make an AdmissionCheck without them"
+    return ""
+
+
+def _heard(touched: set[ObjectId]) -> None:
+    """Nothing is queued here: there is nobody to tell."""

@@ -1,0 +1,154 @@
+"""What counts for a job besides itself, out of what the API server has: its namespace's default
+queue, and what it belongs to. Any replica can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, RUNTIMES
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    ObjectCache,
+    controller_of,
+    is_leaving,
+    labels_of,
+)
+from queuecontroller.cluster.cache.policy import Policy
+from queuecontroller.frameworks import (
+    Framework,
+    Holding,
+    PriorityClass,
+    Setting,
+    frameworks,
+    is_managed,
+    runtime_of,
+)
+from queuecontroller.frameworks.serving import SET
+from sluicecommon.kubernetes.resources import NAMESPACES, STATEFUL_SETS, Resource
+from sluicecommon.reader import ManifestError
+
+DEEPEST: Final = 8
+"""Owners of owners."""
+
+
+def resource_of(framework: Framework) -> Resource:
+    return Resource(framework.group, framework.versions[0], framework.plural, framework.kind)
+
+
+FRAMEWORKS: Final[Mapping[Resource, Framework]] = {resource_of(one): one for one in frameworks()}
+KINDS: Final[Mapping[Resource, Framework]] = {
+    kind: one for kind, one in FRAMEWORKS.items() if one.holding is Holding.SUSPEND
+}
+"""Jobs that are held by a field of their own."""
+SETS: Final = resource_of(SET)
+"""LeaderWorkerSets."""
+FOLLOWED: Final = (*KINDS, SETS, STATEFUL_SETS)
+"""What is watched where it is served. Of Deployments their pods are all that counts."""
+_BY_NAME: Final = {(kind.group, kind.kind): kind for kind in FRAMEWORKS}
+
+
+def kind_of(owner: Mapping[str, Any]) -> Resource | None:
+    """Of an owner reference, or of an object; None: of no framework of ours."""
+    group, _, _ = str(owner.get("apiVersion") or "").rpartition("/")
+    return _BY_NAME.get((group, str(owner.get("kind") or "")))
+
+
+def setting(
+    cache: ObjectCache,
+    document: Document,
+    namespace: str,
+    priority_of: Callable[[PriorityClass | None], int | None] = lambda _: None,
+) -> Setting:
+    default = cache.get(LOCAL_QUEUES, f"{namespace}/default") is not None
+    managed = cache.policy.is_external(controller_of(document)) or any(
+        _is_managed(cache.policy, one, default) or cache.policy.is_external(controller_of(one))
+        for one in above(cache, document, namespace)
+    )
+    policy = cache.policy
+    made_by = set_of_pod(cache, document, namespace)
+    home = cache.get(NAMESPACES, namespace)
+    selected = policy.without_queue and policy.namespaces.matches(
+        {**(labels_of(home) if home else {}), "kubernetes.io/metadata.name": namespace}
+    )
+    return Setting(
+        without_queue=selected,
+        labels_to_copy=policy.labels_to_copy,
+        default_queue=default,
+        parent_managed=managed,
+        priority_of=priority_of,
+        runtime=_runtime(cache, document, namespace),
+        group_total=_size_of(made_by),
+        group_owner=_reference(made_by) if made_by is not None else None,
+    )
+
+
+def _runtime(cache: ObjectCache, document: Document, namespace: str) -> Document | None:
+    kind = kind_of(document)
+    try:
+        named = runtime_of(FRAMEWORKS[kind], document) if kind is not None else None
+    except ManifestError:
+        return None
+    if named is None:
+        return None
+    for one in RUNTIMES:
+        if one.kind == named[0]:
+            return cache.get(one, f"{namespace}/{named[1]}" if one.namespaced else named[1])
+    return None
+
+
+def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | None:
+    """The StatefulSet that a pod is of."""
+    return _set_named(cache, controller_of(pod), namespace)
+
+
+def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:
+    """The StatefulSet whose pods a Workload is of, as long as that wants any."""
+    namespace = workload["metadata"].get("namespace") or ""
+    for owner in workload["metadata"].get("ownerReferences") or ():
+        found = _set_named(cache, owner, namespace)
+        if found is not None and not is_leaving(found) and _size_of(found) != 0:
+            return found
+    return None
+
+
+def _set_named(cache: ObjectCache, owner: Mapping[str, Any], namespace: str) -> Document | None:
+    if kind_of(owner) != STATEFUL_SETS:
+        return None
+    found = cache.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
+    return found if found is not None and found["metadata"].get("uid") == owner["uid"] else None
+
+
+def _size_of(stateful_set: Document | None) -> int | None:
+    """Its own word: that of its template may be an older one."""
+    replicas = ((stateful_set or {}).get("spec") or {}).get("replicas")
+    return replicas if isinstance(replicas, int) else None
+
+
+def _reference(document: Document) -> dict[str, str]:
+    head = document["metadata"]
+    return {
+        "apiVersion": STATEFUL_SETS.api_version,
+        "kind": STATEFUL_SETS.kind,
+        "name": head["name"],
+        "uid": head["uid"],
+    }
+
+
+def above(cache: ObjectCache, document: Document, namespace: str) -> Iterator[Document]:
+    """Its controller, that one's, and so on, as far as they are known."""
+    for _ in range(DEEPEST):
+        owner = controller_of(document)
+        kind = kind_of(owner)
+        found = cache.get(kind, f"{namespace}/{owner.get('name')}") if kind else None
+        if found is None or found["metadata"].get("uid") != owner.get("uid"):
+            return
+        yield found
+        document = found
+
+
+def _is_managed(policy: Policy, document: Document, default: bool) -> bool:
+    kind = kind_of(document)
+    if kind is None or not policy.wants(FRAMEWORKS[kind]):
+        return False
+    return is_managed(FRAMEWORKS[kind], document, Setting(default_queue=default))

@@ -1,0 +1,67 @@
+"""What is watched besides jobs: Kueue's objects, and those of Kubernetes' own that count for
+queueing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuecontroller.frameworks.names import PLACED as TOPOLOGY_LABEL
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.fields import STORED
+from sluicecommon.kubernetes.resources import NAMESPACES, Resource
+
+
+def of_kueue(kind: str) -> Resource:
+    row = KINDS[kind]
+    return Resource(GROUP, str(STORED), row.plural, row.name, row.namespaced)
+
+
+WORKLOADS: Final = of_kueue("Workload")
+CLUSTER_QUEUES: Final = of_kueue("ClusterQueue")
+LOCAL_QUEUES: Final = of_kueue("LocalQueue")
+COHORTS: Final = of_kueue("Cohort")
+FLAVORS: Final = of_kueue("ResourceFlavor")
+CHECKS: Final = of_kueue("AdmissionCheck")
+TOPOLOGIES: Final = of_kueue("Topology")
+OBJECTS: Final = (
+    NAMESPACES,
+    FLAVORS,
+    TOPOLOGIES,
+    CHECKS,
+    COHORTS,
+    CLUSTER_QUEUES,
+    LOCAL_QUEUES,
+    of_kueue("WorkloadPriorityClass"),
+    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+    Resource("", "v1", "limitranges", "LimitRange"),
+)
+"""What the book keeps as objects, those that others name first."""
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+CRDS: Final = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)
+RUNTIMES: Final = (
+    Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime"),
+    Resource(
+        "trainer.kubeflow.org",
+        "v1alpha1",
+        "clustertrainingruntimes",
+        "ClusterTrainingRuntime",
+        namespaced=False,
+    ),
+)
+"""What TrainJobs refer to: their pods are there."""
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+MANAGED: Final = "kueue.x-k8s.io/managed"
+"""Label of pods that are held one by one."""
+MANAGED_PODS: Final = (("labelSelector", f"{MANAGED}=true"),)
+ELASTIC_PODS: Final = "sluice.dev/elastic"
+"""Label of pods of an elastic Job, which are held one by one."""
+PLACED_PODS: Final = TOPOLOGY_LABEL
+"""Label of pods whose workload was given domains of a topology."""
+IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
+"""The finalizer of what others stand on."""

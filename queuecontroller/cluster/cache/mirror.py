@@ -1,0 +1,350 @@
+"""Kueue's objects, as the API server has them, put into the book.
+
+An object that cannot be read stops nothing: it is refused with the reader's words, which its status
+then says, and what was known of it before stays in force. What a Workload's status says of its
+quota is believed when the Workload is first seen, and when it was changed by a hand that is not
+ours; otherwise the book knows better, since what it decided may not be written yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import marshal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.claims import KnownClaims, has_claims, holds_quota
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    ObjectCache,
+    annotations_of,
+    is_leaving,
+    key_of,
+    split_key,
+)
+from queuecontroller.kueueapi.manifests.workloads import read_workload, read_workload_again
+from queuecontroller.scheduler.model.objects import (
+    Admission,
+    PodSet,
+    PodSetAssignment,
+    RequeueState,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
+from queuecontroller.scheduler.model.transformations import Transformations
+from queuecontroller.state.book import Book
+from queuecontroller.state.figures import DEFECTS
+from queuecontroller.state.records import ObjectId, WorkloadRecord
+from sluicecommon.kubernetes.names import wrong_names
+from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.reader import ManifestError, Problem, read_or_refused
+
+MOST_ALIKE: Final = 1024
+log = logging.getLogger(__name__)
+NOT_COUNTED: Final = -1
+_TOLD: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
+"""Conditions that say who holds quota."""
+_KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
+_OTHERS: Final = ("pod_sets", "queue_name", "priority", "priority_class", "active")
+_OTHERS_TOO: Final = ("max_execution_s", "admission_checks", "reclaimable_pods", "replaces")
+"""Fields of a Workload that others may change while it waits or runs."""
+
+
+def wishes(document: Document) -> dict[str, Any]:
+    """An object without what is no wish of a user's: its status, and what the API server adds."""
+    found = {name: document[name] for name in _KEPT if name in document}
+    head: dict[str, Any] = {"name": document["metadata"]["name"]}
+    for name in ("namespace", "labels"):
+        if value := document["metadata"].get(name):
+            head[name] = value
+    given = annotations_of(document)
+    if ours := {name: text for name, text in given.items() if name.startswith("sluice.dev/")}:
+        head["annotations"] = ours
+    if document.get("kind") == "ClusterQueue" and is_leaving(document):
+        spec = found.get("spec") or {}
+        if spec.get("stopPolicy", "None") == "None":  # nobody new comes in, nobody is thrown out
+            found["spec"] = {**spec, "stopPolicy": "Hold"}
+    return {**found, "metadata": head}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    document: Document
+    transformations: Transformations
+    workload: Workload
+    claims: int | None
+    """What its claims were counted by; None: it has none."""
+
+    def has_spec_of(self, document: Document, transformations: Transformations) -> bool:
+        """By the API server's word: it counts the changes of a spec."""
+        mine, other = self.document["metadata"], document["metadata"]
+        generation = other.get("generation")
+        return (
+            generation is not None
+            and mine.get("generation") == generation
+            and mine.get("uid") == other.get("uid")
+            and self.transformations is transformations
+        )
+
+
+class Mirror:
+    def __init__(self, book: Book, cache: ObjectCache) -> None:
+        self.book = book
+        self.cache = cache
+        self.claims = KnownClaims(cache, lambda: book.catalogue.configuration.device_classes)
+        self.refused: dict[ObjectId, str] = {}
+        """What the reader said of objects that it could not take."""
+        self.misread: dict[WorkloadKey, str] = {}
+        """The same of Workloads."""
+        self._seen: dict[WorkloadKey, _Seen] = {}
+        """As last read from the API."""
+        self.expected: dict[WorkloadKey, Workload] = {}
+        """As our write that is under way will make it."""
+        self._alike: dict[bytes, Workload] = {}
+        """One of each that differ in their specs, by these: jobs come in hundreds that differ in
+        their names alone, and to read a spec is the most of reading one."""
+        self._alike_under: Transformations | None = None
+
+    # -- objects ----------------------------------------------------------------------------------
+
+    def begin(self, now_ns: int) -> None:
+        """Takes over all that is there."""
+        read = []
+        for kind in OBJECTS:
+            for document in self.cache.all_of(kind):
+                if (wanted := self._readable(kind, document)) is not None:
+                    read.append(wanted)
+        self.book.apply(read, False, now_ns)
+        for document in self.cache.all_of(WORKLOADS):
+            self.workload(key_of(document), document, now_ns)
+        self.book.workloads.resume(now_ns)
+
+    def object(self, kind: Resource, key: str, document: Document | None, now_ns: int) -> None:
+        namespace, name = split_key(key)
+        identity = (kind.kind, namespace, name)
+        if document is None:
+            self.refused.pop(identity, None)
+            if identity in self.book.catalogue.records:
+                self.book.forget_object(identity, now_ns)
+            return
+        wanted = self._readable(kind, document)
+        if wanted is not None:
+            self.book.apply([wanted], False, now_ns)
+
+    def _readable(self, kind: Resource, document: Document) -> dict[str, Any] | None:
+        namespace, name = split_key(key_of(document))
+        identity = (kind.kind, namespace, name)
+        try:
+            wanted = read_or_refused(lambda: self._checked(kind, document))
+        except ManifestError as error:
+            self.refused[identity] = str(error)
+            note_defect(error, "/".join(identity))
+            return None
+        self.refused.pop(identity, None)
+        return wanted
+
+    def _checked(self, kind: Resource, document: Document) -> dict[str, Any]:
+        """Raises ManifestError."""
+        wanted = wishes(document)
+        wanted.setdefault("apiVersion", kind.api_version)
+        wanted.setdefault("kind", kind.kind)
+        if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:
+            raise ManifestError(wrong)
+        self.book.catalogue.read(wanted)
+        return wanted
+
+    # -- workloads --------------------------------------------------------------------------------
+
+    def workload(self, key: str, document: Document | None, now_ns: int) -> None:
+        mine = WorkloadKey(key)
+        every = self.book.workloads.records
+        if document is None:
+            self._seen.pop(mine, None)
+            self.misread.pop(mine, None)
+            if mine in every:
+                self.book.workloads.remove(mine, "deleted", now_ns)
+            return
+        try:
+            read, claims = read_or_refused(lambda: self._read(document))
+        except ManifestError as error:
+            self.misread[mine] = str(error)
+            note_defect(error, f"Workload {mine}")
+            if has_claims(document) and _waits(every.get(mine)):
+                # What it counted for before is no more what its claims would take.
+                self._seen.pop(mine, None)
+                self.book.workloads.forget(mine, now_ns)
+            self.book.journal.touch_workload(mine)
+            return
+        self.misread.pop(mine, None)
+        seen = self._seen.get(mine)
+        before = seen.workload if seen is not None else None
+        self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read, claims)
+        record = every.get(mine)
+        if record is not None and before is not None and before.uid == read.uid:
+            if not self._by_another_hand(mine, before, read, record):
+                self._revise(record, before, read, now_ns)
+            elif read.admission in (None, record.workload.admission):
+                self._take_over(mine, read, now_ns)
+            else:  # quota is given here alone: it is taken back
+                self.book.journal.touch_workload(mine)
+        else:
+            self._take_over(mine, read, now_ns)
+
+    def count_claims_again(self, now_ns: int) -> None:
+        """Of who holds no quota: who holds some was counted when it was given."""
+        self.claims.changed()
+        for document in self.cache.all_of(WORKLOADS):
+            if has_claims(document) and not holds_quota(document):
+                self.workload(key_of(document), document, now_ns)
+
+    def read(self, document: Document) -> Workload:
+        """Raises ManifestError."""
+        return self._read(document)[0]
+
+    def _read(self, document: Document) -> tuple[Workload, int | None]:
+        """With what its claims were counted by. Those of who holds quota are not counted anew: its
+        templates may be gone by now, and the quota is in its status."""
+        catalogue = self.book.catalogue
+        path = f"Workload/{key_of(document)}"
+        seen = self._seen.get(WorkloadKey(key_of(document)))
+        given = holds_quota(document)
+        claims = self.claims.revision if has_claims(document) else None
+        if (
+            seen is not None
+            and seen.has_spec_of(document, catalogue.transformations)
+            and (given or seen.claims == claims)
+        ):
+            workload = read_workload_again(document, path, seen.workload)
+            claims = seen.claims
+        elif claims is None:
+            workload = self._read_anew(document, path, catalogue.transformations)
+        else:  # not by its spec alone
+            known = None if given else self.claims.known()
+            workload = read_workload(document, path, catalogue.transformations, known)
+            claims = NOT_COUNTED if given else claims
+        name = workload.priority_class
+        if name is not None and "priority" not in (document.get("spec") or {}):
+            workload = replace(workload, priority=catalogue.priorities().of(name, name))
+        return workload, claims
+
+    def _read_anew(self, document: Document, path: str, change: Transformations) -> Workload:
+        if self._alike_under is not change or len(self._alike) > MOST_ALIKE:
+            self._alike.clear()
+            self._alike_under = change
+        try:
+            # In this version the same value is always the same bytes.
+            said = marshal.dumps((document.get("apiVersion"), document.get("spec")), 2)
+        except ValueError:  # too deep, which the reader tells in words
+            return read_workload(document, path, change)
+        alike = self._alike.get(key := blake2b(said, digest_size=16).digest())
+        if alike is not None:
+            return read_workload_again(document, path, alike)
+        workload = self._alike[key] = read_workload(document, path, change)
+        return workload
+
+    def as_read(self, document: Document) -> Workload:
+        """What `workload` read of it, or would. Raises ManifestError."""
+        seen = self._seen.get(WorkloadKey(key_of(document)))
+        return (
+            seen.workload if seen is not None and seen.document is document else self.read(document)
+        )
+
+    def _by_another_hand(
+        self, key: WorkloadKey, before: Workload, read: Workload, record: WorkloadRecord
+    ) -> bool:
+        """Whether somebody else has said who holds quota."""
+        said = _says(read)
+        if said == _says(before):
+            return False
+        expected = self.expected.get(key)
+        return said != _says(record.workload) and (expected is None or said != _says(expected))
+
+    def _take_over(self, key: WorkloadKey, read: Workload, now_ns: int) -> None:
+        record = WorkloadRecord(workload=read)
+        if (known := self.book.workloads.records.get(key)) is not None:
+            record = replace(record, attempt=known.attempt)
+            self.book.workloads.forget(key, now_ns)
+        self.book.workloads.restore(record, now_ns)
+        self.book.journal.touch_workload(key)
+
+    def take_over_again(self, key: WorkloadKey, now_ns: int, not_before_ns: int = 0) -> None:
+        """What was decided about it could not be written: as the API server has it, and in line
+        again, but not before that time."""
+        document = self.cache.get(WORKLOADS, key)
+        if document is None:
+            self.workload(key, None, now_ns)
+            return
+        try:
+            read = self.read(document)
+        except ManifestError:
+            return
+        if not_before_ns and read.admission is None:
+            back = replace(read.requeue_state, requeue_at_ns=not_before_ns)
+            read = replace(read, requeue_state=back)
+        self._take_over(key, read, now_ns)
+
+    def _revise(
+        self, record: WorkloadRecord, before: Workload, read: Workload, now_ns: int
+    ) -> None:
+        """What others have changed since, and no more: the rest is the book's to say."""
+        changed: dict[str, Any] = {
+            name: getattr(read, name)
+            for name in (*_OTHERS, *_OTHERS_TOO)
+            if getattr(read, name) != getattr(before, name)
+            and getattr(read, name) != getattr(record.workload, name)
+        }
+        if not changed:
+            return
+        if "pod_sets" in changed and record.workload.admission is not None:
+            changed["admission"] = _shrunk(record.workload.admission, changed["pod_sets"])
+        if changed.get("active"):  # it is to try again, with a clean record
+            changed["requeue_state"] = RequeueState()
+            changed["past_execution_s"] = 0
+        workload = replace(record.workload, **changed)
+        self.book.workloads.change(record.key, workload, now_ns)
+
+    def queue_of(self, document: Document) -> Mapping[str, Any]:
+        """The ClusterQueue's document that stands behind a Workload; empty where none does."""
+        name = (document.get("spec") or {}).get("queueName") or ""
+        local = self.book.catalogue.local_queue(document["metadata"].get("namespace") or "", name)
+        found = self.cache.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
+        return found if found is not None else {}
+
+
+def note_defect(error: ManifestError, what: str) -> None:
+    """Where it is one of ours, and not of who wrote the document."""
+    if error.__cause__ is not None:
+        DEFECTS.add("reading")
+        log.error("%s: a defect, please report it; others go on", what, exc_info=error.__cause__)
+
+
+def _shrunk(admission: Admission, pod_sets: Iterable[PodSet]) -> Admission:
+    """What is left of it when an elastic job has let pods go; growing takes a Workload anew."""
+    wanted = {one.name: one.count for one in pod_sets}
+    return replace(
+        admission, pod_sets=tuple(_fewer(one, wanted.get(one.name)) for one in admission.pod_sets)
+    )
+
+
+def _fewer(given: PodSetAssignment, count: int | None) -> PodSetAssignment:
+    if count is None or count >= given.count:
+        return given
+    usage = {name: amount * count // given.count for name, amount in given.usage.items()}
+    places, left = [], count
+    for one in given.places:
+        if left > 0:
+            places.append(replace(one, count=min(left, one.count)))
+            left -= one.count
+    return replace(given, count=count, usage=usage, places=tuple(places))
+
+
+def _waits(record: WorkloadRecord | None) -> bool:
+    return record is not None and record.workload.admission is None
+
+
+def _says(workload: Workload) -> tuple[object, ...]:
+    return (workload.admission, *(workload.is_true(kind) for kind in _TOLD))

@@ -1,0 +1,154 @@
+"""What the API server has, as far as we have heard: the newest document of each object.
+
+It is heard of twice, by the watch and by the answers to our own writes, in any order. Numbers of
+versions decide which is newer: those of one kind grow (Kubernetes compares them itself since 1.35,
+and they have been etcd's revision all along).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from sys import intern
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.policy import Policy
+from sluicecommon.kubernetes.resources import Resource
+
+Document = Mapping[str, Any]
+LONGEST_WORD: Final = 32
+"""Shorter than a UID, of which no two are the same."""
+MOST_GONE: Final = 10_000
+"""Remembered; answers are on their way for seconds."""
+
+
+def pruned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what nobody here reads and is often the most of it, and with one copy of each word
+    that all objects say: ten thousand Workloads would have as many of each field's name."""
+    head = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
+    found: dict[str, Any] = _sharing_words({**document, "metadata": head})
+    return found
+
+
+def _sharing_words(value: Any) -> Any:
+    """A copy. Interned words are let go with the last object that says them."""
+    kind = type(value)
+    if kind is dict:
+        return {intern(name): _sharing_words(one) for name, one in value.items()}
+    if kind is str:
+        return intern(value) if len(value) <= LONGEST_WORD else value
+    if kind is list:
+        return [_sharing_words(one) for one in value]
+    return value
+
+
+def version_of(document: Document) -> int:
+    found = document["metadata"].get("resourceVersion") or "0"
+    return int(found) if found.isascii() and found.isdigit() else 0
+
+
+def key_of(document: Document) -> str:
+    head = document["metadata"]
+    namespace = head.get("namespace") or ""
+    return intern(f"{namespace}/{head['name']}" if namespace else str(head["name"]))
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
+
+
+def is_leaving(document: Document) -> bool:
+    return bool(document["metadata"].get("deletionTimestamp"))
+
+
+def annotations_of(document: Document) -> Mapping[str, str]:
+    return document["metadata"].get("annotations") or {}
+
+
+def labels_of(document: Document) -> Mapping[str, str]:
+    return document["metadata"].get("labels") or {}
+
+
+def condition_of(document: Document, name: str) -> Mapping[str, Any]:
+    """Empty where there is none."""
+    for one in (document.get("status") or {}).get("conditions") or ():
+        if one.get("type") == name:
+            found: Mapping[str, Any] = one
+            return found
+    return {}
+
+
+def has_condition(document: Document, name: str) -> bool:
+    return condition_of(document, name).get("status") == "True"
+
+
+def seconds_of(stamp: object) -> float | None:
+    """Since the epoch, of a time as Kubernetes writes it; None: it is none."""
+    try:
+        moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        return None
+    return moment.timestamp() if moment is not None and moment.tzinfo is not None else None
+
+
+def controller_of(document: Document) -> Mapping[str, Any]:
+    """The owner that controls it; empty where there is none."""
+    for one in document["metadata"].get("ownerReferences") or ():
+        if one.get("controller"):
+            found: Mapping[str, Any] = one
+            return found
+    return {}
+
+
+def covers(there: Any, mine: Any) -> bool:
+    """Whether all of ours is there; the API server fills in more."""
+    if isinstance(mine, Mapping):
+        return isinstance(there, Mapping) and all(
+            name in there and covers(there[name], value) for name, value in mine.items()
+        )
+    if isinstance(mine, list):
+        return isinstance(there, list) and len(there) == len(mine) and all(map(covers, there, mine))
+    return bool(there == mine)
+
+
+class ObjectCache:
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self._of: dict[Resource, dict[str, Document]] = {}
+        self._gone: dict[str, None] = {}
+        """UIDs of what is gone, the newest last: an answer that was on its way must not bring it
+        back."""
+
+    def take(self, kind: Resource, document: Document) -> bool:
+        """False when it is no news."""
+        mine = self._of.setdefault(kind, {})
+        key = key_of(document)
+        before = mine.get(key)
+        if before is not None and version_of(before) >= version_of(document):
+            return False
+        if document["metadata"].get("uid") in self._gone:
+            return False
+        mine[key] = document
+        return True
+
+    def drop(self, kind: Resource, key: str, uid: str) -> bool:
+        """That object is gone; False where it is not the one that is known by that name."""
+        self._gone[uid] = None
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        known = self._of.get(kind, {}).get(key)
+        if known is None or known["metadata"].get("uid") != uid:
+            return False
+        del self._of[kind][key]
+        return True
+
+    def get(self, kind: Resource, key: str) -> Document | None:
+        return self._of.get(kind, {}).get(key)
+
+    def all_of(self, kind: Resource) -> Iterator[Document]:
+        return iter(list(self._of.get(kind, {}).values()))
+
+    def count(self, kind: Resource) -> int:
+        return len(self._of.get(kind, {}))

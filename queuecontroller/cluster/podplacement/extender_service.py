@@ -1,0 +1,368 @@
+"""The extender of a leader: questions in, answers out, of what is known; see `binding` for the one
+that is written to the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.cluster.podplacement.binding import Bindings
+from queuecontroller.cluster.podplacement.exchange import PlaceExchange
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.cluster.podplacement.preemption import PodPreemption
+from queuecontroller.cluster.podplacement.queued_pods import QueuedPods
+from queuecontroller.cluster.podplacement.requeueing import Requeueing
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.gpushares.extender import wire
+from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extender
+from queuecontroller.gpushares.extender.nominated import NominatedPods
+from queuecontroller.gpushares.extender.pods import OVER
+from queuecontroller.state.book import Book
+from queuecontroller.state.shell import Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import PODS
+
+log = logging.getLogger(__name__)
+PAGE: Final = 500
+AGAIN_S: Final = 0.5
+LAG_S: Final = 0.05
+"""kube-scheduler hears of a pod's end as we do, and may ask about the next one before we have."""
+RESTS_S: Final = 0.25
+"""Between two such waits: it asks about one pod after the other."""
+LOOKS_S: Final = 0.1
+"""After a step of the book's, at what it and the nodes have freed: a thousand nodes report 200
+times a second, and each look goes over all of them."""
+_WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
+"""Of what is asked."""
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+
+
+class ExtenderService:
+    def __init__(
+        self,
+        shell: Shell,
+        client: ApiClient,
+        pods: GpuPods,
+        budgets: Budgets,
+        may_write: Callable[[], bool],
+        defaults: Defaults,
+        sharing: SharePods | None = None,
+        cache: ObjectCache | None = None,
+        tell: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
+    ) -> None:
+        """`sharing` knows of quota on shares and of other vendors' devices, `cache` of Workloads
+        whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
+        is, but by kube-scheduler itself."""
+        self._sharing = sharing
+        self._shell = shell
+        self._client = client
+        self._pods = pods
+        self._budgets = budgets
+        room = shell.book.nodes_room
+        self.ledger = room.pods
+        queued = QueuedPods(
+            cache or ObjectCache(),
+            self.ledger.reserved,
+            defaults,
+            lambda uid: pods.get(uid) is not None,
+        )
+        self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
+        self._on_the_way = NominatedPods(room.stock)
+        self._exchanging = PlaceExchange(shell, self.extender, cache or ObjectCache())
+        self._bindings = Bindings(
+            client,
+            self.extender,
+            pods,
+            self._exchanging,
+            sharing,
+            self._take,
+            may_write,
+            shell.now_ns,
+        )
+        self._names = defaults.names
+        self._knows = False
+        """Of all that was bound before it came to lead."""
+        self._heard = asyncio.Event()
+        """Set with the next word about a pod."""
+        self._waited_s = -RESTS_S
+        self._again = Requeueing(client, may_write)
+        self._freed = 0
+        """As of the room that was last heard of."""
+        self._looking = False
+        self._displacing: PodPreemption | None = None
+        if tell is not None:
+            self._displacing = PodPreemption(
+                client,
+                self.extender,
+                pods,
+                budgets,
+                self._again,
+                may_write,
+                shell.now_ns,
+                self._look,
+                lambda pod, names: sharing.refusals(pod, names) if sharing is not None else (),
+                tell,
+            )
+        self.answers_total = dict.fromkeys(VERBS, 0)
+        self.refused_total = dict.fromkeys(VERBS, 0)
+
+    @property
+    def book(self) -> Book:
+        return self._shell.book
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled: takes over what is there, and hears of what changes."""
+        self._pods.told = self._told
+        self.book.nodes_room.followed = self._followed
+        self._shell.listeners.append(self._decided)
+        if self._sharing is not None:
+            self._sharing.told_of_end = self._ended
+            self._sharing.told_of_more = self._more
+        for uid, document in self._pods.all():
+            self._told(uid, document)
+        try:
+            await self._catch_up()
+            if self._displacing is not None:
+                self._displacing.take_over()
+            self._knows = True
+            if self.book.shares is not None:
+                self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
+            log.info("placing pods: %d hold GPUs", len(self.ledger))
+            if self._displacing is not None:
+                await self._displacing.run()
+            await asyncio.Event().wait()
+        finally:
+            self._knows = False
+            self._pods.told = lambda uid, document: None
+            self.book.nodes_room.followed = lambda: None
+            self._shell.listeners.remove(self._decided)
+            if self._sharing is not None:
+                self._sharing.told_of_end = lambda uid: None
+                self._sharing.told_of_more = lambda what: None
+            self._again.end()
+            self._bindings.end()
+
+    def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        self._heard.set()
+        freed = self.ledger.freed
+        if document is None:
+            self.ledger.drop(uid)
+        else:
+            self.ledger.take(document)
+        if document is None or document["spec"].get("nodeName") or _is_over(document):
+            self._again.forget(uid)
+            self._on_the_way.arrived(uid)
+        more = self.ledger.freed - freed
+        if not self._knows:
+            return
+        if document is None or _is_over(document) or more:
+            self._again.ended(uid)
+            self._freed += more
+        if more:  # who waits for room is looked at
+            self._shell.step("pods", lambda book, now_ns: None)
+
+    def _decided(self, change: object, touched: object) -> None:
+        """A step of the book's is done."""
+        if self._knows and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_later(LOOKS_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        """What the queue gives back kube-scheduler does not hear of, nor when a node says that it
+        has more, and of a cordon that is lifted it may hear before us."""
+        self._looking = False
+        if self._knows:
+            self._look()
+
+    def _ended(self, uid: str) -> None:
+        """Of a pod that held another vendor's devices, or quota."""
+        self._heard.set()
+        if self._knows:
+            self._again.forget(uid)
+            self._again.ended(uid)
+
+    def _followed(self) -> None:
+        """What nodes report has been taken in, and what the queue gave back."""
+        if self.ledger.freed != self._freed:
+            self._freed = self.ledger.freed
+            self._more("room on nodes")
+
+    def _more(self, what: str) -> None:
+        """There is more than there was of what pods were refused for."""
+        self._heard.set()
+        if self._knows:
+            self._again.room(f"{what}, {self._shell.now_ns()}")
+
+    async def _catch_up(self) -> None:
+        """Pods as they are stored now: the watch may be a moment behind what the leader before us
+        bound last."""
+        token = ""
+        while True:
+            parameters = [("limit", str(PAGE)), *([("continue", token)] if token else [])]
+            try:
+                page = json.loads(await self._client.list_page(PODS, parameters))
+            except (ApiAway, ApiRefused, ValueError) as error:
+                log.warning("pods cannot be listed: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                token = ""
+                continue
+            for one in page.get("items") or ():
+                self._take(one)
+            token = str((page.get("metadata") or {}).get("continue") or "")
+            if not token:
+                return
+
+    def _take(self, document: Mapping[str, Any]) -> SeenPod:
+        head = document["metadata"]
+        if self._sharing is not None:
+            self._sharing.take(document)
+        found = seen(document, self._names)
+        self._pods.take(f"{head.get('namespace')}/{head['name']}", found)
+        return found
+
+    def _why_away(self, node: str) -> str:
+        known = self.book.nodes.nodes.get(node)
+        if known is None:
+            return NO_GPUS
+        if not known.connected:
+            return "its agent has not reported to this leader yet"
+        return "its agent has not reported in time"
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def answer(self, verb: str, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+        """Of kube-scheduler's JSON; what is wrong is in the answer. Only a binding takes time: it
+        is written to the API server."""
+        self.answers_total[verb] += 1
+        if verb == "bind":
+            return self._bound(body)
+        try:
+            self._look()
+            if verb != "filter":
+                return self._from_memory(verb, body)
+            question = wire.read_question(body)
+            passed = self._filter(question)
+            now_s = monotonic()
+            if question.nodes is not None:
+                return wire.write_filter(question, passed)
+            if passed.names:
+                return self._passed(question, passed)
+            if now_s < self._waited_s + RESTS_S:
+                return self._refused_everywhere(question, passed)
+            self._waited_s = now_s
+            return self._look_again(question)
+        except _WRONG as error:
+            return self._refused(verb, error)
+
+    async def _look_again(self, question: wire.Question) -> bytes:
+        """Before a pod is refused everywhere: it is tried again only with the next change, and the
+        one that it is tried for may be on its way to us."""
+        try:
+            passed = self._filter(question)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAG_S):
+                    while not passed.names:
+                        self._heard.clear()
+                        await self._heard.wait()
+                        self._look()
+                        passed = self._filter(question)
+            if passed.names:
+                return self._passed(question, passed)
+            return self._refused_everywhere(question, passed)
+        except _WRONG as error:
+            return self._refused("filter", error)
+
+    def _passed(self, question: wire.Question, passed: wire.Passed) -> bytes:
+        ask = self.extender.read(question.pod)
+        names = passed.names
+        if ask.containers and ask.uid not in self.ledger.kept:
+            names = self._on_the_way.apart(ask, names, monotonic())
+        names = self.extender.narrowed(question.pod, names)
+        if len(names) == 1 and not self.extender.is_queued(question.pod):
+            self._on_the_way.sent(ask, names[0], monotonic())
+        return wire.write_filter(question, replace(passed, names=names))
+
+    def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
+        self._again.refused(question.pod)
+        if self._displacing is not None:
+            self._displacing.refused(question.pod, passed.failed)
+        return wire.write_filter(question, passed)
+
+    async def _bound(self, body: bytes) -> bytes:
+        try:
+            self._look()
+            asked = wire.read_bind(body)
+            self._on_the_way.arrived(asked.uid)
+            return wire.write_bind(await self._bindings.bind(asked))
+        except _WRONG as error:
+            return self._refused("bind", error)
+
+    def _look(self) -> None:
+        """At what nodes have reported since. Raises BadQuestion."""
+        if not self._knows:
+            raise wire.BadQuestion("this leader does not know all pods yet: ask again")
+        self.book.nodes_room.follow(self._shell.now_ns())
+        if self._displacing is not None:
+            self._displacing.restore()
+
+    def _refused(self, verb: str, error: Exception) -> bytes:
+        self.refused_total[verb] += 1
+        if isinstance(error, wire.BadQuestion):
+            return refusal(verb, str(error))
+        log.debug("a question that cannot be read", exc_info=error)
+        return refusal(verb, f"the pod cannot be read: {type(error).__name__}: {error}"[:300])
+
+    def _from_memory(self, verb: str, body: bytes) -> bytes:
+        if verb == "preempt":
+            pod, proposed = wire.read_preemption(body)
+            uid, own = str(pod["metadata"].get("uid")), self._displacing
+            if own is not None and own.is_displacing_for(uid):
+                return wire.write_preemption({})  # some make way for it already
+            found = self.extender.preempt(pod, proposed, self._budgets.all())
+            if own is not None and found:
+                own.by_scheduler(uid)
+            return wire.write_preemption(found)
+        question = wire.read_question(body)
+        points = self.extender.prioritize(question.pod, question.names)
+        best, most = max(points, key=lambda one: one[1], default=("", 0))
+        if most:
+            self._on_the_way.sent(self.extender.read(question.pod), best, monotonic())
+        return wire.write_points(points)
+
+    def _filter(self, question: wire.Question) -> wire.Passed:
+        passed = self.extender.filter(question.pod, question.names)
+        nothing = not passed.names and question.nodes is None
+        if nothing and self._exchanging.try_for(question.pod, question.names):
+            passed = self.extender.filter(question.pod, question.names)
+        if self._sharing is not None and passed.names:
+            refused = self._sharing.refusals(question.pod, passed.names)
+            names = tuple(one for one in passed.names if one not in refused)
+            passed = replace(passed, names=names, failed={**passed.failed, **refused})
+        return passed
+
+
+def _is_over(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in OVER
+
+
+def refusal(verb: str, why: str) -> bytes:
+    """In the form of the verb's answer, where that has a place for it."""
+    if verb == "prioritize":
+        return wire.write_points([])
+    if verb == "preempt":
+        return wire.write_preemption({})
+    return wire.write_bind(why)
+
+
+__all__ = ["VERBS", "ExtenderService", "refusal"]

@@ -1,0 +1,318 @@
+"""Follows what counts for pods that ask for shares, in every replica: ResourceQuotas, pods, and
+nodes with other vendors' devices; and answers about new pods from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.objects import version_of
+from queuecontroller.cluster.podwebhooks.claim_templates import Templates
+from queuecontroller.cluster.setup.registration import own_account
+from queuecontroller.gpushares.admission import (
+    Answer,
+    PodUse,
+    Question,
+    Quotas,
+    Rules,
+    answer,
+    counted,
+    is_over,
+    templates_of,
+    use_of,
+)
+from queuecontroller.gpushares.admission.hami_annotations import ON_NODES
+from queuecontroller.gpushares.admission.instances import profiles_in
+from queuecontroller.gpushares.vendors.asks import annotations_of
+from queuecontroller.gpushares.vendors.book import ForeignBook
+from queuecontroller.gpushares.vendors.devices import LONGEST
+from queuecontroller.gpushares.vendors.rules import CORDON, listed
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.decoding import Decoder
+from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.kubernetes.following import Follower
+from sluicecommon.kubernetes.reflector import Change, Changed, Reflector, Removed
+from sluicecommon.kubernetes.resources import NODES, Resource
+
+log = logging.getLogger(__name__)
+QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
+AGAIN_S: Final = 30.0
+_HEAD: Final = ("name", "namespace", "uid", "annotations")
+_SPEC: Final = ("nodeName",)
+_CONTAINER: Final = ("name", "resources", "restartPolicy")
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    foreign: Document | None
+    """With other vendors' devices, as much as is read of it; None: it has none."""
+    noted: Mapping[str, str]
+    """What it has of our own annotations for other tools."""
+    cordon: Cordon = NO_CORDON
+    profiles: frozenset[str] = frozenset()
+    """Resources of MIG profiles that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """Of a pod as much as is counted."""
+
+    uid: str
+    version: int = 0
+    use: PodUse | None = None
+    foreign: Document | None = None
+    """What it has of other vendors' devices, as documents go."""
+    templates: tuple[tuple[str, str], ...] = ()
+    """Namespace and name of those that its claims are to be made from."""
+
+
+class SharePods:
+    def __init__(self, rules: Rules, now_ns: Callable[[], int]) -> None:
+        self.rules = rules
+        self.quotas = Quotas(counted(rules.devices))
+        self.foreign = ForeignBook(rules.vendors)
+        self.templates = Templates()
+        self._now_ns = now_ns
+        self._uids: dict[str, str] = {}
+        """Of pods, by namespace and name."""
+        self._versions: dict[str, int] = {}
+        """Of pods that count, by UID: they are heard of by the watch and by a leader's list."""
+        self._followers: list[Follower[Any]] = []
+        self.cordons: dict[str, Cordon] = {}
+        """Of nodes that have any."""
+        self.told_of_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
+        self.told_of_end: Callable[[str], None] = lambda uid: None
+        """Hears of pods that held something here, and hold it no more."""
+        self.told_of_more: Callable[[str], None] = lambda what: None
+        """Hears of quota that may have grown, and of other vendors' devices that changed."""
+        self.displaced_total = 0
+        """Pods, for shares of others."""
+        self._profiles: dict[str, frozenset[str]] = {}
+        """Of nodes that have any."""
+        self._noted: dict[str, Mapping[str, str]] = {}
+        """By node that the API server has."""
+
+    @property
+    def is_synced(self) -> bool:
+        return all(one.reflector.synced for one in self._followers)
+
+    def answer(self, asked: Question) -> Answer:
+        return answer(self.rules, self.quotas, asked, self._now_ns())
+
+    # -- what is followed -------------------------------------------------------------------------
+
+    def follow(self, group: asyncio.TaskGroup, client: ApiClient) -> None:
+        """All but pods: of them `pod_changed` is to be told, as `seen` reads them."""
+        for kind, read, told in (
+            (QUOTAS, dict, self.quota_changed),
+            (NODES, self.seen_node, self.node_changed),
+        ):
+            reflector: Reflector[Any] = Reflector(
+                Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
+            )
+            follower = Follower(client, kind, reflector, told)
+            self._followers.append(follower)
+            group.create_task(follower.run())
+        if self.rules.claims:
+            self._followers.append(self.templates.follow(group, client))
+        group.create_task(self._find_own_name(client))
+
+    async def _find_own_name(self, client: ApiClient) -> None:
+        """Whoever we are to the API server may write what a pod was given."""
+        while True:
+            try:
+                name = await own_account(client)
+            except ApiAway as error:
+                log.warning("who we are is not known yet: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if not name:
+                log.warning("this is no service account: what pods were given is not guarded")
+                return
+            self.rules = replace(self.rules, writers=self.rules.writers | {name})
+            return
+
+    def quota_changed(self, change: Change[Document]) -> None:
+        match change:
+            case Changed(item):
+                if self.quotas.quota(item.value):
+                    self.told_of_more(f"quota {item.key}")
+            case Removed(key):
+                namespace, _, name = key.partition("/")
+                if self.quotas.no_quota(namespace, name):
+                    self.told_of_more(f"quota {key}")
+            case _:
+                pass
+
+    def seen_node(self, document: Document) -> SeenNode:
+        given = annotations_of(document)
+        noted = {key: given[key] for key in ON_NODES if key in given}
+        gpus = listed({CORDON: given.get(CORDON, "")[:LONGEST]}, CORDON)
+        whole = (document.get("spec") or {}).get("unschedulable") is True
+        amounts = (document.get("status") or {}).get("capacity") or {}
+        has = profiles_in({name: amount for name, amount in amounts.items() if str(amount) != "0"})
+        cordon = Cordon(whole, frozenset(gpus))
+        return SeenNode(self.foreign.pruned_node(document), noted, cordon, has)
+
+    def node_changed(self, change: Change[SeenNode]) -> None:
+        match change:
+            case Changed(item):
+                self._noted[item.key] = item.value.noted
+                self._cordoned(item.key, item.value.cordon)
+                self._profiled(item.key, item.value.profiles)
+                if self.foreign.node(item.key, item.value.foreign):
+                    self.told_of_more(f"devices of {item.key}")
+            case Removed(key):
+                self._noted.pop(key, None)
+                self._cordoned(key, NO_CORDON)
+                self._profiled(key, frozenset())
+                self.foreign.node(key, None)
+            case _:
+                pass
+
+    def _cordoned(self, node: str, cordon: Cordon) -> None:
+        if cordon == NO_CORDON:
+            self.cordons.pop(node, None)
+        else:
+            self.cordons[node] = cordon
+        self.told_of_cordon(node, cordon)
+
+    def _profiled(self, node: str, profiles: frozenset[str]) -> None:
+        if self._profiles.pop(node, frozenset()) != profiles or profiles:
+            if profiles:
+                self._profiles[node] = profiles
+            every = frozenset().union(*self._profiles.values())
+            if every != self.rules.profiles:
+                self.rules = replace(self.rules, profiles=every)
+
+    def noted(self, node: str) -> Mapping[str, str] | None:
+        """What it has of our own annotations for other tools; None: there is no such node."""
+        return self._noted.get(node)
+
+    def seen(self, document: Document) -> SeenPod:
+        """Raises KeyError, TypeError, AttributeError for what is no pod."""
+        uid = str(document["metadata"]["uid"])
+        use = None if is_over(document) else use_of(self.rules.devices, document)
+        foreign = _foreign(document) if self.foreign.holds(document) else None
+        version = version_of(document)
+        return SeenPod(
+            uid,
+            version,
+            use if use is not None and any(use.use.values()) else None,
+            foreign,
+            self._templates_of(document) if use is not None and self.rules.claims else (),
+        )
+
+    @staticmethod
+    def _templates_of(document: Document) -> tuple[tuple[str, str], ...]:
+        namespace = str(document["metadata"].get("namespace"))
+        return tuple((namespace, name) for name in templates_of(document).values())
+
+    def pod_changed(self, change: Change[SeenPod]) -> None:
+        match change:
+            case Changed(item):
+                self._take(item.key, item.value)
+            case Removed(key):
+                uid = self._uids.pop(key, None)
+                if uid is not None:
+                    self._gone(uid)
+            case _:
+                pass
+
+    def take(self, document: Document) -> None:
+        """A pod that was read apart from the watch."""
+        head = document["metadata"]
+        self._take(f"{head.get('namespace')}/{head['name']}", self.seen(document))
+
+    def _take(self, key: str, pod: SeenPod) -> None:
+        self.templates.want(pod.templates)
+        if 0 < pod.version < self._versions.get(pod.uid, 0):
+            return
+        before = self._uids.get(key)
+        if before not in (None, pod.uid):  # another by its name
+            self._gone(str(before))
+        if pod.use is None and pod.foreign is None:
+            self._uids.pop(key, None)
+            self._gone(pod.uid)
+            return
+        self._uids[key] = pod.uid
+        self._versions[pod.uid] = pod.version
+        if pod.use is None:
+            self.quotas.no_pod(pod.uid)
+        else:
+            self.quotas.pod(pod.uid, pod.use)
+        self.foreign.pod(pod.uid, pod.foreign)
+
+    # -- what a scheduler asks --------------------------------------------------------------------
+
+    def refusals(self, pod: Document, names: Iterable[str]) -> dict[str, str]:
+        """Of these nodes the ones that will not do, for the namespace's quota or for other
+        vendors' devices, and why. Raises AskError."""
+        use = use_of(self.rules.devices, pod)
+        why = self.quotas.bind(str(pod["metadata"].get("uid")), use) if use.use else ""
+        if why:
+            return dict.fromkeys(names, why)
+        ask = self.foreign.asks(pod)
+        if not ask.asks:
+            return {}
+        found = {name: self.foreign.why_not(ask, name) for name in names}
+        return {name: reason for name, reason in found.items() if reason}
+
+    def reserve(
+        self, pod: Document, node: str, given: Sequence[tuple[int, int]]
+    ) -> dict[str, str] | str:
+        """For a pod that is about to be bound: quota and devices count as taken. The annotations
+        it is bound with, or why not; `given`: bytes and parts per million of its GPUs' shares.
+        Raises AskError."""
+        uid = str(pod["metadata"]["uid"])
+        use = replace(use_of(self.rules.devices, pod, given=given), bound=True)
+        why = self.quotas.bind(uid, use) if use.use else ""
+        if why:
+            return why
+        chosen: dict[str, str] | str = {}
+        if self.foreign.asks(pod).asks:
+            chosen = self.foreign.choose(pod, node, self._now_ns())
+            if isinstance(chosen, str):
+                return chosen
+            self.foreign.assume(uid, node, pod, chosen)
+        if use.use:
+            self.quotas.pod(uid, use)
+        return chosen
+
+    def give_back(self, pod: Document) -> None:
+        """It was not bound after all."""
+        uid = str(pod["metadata"]["uid"])
+        self.foreign.forget(uid)
+        use = use_of(self.rules.devices, pod)
+        if use.use:
+            self.quotas.pod(uid, replace(use, bound=False))
+
+    def _gone(self, uid: str) -> None:
+        held = self._versions.pop(uid, None) is not None
+        self.quotas.no_pod(uid)
+        self.foreign.pod(uid, None)
+        if held:
+            self.told_of_end(uid)
+
+
+def _foreign(document: Document) -> dict[str, Any]:
+    head, spec = document["metadata"], document.get("spec") or {}
+    containers = {
+        key: [_part(one, _CONTAINER) for one in spec.get(key) or ()]
+        for key in ("initContainers", "containers")
+    }
+    return {
+        "metadata": {**_part(head, _HEAD), "annotations": annotations_of(document)},
+        "spec": {**_part(spec, _SPEC), **containers},
+        "status": _part(document.get("status") or {}, ("phase",)),
+    }
+
+
+def _part(table: Document, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: table[name] for name in names if name in table}

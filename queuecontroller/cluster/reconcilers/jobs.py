@@ -1,0 +1,246 @@
+"""Jobs that are held by a field of their own: carries out what `jobs.reconcile` finds to be done.
+
+A job is let run only by what the API server has stored: its Workload says Admitted, and the book
+has not changed its mind since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.job_context import KINDS
+from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    controller_of,
+    has_condition,
+    key_of,
+    split_key,
+    version_of,
+)
+from queuecontroller.cluster.reconcilers.contention import Contention
+from queuecontroller.cluster.reconcilers.units import Unit
+from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.frameworks import (
+    Action,
+    PodSetInfo,
+    Refuse,
+    ResetStartTime,
+    Restore,
+    Start,
+    Suspend,
+    is_active,
+    is_elastic,
+    is_managed,
+    is_suspended,
+    prebuilt_of,
+    reconcile,
+    reconcile_slices,
+    start_patch,
+    workload_name,
+)
+from queuecontroller.frameworks.names import ELASTIC_GATE
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    CONTESTED,
+    FAILED_TO_START,
+    FINISHED,
+    STARTED,
+    STOPPED,
+)
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.reader import ManifestError
+
+GATE: Final = (ELASTIC_GATE,)
+
+
+class Jobs:
+    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+        self._actions = workload_actions
+        self._ask = ask
+        self._contest = Contention()
+        self._cache = workload_actions.cache
+
+    def runs(self, unit: Unit) -> bool:
+        """Whether it has pods, or may make some."""
+        document = self._cache.get(unit.kind, unit.key)
+        if document is None:
+            return False
+        framework = KINDS[unit.kind]
+        return not is_suspended(framework, document) or is_active(framework, document)
+
+    async def tend(self, unit: Unit, workloads: Iterable[Document]) -> bool:
+        """`workloads` that name it as their owner. True: it is to be looked at again."""
+        document = self._cache.get(unit.kind, unit.key)
+        mine: list[Document] = []
+        for workload in workloads:
+            uid = controller_of(workload).get("uid")
+            if document is not None and uid == document["metadata"].get("uid"):
+                mine.append(workload)
+            elif await self._is_there(unit, uid) or await self._carry_out(unit, None, [workload]):
+                return True
+        if document is None:
+            self._actions.forget(*unit)
+            self._contest.forget(unit)
+            return False
+        if not mine:
+            mine = await self._elsewhere(unit, document)
+        return await self._carry_out(unit, document, mine)
+
+    async def _elsewhere(self, unit: Unit, document: Document) -> list[Document]:
+        """A Workload of it that nobody has told us of."""
+        namespace, _ = split_key(unit.key)
+        framework = KINDS[unit.kind]
+        if name := prebuilt_of(document):
+            known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
+            return [known] if known is not None else []
+        around = self._actions.around(document)
+        if is_suspended(framework, document) or not is_managed(framework, document, around):
+            return []
+        if is_elastic(document):
+            return []
+        try:
+            name = workload_name(framework, document, longest=around.longest_name)
+        except ManifestError:
+            return []
+        # Before it is stopped for want of one.
+        found = await self._actions.find(namespace, name)
+        uid = document["metadata"].get("uid")
+        return [found] if found and controller_of(found).get("uid") == uid else []
+
+    async def _is_there(self, unit: Unit, uid: object) -> bool:
+        """Asked of the API server: the watch of jobs may be behind that of Workloads."""
+        found = await self._actions.look(*unit)
+        if found is None:
+            return False
+        self._cache.take(unit.kind, found)
+        return bool(found["metadata"].get("uid") == uid)
+
+    async def _carry_out(
+        self, unit: Unit, document: Document | None, workloads: Sequence[Document]
+    ) -> bool:
+        again = False
+        for workload, action in self._next_actions(unit, document, workloads):
+            try:
+                again = await self._do(action, unit, document, workload) or again
+            except ApiRefused as refused:
+                if not refused.not_found and not refused.conflict:
+                    raise
+                again = await self._actions.look_again(*unit)
+                if workload is not None:
+                    again = await self._actions.look_again(WORKLOADS, key_of(workload)) or again
+                return again
+        return again
+
+    def _next_actions(
+        self, unit: Unit, document: Document | None, workloads: Sequence[Document]
+    ) -> list[tuple[Document | None, Action]]:
+        framework = KINDS[unit.kind]
+        if document is None:
+            return [(one, act) for one in workloads for act in reconcile(framework, None, one)]
+        around = self._actions.around(document)
+        if is_elastic(document):
+            return reconcile_slices(framework, document, workloads, around)
+        mine = max(workloads, key=_weight) if workloads else None
+        return [(mine, act) for act in reconcile(framework, document, mine, around)]
+
+    async def _do(
+        self, action: Action, unit: Unit, document: Document | None, workload: Document | None
+    ) -> bool:
+        """True: the job has changed."""
+        workload_actions = self._actions
+        if document is None or not isinstance(
+            action, Start | Suspend | Restore | ResetStartTime | Refuse
+        ):
+            assert not isinstance(action, Start | Suspend | Restore | ResetStartTime | Refuse)
+            await workload_actions.do(action, workload, unit.kind, document)
+            return False
+        match action:
+            case Start():
+                assert workload is not None
+                return await self._start(unit, document, workload)
+            case Suspend(patch, why):
+                return await self._suspend(unit, document, patch, why)
+            case Restore(patch):
+                return await self._patch(unit, document, patch)
+            case ResetStartTime(patch):
+                return await self._patch(unit, document, patch, "status")
+            case Refuse(problems):
+                workload_actions.refuse(unit.kind, document, "; ".join(map(str, problems)))
+        return False
+
+    async def _suspend(
+        self, unit: Unit, document: Document, patch: Mapping[str, Any], why: str
+    ) -> bool:
+        rest_s = self._contest.rest_s(unit, monotonic())
+        if rest_s:
+            asyncio.get_running_loop().call_later(rest_s, self._ask, unit)
+            return False
+        changed = await self._patch(unit, document, patch)
+        if self._contest.is_contested(unit, monotonic()):
+            text = f"somebody else lets it run again each time it is stopped: {why}"
+            self._actions.record(
+                document, unit.kind, KubernetesEvent(CONTESTED, text, warning=True)
+            )
+        else:
+            self._actions.record(document, unit.kind, KubernetesEvent(STOPPED, why))
+        return changed
+
+    async def _patch(
+        self, unit: Unit, document: Document, patch: Mapping[str, Any], part: str = ""
+    ) -> bool:
+        if patch:
+            await self._actions.patch(unit.kind, document, patch, part)
+        return bool(patch)
+
+    async def _start(self, unit: Unit, document: Document, workload: Document) -> bool:
+        workload_actions, key = self._actions, key_of(workload)
+        if not workload_actions.may_run(workload):
+            return False  # it was taken from it meanwhile, which will be written
+        workload_actions.starting.add(key)
+        changed = False
+        try:
+            infos = self._infos(unit, document, workload)
+            patch = start_patch(
+                KINDS[unit.kind], document, infos, workload_actions.around(document).runtime
+            )
+            changed = await self._patch(unit, document, patch)
+        except (ManifestError, ApiRefused) as error:
+            if isinstance(error, ApiRefused) and error.status != INVALID:
+                raise
+            workload_actions.finish(key, FAILED_TO_START, str(error))
+            workload_actions.record(
+                document, unit.kind, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
+            )
+            return False
+        finally:
+            workload_actions.starting.discard(key)
+        after = self._cache.get(*unit)
+        if after is not None and not is_suspended(KINDS[unit.kind], after):
+            queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
+            workload_actions.record(
+                after, unit.kind, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
+            )
+        return changed
+
+    def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
+        """Pods of an elastic Job are held one by one: those that it makes later wait for a slice
+        that counts them."""
+        if not (is_elastic(document) and KINDS[unit.kind].kind == "Job"):
+            return self._actions.infos(workload)
+        return [
+            replace(one, labels={**one.labels, ELASTIC_PODS: "true"})
+            for one in self._actions.infos(workload, GATE)
+        ]
+
+
+def _weight(workload: Document) -> tuple[bool, bool, int]:
+    """Of several Workloads of one job the one that is not over counts, then the one that is
+    admitted, then the newer."""
+    over = has_condition(workload, FINISHED)
+    return not over, has_condition(workload, ADMITTED), version_of(workload)

@@ -1,0 +1,209 @@
+"""Whom a Workload belongs to, and that it is looked at whenever either has changed.
+
+What users submit is held, started, stopped and forgotten one unit at a time (units.py), several
+units at once. While a write that lets something run is under way, and until what was stopped has
+no pods any more, its quota stays with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from queuecontroller.cluster.cache.job_context import KINDS, SETS
+from queuecontroller.cluster.cache.kinds import RUNTIMES, WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    controller_of,
+    is_leaving,
+    key_of,
+    split_key,
+)
+from queuecontroller.cluster.reconcilers.jobs import Jobs
+from queuecontroller.cluster.reconcilers.pods import Pods
+from queuecontroller.cluster.reconcilers.topology_gates import Placing
+from queuecontroller.cluster.reconcilers.units import GROUPS, PLACED, Unit, of_workload, set_of
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.cluster.writers.workqueue import WorkQueue
+from queuecontroller.frameworks import group_of_set, is_elastic, prebuilt_of
+from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.shell import Shell
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS, Resource
+
+WIDTH: Final = 12
+
+
+class Reconcilers:
+    def __init__(
+        self,
+        shell: Shell,
+        mirror: Mirror,
+        client: ApiClient,
+        may_write: Callable[[], bool],
+        recorder: EventRecorder,
+    ) -> None:
+        self._cache = mirror.cache
+        self._may_write = may_write
+        self.workload_actions = WorkloadActions(
+            shell, mirror, client, recorder, self.workload_changed
+        )
+        self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._tend, WIDTH)
+        self._jobs = Jobs(self.workload_actions, self.work_queue.add)
+        self._pods = Pods(self.workload_actions, self.work_queue.add)
+        self._placing = Placing(self.workload_actions)
+        self._unit_of: dict[str, Unit] = {}
+        """By Workload: whom it belongs to."""
+        self._of_unit: dict[Unit, dict[str, None]] = {}
+        self._set_of: dict[str, Unit] = {}
+        """By Workload: the LeaderWorkerSet that it was made for."""
+        self._made_for: dict[str, Unit] = {}
+        """Workloads that are to be made by others, for units that wait for them."""
+        shell.book.workloads.runs_elsewhere = self.runs
+        shell.book.workloads.counting.evicted_before = self._evicted_before
+        shell.book.workloads.asks_checks_again = True
+
+    @property
+    def writes_total(self) -> int:
+        return self.workload_actions.writes_total
+
+    # -- what is heard ----------------------------------------------------------------------------
+
+    def add_all(self) -> None:
+        for pod in self._cache.all_of(PODS):
+            self.changed(PODS, key_of(pod), pod)
+        for document in self._cache.all_of(WORKLOADS):
+            self.workload_changed(key_of(document), document)
+        for kind in (*KINDS, SETS):
+            for document in self._cache.all_of(kind):
+                self.work_queue.add(Unit(kind, key_of(document)))
+
+    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """A job, or a pod; None: it is gone."""
+        if kind == PODS:
+            for unit in self._pods.changed(key, document):
+                self._ask(unit)
+            for unit in self._placing.changed(key, document):
+                self._ask(unit)
+        elif kind == STATEFUL_SETS:
+            namespace, name = split_key(key)
+            self.work_queue.add(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
+        elif kind in KINDS or kind == SETS:
+            self._ask(Unit(kind, key))
+        elif kind in RUNTIMES:
+            for one in (each for each in KINDS if isinstance(KINDS[each].pods, OfRuntime)):
+                for job in self._cache.all_of(one):
+                    self.work_queue.add(Unit(one, key_of(job)), urgent=False)
+
+    def _ask(self, unit: Unit) -> None:
+        self.work_queue.add(unit)
+        if unit.kind == GROUPS and (above := self._set_of.get(unit.key)) is not None:
+            self.work_queue.add(above)
+
+    def workload_changed(self, key: str, document: Document | None) -> None:
+        before = self._unit_of.get(key)
+        unit = of_workload(document) if document is not None else None
+        if before is not None and before != unit:
+            self._of_unit[before].pop(key, None)
+            if not self._of_unit[before]:
+                del self._of_unit[before]
+            self._ask(before)
+        if document is not None and (waits := self._made_for.pop(key, None)) is not None:
+            self.work_queue.add(waits)
+        self._note_set(key, document)
+        if self._placing.has(Unit(PLACED, key)):
+            self.work_queue.add(Unit(PLACED, key))
+        if unit is not None:
+            self._unit_of[key] = unit
+            self._of_unit.setdefault(unit, {})[key] = None
+            self.work_queue.add(unit)
+        else:
+            self._unit_of.pop(key, None)
+            if document is not None:
+                self._tend_alone(key, document)
+            elif self._pods.of(group := Unit(GROUPS, key)):
+                self._ask(group)  # the name is theirs now
+
+    def _note_set(self, key: str, document: Document | None) -> None:
+        before = self._set_of.get(key)
+        above = set_of(document) if document is not None else None
+        if above is not None and above != before:
+            self._set_of[key] = above
+            self._of_unit.setdefault(above, {})[key] = None
+        elif before is not None and document is None:
+            del self._set_of[key]
+            self._of_unit[before].pop(key, None)
+            self.work_queue.add(before)
+
+    def _tend_alone(self, key: str, workload: Document) -> None:
+        """Of nobody we know: it is let go once it is deleted."""
+        if is_leaving(workload) and not controller_of(workload):
+            self.work_queue.add(Unit(WORKLOADS, key))
+
+    def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
+        """By what its status says."""
+        status = (self._cache.get(WORKLOADS, key) or {}).get("status") or {}
+        return {
+            (str(one.get("reason") or ""), str(one.get("underlyingCause") or ""))
+            for one in (status.get("schedulingStats") or {}).get("evictions") or ()
+        }
+
+    def runs(self, key: WorkloadKey) -> bool:
+        """Whether something may be running on a Workload's quota, or is about to."""
+        if key in self.workload_actions.starting:
+            return True
+        unit = self._unit_of.get(key)
+        if unit is None:
+            workload = self._cache.get(WORKLOADS, key)
+            # Whoever made it stops its pods, and says so by taking its admission from it.
+            return workload is not None and bool(controller_of(workload))
+        if unit.kind in (PODS, GROUPS):
+            return self._pods.runs(unit)
+        return self._jobs.runs(unit)
+
+    # -- one unit ---------------------------------------------------------------------------------
+
+    async def _tend(self, unit: Unit) -> None:
+        if not self._may_write():
+            return
+        found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
+        workloads = [one for one in found if one is not None]
+        if unit.kind == WORKLOADS:
+            await self._let_go(unit.key)
+            return
+        if unit.kind == PLACED:
+            if await self._placing.tend(unit):
+                self.work_queue.add(unit)
+            return
+        self._wait_for_made(unit)
+        if unit.kind in (PODS, GROUPS):
+            again = await self._pods.tend(unit, workloads)
+        elif unit.kind == SETS:
+            again = await self._pods.tend_set(unit, workloads)
+        else:
+            again = await self._jobs.tend(unit, workloads)
+            job = self._cache.get(*unit)
+            if job is not None and is_elastic(job):
+                await self._pods.let_go_elastic(unit, workloads)
+        if again:
+            self.work_queue.add(unit)
+
+    def _wait_for_made(self, unit: Unit) -> None:
+        document = self._cache.get(*unit) if unit.kind in KINDS or unit.kind == PODS else None
+        if document is None and unit.kind == GROUPS:
+            document = next(iter(self._pods.of(unit)), None)
+        if document is not None and (name := prebuilt_of(document)):
+            self._made_for[f"{split_key(unit.key)[0]}/{name}"] = unit
+
+    async def _let_go(self, key: str) -> None:
+        workload = self._cache.get(WORKLOADS, key)
+        if workload is not None and is_leaving(workload):
+            try:
+                await self.workload_actions.delete(workload)
+            except ApiRefused as refused:
+                if not refused.not_found and not refused.conflict:
+                    raise

@@ -1,0 +1,429 @@
+"""Pods that are queued themselves, alone or as groups, and LeaderWorkerSets, whose groups have
+their Workloads before their pods: carries out what `jobs.pods` and `jobs.serving` find is to be
+done.
+
+The pods of a group are let go together, but each by a write of its own: one that could not be
+written is seen again with its gate, and let go then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from queuecontroller.cluster.cache.job_context import SETS, kind_of, set_of_group
+from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    annotations_of,
+    controller_of,
+    has_condition,
+    is_leaving,
+    key_of,
+    labels_of,
+    split_key,
+)
+from queuecontroller.cluster.reconcilers.topology_gates import assigned
+from queuecontroller.cluster.reconcilers.units import GROUPS, Unit, of_pod, owners_of
+from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.frameworks import (
+    DeletePod,
+    PodAction,
+    PodSetInfo,
+    Refuse,
+    ReleasePod,
+    ReleaseQuota,
+    StartPod,
+    elastic_pod_patch,
+    finished,
+    is_suspended,
+    join_group_patch,
+    prebuilt_of,
+    reconcile_pods,
+    reconcile_set,
+    start_pod_patch,
+    workload_name,
+)
+from queuecontroller.frameworks.names import (
+    ADMISSION_GATE,
+    ELASTIC_GATE,
+    GROUP_NAME,
+    LONGEST_LABEL,
+    MANAGED,
+    POD_SET,
+)
+from queuecontroller.frameworks.pods import POD
+from queuecontroller.frameworks.reconcile import DeleteWorkload
+from queuecontroller.frameworks.serving import COMPONENT_INDEX
+from queuecontroller.frameworks.topology import domains, places
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    EXCESS_POD_DELETED,
+    FAILED_TO_START,
+    FINISHED,
+    NAME_CONFLICT,
+    QUOTA_RESERVED,
+    STARTED,
+    STOPPED,
+    TERMINATION_TARGET,
+)
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
+from sluicecommon.reader import ManifestError
+
+T = TypeVar("T")
+AT_ONCE: Final = 8
+"""Writes to the pods of one group that are under way together."""
+MOST_ASKED: Final = 10
+
+
+class _Taken(Exception):
+    """A name that is another's."""
+
+
+class Pods:
+    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+        self._actions = workload_actions
+        self._ask = ask
+        self._cache = workload_actions.cache
+        self._unit_of: dict[str, Unit] = {}
+        self._of_unit: dict[Unit, dict[str, None]] = {}
+
+    # -- which there are --------------------------------------------------------------------------
+
+    def changed(self, key: str, pod: Document | None) -> Iterator[Unit]:
+        """The units that have to be looked at for it."""
+        before = self._unit_of.pop(key, None)
+        if before is not None:
+            self._of_unit[before].pop(key)
+            if not self._of_unit[before]:
+                del self._of_unit[before]
+            yield before
+        if pod is not None and _is_held(pod):
+            unit = _elastic_owner(pod) or of_pod(pod)
+            self._unit_of[key] = unit
+            self._of_unit.setdefault(unit, {})[key] = None
+            if unit != before:
+                yield unit
+
+    def of(self, unit: Unit) -> list[Document]:
+        keys = self._of_unit.get(unit, ())
+        found = (self._cache.get(PODS, key) for key in list(keys))
+        return [one for one in found if one is not None]
+
+    def units(self) -> Iterable[Unit]:
+        return list(self._of_unit)
+
+    def runs(self, unit: Unit) -> bool:
+        """Whether one of them may be running."""
+        return any(not is_suspended(POD, one) and not finished(POD, one) for one in self.of(unit))
+
+    # -- one pod, or one group --------------------------------------------------------------------
+
+    async def tend(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+        """True: it is to be looked at again."""
+        pods = self.of(unit)
+        if not pods:
+            return await self._without_pods(unit, workloads)
+        try:
+            workload = await self._workload(unit, pods, workloads)
+        except _Taken as taken:
+            text = f"A Workload named {taken} is there, and is not that of the group"
+            self._actions.refuse(PODS, pods[0], text, NAME_CONFLICT)
+            return False
+        actions = reconcile_pods(pods, workload, self._actions.around(pods[0]))
+        by_name = {one["metadata"]["name"]: one for one in pods}
+        try:
+            return await self._carry_out(unit, actions, workload, by_name)
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:
+                raise
+            seen = [
+                await self._actions.look_again(PODS, key_of(one)) for one in pods[: 2 * AT_ONCE]
+            ]
+            if workload is not None:
+                seen.append(await self._actions.look_again(WORKLOADS, key_of(workload)))
+            return any(seen)
+
+    async def _workload(
+        self, unit: Unit, pods: Sequence[Document], workloads: Sequence[Document]
+    ) -> Document | None:
+        namespace, name = split_key(unit.key)
+        if unit.kind == PODS:
+            uid = pods[0]["metadata"].get("uid")
+            mine = [one for one in workloads if controller_of(one).get("uid") == uid]
+            if mine:
+                return mine[0]
+            try:
+                longest = self._actions.around(pods[0]).longest_name
+                name = prebuilt_of(pods[0]) or workload_name(POD, pods[0], longest=longest)
+            except ManifestError:
+                return None
+        elif workloads:
+            return workloads[0]
+        known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
+        if known is not None and unit.kind == GROUPS and _is_anothers(known, pods[0]):
+            raise _Taken(name)
+        if known is None and self.runs(unit):
+            without = reconcile_pods(pods, None, self._actions.around(pods[0]))
+            if any(isinstance(one, DeletePod) for one in without):
+                # Before they are stopped for want of one: the watch of Workloads may be behind.
+                return await self._actions.find(namespace, name)
+        return known
+
+    async def _without_pods(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+        self._actions.forget(*unit)
+        for workload in workloads:
+            kept = set_of_group(self._cache, workload) is not None
+            if kept or COMPONENT_INDEX in annotations_of(workload):
+                await self._set_without_pods(workload)
+            elif await self._is_any_left(unit, workload):
+                return True
+            else:
+                for action in reconcile_pods((), workload):
+                    assert isinstance(action, DeleteWorkload)
+                    await self._actions.do(action, workload)
+        return False
+
+    async def _set_without_pods(self, workload: Document) -> None:
+        """Of a group whose pods are not made yet, or made anew: its set keeps it."""
+        if has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
+            await self._actions.do(ReleaseQuota(), workload)
+        elif is_leaving(workload):
+            await self._actions.delete(workload)
+
+    async def _is_any_left(self, unit: Unit, workload: Document) -> bool:
+        """Asked of the API server: the watch of pods may be behind that of Workloads."""
+        namespace, name = split_key(unit.key)
+        if unit.kind == GROUPS and len(name) <= LONGEST_LABEL:
+            return await self._actions.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
+        for owner in list(owners_of(workload))[:MOST_ASKED]:
+            found = await self._actions.look(PODS, f"{namespace}/{owner.get('name')}")
+            if found is not None and found["metadata"].get("uid") == owner.get("uid"):
+                return True
+        return False
+
+    async def _carry_out(
+        self,
+        unit: Unit,
+        actions: Sequence[PodAction],
+        workload: Document | None,
+        by_name: dict[str, Document],
+    ) -> bool:
+        of_pods = [one for one in actions if isinstance(one, StartPod | DeletePod | ReleasePod)]
+        changed = bool(of_pods)
+        starts = [one for one in of_pods if isinstance(one, StartPod)]
+        if starts:
+            assert workload is not None
+            await self._start(unit, starts, workload, by_name)
+        for some in _batched([one for one in of_pods if not isinstance(one, StartPod)], AT_ONCE):
+            done = (self._end(one, by_name[one.pod]) for one in some)
+            await _all_of(done)
+        for action in actions:
+            match action:
+                case StartPod() | DeletePod() | ReleasePod():
+                    pass
+                case Refuse(problems):
+                    text = "; ".join(map(str, problems))
+                    self._actions.refuse(PODS, next(iter(by_name.values())), text)
+                case _:
+                    first = next(iter(by_name.values()))
+                    await self._actions.do(action, workload, PODS, first)
+        return changed
+
+    async def _end(self, action: DeletePod | ReleasePod, pod: Document) -> None:
+        match action:
+            case ReleasePod(_, patch):
+                try:
+                    found = await self._actions.patch(PODS, pod, patch)
+                except ApiRefused as refused:
+                    if not refused.not_found:
+                        raise
+                    return
+                if is_leaving(found) and not found["metadata"].get("finalizers"):
+                    return  # gone with that
+            case DeletePod(_, why, reason):
+                if reason:
+                    await self._actions.mark(pod, TERMINATION_TARGET, reason, why)
+                await self._actions.remove(PODS, pod)
+                told = STOPPED if reason else EXCESS_POD_DELETED
+                self._actions.record(pod, PODS, KubernetesEvent(told, why))
+
+    async def _start(
+        self,
+        unit: Unit,
+        actions: Sequence[StartPod],
+        workload: Document,
+        by_name: dict[str, Document],
+    ) -> None:
+        workload_actions, key = self._actions, key_of(workload)
+        if not workload_actions.may_run(workload):
+            return  # it was taken from it meanwhile, which will be written
+        first = by_name[actions[0].pod]
+        workload_actions.starting.add(key)
+        try:
+            infos = {one.name: one for one in workload_actions.infos(workload)}
+            if unit.kind == PODS:
+                infos["main"] = next(iter(infos.values()))
+            selectors = _places(workload, actions, by_name, unit.kind == PODS)
+            for some in _batched(actions, AT_ONCE):
+                await _all_of(
+                    self._let_go(by_name[one.pod], infos[one.role], selectors.get(one.pod))
+                    for one in some
+                )
+                for _ in some:
+                    workload_actions.count_gate(workload, ADMISSION_GATE, unit.kind == GROUPS)
+        except (ManifestError, ApiRefused) as error:
+            if isinstance(error, ApiRefused) and error.status != INVALID:
+                raise
+            workload_actions.finish(key, FAILED_TO_START, str(error))
+            workload_actions.record(
+                first, PODS, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
+            )
+            return
+        finally:
+            workload_actions.starting.discard(key)
+        queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
+        workload_actions.record(
+            first, PODS, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
+        )
+
+    async def _let_go(
+        self, pod: Document, info: PodSetInfo, selector: Mapping[str, str] | None
+    ) -> None:
+        """With its place: it waits for nothing more."""
+        info = replace(info, node_selector={**info.node_selector, **(selector or {})}, gates=())
+        patch = start_pod_patch(pod, info)
+        if patch:
+            await self._actions.patch(PODS, pod, patch)
+
+    # -- elastic Jobs -----------------------------------------------------------------------------
+
+    async def let_go_elastic(self, unit: Unit, workloads: Iterable[Document]) -> None:
+        """As many pods of a Job as its admitted slice counts, the oldest first."""
+        pods = self.of(unit)
+        room: dict[str, int] = {}
+        let_in: Document = {}
+        for workload in workloads:
+            if has_condition(workload, ADMITTED) and not has_condition(workload, FINISHED):
+                if has_condition(workload, EVICTED) or not self._actions.may_run(workload):
+                    continue
+                let_in = workload
+                given = ((workload.get("status") or {}).get("admission") or {}).get(
+                    "podSetAssignments"
+                )
+                for one in given or ():
+                    room[one["name"]] = one.get("count", 0)
+        waiting: list[Document] = []
+        for pod in pods:
+            if elastic_pod_patch(pod):
+                waiting.append(pod)
+            elif not finished(POD, pod) and not is_leaving(pod):
+                name = labels_of(pod).get(POD_SET, "main")
+                room[name] = room.get(name, 0) - 1
+        for pod in sorted(waiting, key=lambda one: one["metadata"].get("creationTimestamp") or ""):
+            name = labels_of(pod).get(POD_SET, "main")
+            if room.get(name, 0) > 0 and not is_leaving(pod):
+                room[name] -= 1
+                await self._actions.patch(PODS, pod, elastic_pod_patch(pod))
+                self._actions.count_gate(let_in, ELASTIC_GATE, False)
+
+    # -- LeaderWorkerSets -------------------------------------------------------------------------
+
+    async def tend_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+        """True: it is to be looked at again."""
+        document = self._cache.get(*unit)
+        if document is None:
+            document = await self._actions.look(*unit)
+            if document is not None:
+                self._cache.take(SETS, document)
+                return True
+        uid = document["metadata"].get("uid") if document is not None else None
+        mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]
+        theirs = [one for one in workloads if one not in mine]  # of one by that name before
+        around = self._actions.around(document) if document is not None else None
+        actions = [*reconcile_set(None, theirs)]
+        if document is not None and around is not None:
+            actions += reconcile_set(document, mine, around)
+        for workload, action in actions:
+            if isinstance(action, Refuse):
+                assert document is not None
+                self._actions.refuse(SETS, document, "; ".join(map(str, action.problems)))
+                continue
+            if isinstance(action, DeleteWorkload):
+                assert workload is not None
+                if self.runs(Unit(GROUPS, key_of(workload))):
+                    continue  # until its pods are gone, its quota is in use
+            assert not isinstance(action, StartPod)
+            await self._actions.do(action, workload, SETS, document)  # type: ignore[arg-type]
+        if document is None:
+            return False
+        for pod in self.of(unit):
+            try:
+                patch = join_group_patch(document, pod)
+            except ManifestError:
+                return False  # which the set was told
+            if patch:
+                found = await self._actions.patch(PODS, pod, patch)
+                for one in self.changed(key_of(found), found):
+                    self._ask(one)
+        return False
+
+
+def _is_anothers(workload: Document, pod: Document) -> bool:
+    """Not made for pods, nor for who makes them, nor named by them."""
+    kinds = {str(one.get("kind")) for one in owners_of(workload)}
+    return not prebuilt_of(pod) and not kinds & {"Pod", STATEFUL_SETS.kind, SETS.kind}
+
+
+def _places(
+    workload: Document, starts: Sequence[StartPod], by_name: Mapping[str, Document], alone: bool
+) -> dict[str, Mapping[str, str]]:
+    """Of pods that are let go: the domains they go to, where their workload was given some."""
+    found: dict[str, Mapping[str, str]] = {}
+    going = {one.pod for one in starts}
+    for given, request in assigned(workload):
+        mine = [one for one in starts if alone or one.role == given["name"]]
+        waiting = [by_name[one.pod] for one in mine]
+        there = [pod for name, pod in by_name.items() if name not in going] + waiting
+        if not alone:
+            role = {one.pod: one.role for one in starts}
+            there = [
+                pod
+                for pod in there
+                if role.get(pod["metadata"]["name"], labels_of(pod).get(POD_SET)) == given["name"]
+            ]
+        found.update(places(domains(given), request, there, waiting))
+    return found
+
+
+def _batched(these: Iterable[T], size: int) -> Iterator[list[T]]:
+    every = list(these)
+    for i in range(0, len(every), size):
+        yield every[i : i + size]
+
+
+async def _all_of(these: Iterable[Awaitable[Any]]) -> None:
+    """All are done before the first that failed is told."""
+    for one in await asyncio.gather(*these, return_exceptions=True):
+        if isinstance(one, BaseException):
+            raise one
+
+
+def _is_held(pod: Document) -> bool:
+    """Others only wait for their places."""
+    labels = labels_of(pod)
+    return labels.get(MANAGED) == "true" or labels.get(ELASTIC_PODS) == "true"
+
+
+def _elastic_owner(pod: Document) -> Unit | None:
+    """The Job of a pod that its slices hold."""
+    if labels_of(pod).get(ELASTIC_PODS) != "true":
+        return None
+    owner = controller_of(pod)
+    kind = kind_of(owner)
+    return Unit(kind, f"{pod['metadata']['namespace']}/{owner.get('name')}") if kind else None

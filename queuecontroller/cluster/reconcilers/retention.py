@@ -1,0 +1,135 @@
+"""Deletes what is over, after the times that Kueue's Configuration gives it (its
+objectRetentionPolicies); without them everything stays.
+
+A Workload that has ended goes by itself; the job of one that was deactivated for what became of it
+goes as a whole, as in Kueue. What a user deactivated stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from queuecontroller.cluster.cache.job_context import KINDS
+from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    condition_of,
+    has_condition,
+    is_leaving,
+    key_of,
+    seconds_of,
+    split_key,
+)
+from queuecontroller.cluster.cache.policy import Retention
+from queuecontroller.cluster.reconcilers.units import Unit, of_workload, owners_of
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.workqueue import WorkQueue
+from queuecontroller.scheduler.model.reasons import DEACTIVATED_FOR, DELETED, EVICTED, FINISHED
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS
+
+WIDTH: Final = 2
+_LONGEST_S: Final = 86_400.0
+"""Between two looks, whatever the clock does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    at_s: float
+    """Since the epoch."""
+    with_job: bool
+    """The job goes, and its Workload with it."""
+
+
+def due_of(workload: Document, retention: Retention) -> Due | None:
+    """When it is to be deleted; None: not at all, as it is now."""
+    if is_leaving(workload):
+        return None
+    if has_condition(workload, FINISHED):
+        return _after(workload, FINISHED, retention.after_finished_s, with_job=False)
+    reason = str(condition_of(workload, EVICTED).get("reason") or "")
+    by_us = reason.startswith(DEACTIVATED_FOR) and has_condition(workload, EVICTED)
+    if by_us and (workload.get("spec") or {}).get("active") is False:
+        return _after(workload, EVICTED, retention.after_deactivated_s, with_job=True)
+    return None
+
+
+def _after(workload: Document, kind: str, seconds: float | None, with_job: bool) -> Due | None:
+    since_s = seconds_of(condition_of(workload, kind).get("lastTransitionTime"))
+    if seconds is None or since_s is None:
+        return None
+    return Due(since_s + seconds, with_job)
+
+
+class RetentionSweeper:
+    def __init__(
+        self,
+        workload_actions: WorkloadActions,
+        may_write: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`now_s`: since the epoch."""
+        self._actions = workload_actions
+        self._cache = workload_actions.cache
+        self._may_write = may_write
+        self._now_s = now_s
+        self._retention = workload_actions.cache.policy.retention
+        self.work_queue: WorkQueue[str] = WorkQueue("old Workload", self._look, WIDTH)
+
+    def add_all(self) -> None:
+        for document in self._cache.all_of(WORKLOADS):
+            self.changed(key_of(document), document)
+
+    def changed(self, key: str, document: Document | None) -> None:
+        if document is None or self._retention == Retention():
+            return
+        due = due_of(document, self._retention)
+        if due is not None:
+            self.work_queue.add_after(key, min(_LONGEST_S, max(0.0, due.at_s - self._now_s())))
+
+    async def _look(self, key: str) -> None:
+        workload = self._cache.get(WORKLOADS, key)
+        due = due_of(workload, self._retention) if workload is not None else None
+        if workload is None or due is None or not self._may_write():
+            return
+        if due.at_s > self._now_s():
+            self.changed(key, workload)
+            return
+        try:
+            if due.with_job:
+                await self._delete_job(workload)
+            else:
+                await self._actions.delete(workload)
+                text = "Deleted finished workload due to elapsed retention"
+                self._actions.record(workload, WORKLOADS, KubernetesEvent(DELETED, text))
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:
+                raise
+            await self._actions.look_again(WORKLOADS, key)
+            self.changed(key, self._cache.get(WORKLOADS, key))
+
+    async def _delete_job(self, workload: Document) -> None:
+        """Or the pods that it is made of. One of nobody stays."""
+        for unit in _owners(workload):
+            document = self._cache.get(*unit)
+            if document is None or is_leaving(document):
+                continue
+            # Of a Job the API server's own default would leave the pods.
+            await self._actions.remove(unit.kind, document, "Background")
+            text = "Deleted job: deactivation retention period expired"
+            self._actions.record(document, unit.kind, KubernetesEvent(DELETED, text))
+
+
+def _owners(workload: Document) -> list[Unit]:
+    namespace = split_key(key_of(workload))[0]
+    unit = of_workload(workload)
+    if unit is not None and unit.kind in (*KINDS, PODS):
+        return [unit]
+    return [
+        Unit(PODS, f"{namespace}/{one.get('name')}")
+        for one in owners_of(workload)
+        if one.get("kind") == PODS.kind
+    ]

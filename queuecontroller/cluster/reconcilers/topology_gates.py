@@ -1,0 +1,114 @@
+"""Pods whose workload was given domains of a topology: each waits behind a gate of its own until it
+has one, and goes there by its node selector.
+
+Their job makes them, and makes them anew; whatever there is of them is looked at together, by
+workload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.kinds import PLACED_PODS, WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    annotations_of,
+    has_condition,
+    labels_of,
+    split_key,
+)
+from queuecontroller.cluster.reconcilers.units import PLACED, Unit
+from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
+from queuecontroller.frameworks import group_of
+from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
+from queuecontroller.frameworks.topology import (
+    domains,
+    is_waiting,
+    let_go_patch,
+    places,
+    request_of,
+)
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS
+
+AT_ONCE: Final = 8
+
+
+class Placing:
+    def __init__(self, workload_actions: WorkloadActions) -> None:
+        self._actions = workload_actions
+        self._cache = workload_actions.cache
+        self._unit_of: dict[str, Unit] = {}
+        self._of_unit: dict[Unit, dict[str, None]] = {}
+
+    def changed(self, key: str, pod: Document | None) -> Iterator[Unit]:
+        before = self._unit_of.pop(key, None)
+        if before is not None:
+            self._of_unit[before].pop(key)
+            if not self._of_unit[before]:
+                del self._of_unit[before]
+            yield before
+        if pod is None or labels_of(pod).get(PLACED_PODS) != "true":
+            return
+        name = annotations_of(pod).get(WORKLOAD)
+        if name:
+            unit = Unit(PLACED, f"{split_key(key)[0]}/{name}")
+            self._unit_of[key] = unit
+            self._of_unit.setdefault(unit, {})[key] = None
+            if unit != before:
+                yield unit
+
+    def has(self, unit: Unit) -> bool:
+        return unit in self._of_unit
+
+    def of(self, unit: Unit) -> list[Document]:
+        found = (self._cache.get(PODS, key) for key in list(self._of_unit.get(unit, ())))
+        return [one for one in found if one is not None]
+
+    async def tend(self, unit: Unit) -> bool:
+        """True: it is to be looked at again."""
+        workload = self._cache.get(WORKLOADS, unit.key)
+        if workload is None or not self._actions.may_run(workload):
+            return False
+        if not has_condition(workload, ADMITTED) or has_condition(workload, FINISHED):
+            return False
+        if has_condition(workload, EVICTED):
+            return False
+        pods = self.of(unit)
+        todo: list[tuple[Document, Mapping[str, str]]] = []
+        for given, request in assigned(workload):
+            mine = [one for one in pods if labels_of(one).get(POD_SET, "main") == given["name"]]
+            waiting = [one for one in mine if is_waiting(one)]
+            by_name = {one["metadata"]["name"]: one for one in waiting}
+            found = places(domains(given), request, mine, waiting)
+            todo += [(by_name[name], selector) for name, selector in found.items()]
+        for at in range(0, len(todo), AT_ONCE):
+            some = todo[at : at + AT_ONCE]
+            await asyncio.gather(*(self._let_go(pod, selector, workload) for pod, selector in some))
+        return bool(todo)
+
+    async def _let_go(self, pod: Document, selector: Mapping[str, str], workload: Document) -> None:
+        try:
+            await self._actions.patch(PODS, pod, let_go_patch(pod, selector))
+            is_group = bool(group_of(pod))
+            self._actions.count_gate(workload, TOPOLOGY_GATE, is_group)
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:
+                raise
+            await self._actions.look_again(
+                PODS, f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            )
+
+
+def assigned(workload: Document) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Its pod sets that were given domains: the assignment, and what tells its pods apart."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    sets = {
+        one.get("name", "main"): one for one in (workload.get("spec") or {}).get("podSets") or ()
+    }
+    for one in admission.get("podSetAssignments") or ():
+        if one.get("topologyAssignment"):
+            yield one, request_of(sets.get(one.get("name"), {}), one.get("count") or 0)

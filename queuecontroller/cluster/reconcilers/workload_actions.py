@@ -1,0 +1,445 @@
+"""What tending does alike for jobs and pods: makes, changes and deletes Workloads, and tells the
+book what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from queuecontroller.cluster.cache.job_context import setting
+from queuecontroller.cluster.cache.kinds import FLAVORS, IN_USE, WORKLOADS
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    condition_of,
+    is_leaving,
+    key_of,
+    pruned,
+    seconds_of,
+    split_key,
+    version_of,
+)
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.status.workload_status import LONGEST, holds, stamp
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.frameworks import (
+    CreateWorkload,
+    DeleteWorkload,
+    FinishWorkload,
+    PodSetInfo,
+    PriorityClass,
+    ReleaseQuota,
+    SetPodsReady,
+    Setting,
+    UpdateReclaimable,
+    UpdateWorkload,
+    WaitForReplacements,
+    pod_set_infos,
+)
+from queuecontroller.scheduler.lifecycle import SECOND_NS
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    CREATED_WORKLOAD,
+    DELETED_WORKLOAD,
+    EVICTED,
+    FINISHED_WORKLOAD,
+    OWNER_REFERENCES_ADDED,
+    PODS_FAILED,
+    PODS_READY,
+    PODS_REPLACED,
+    RECOVERED,
+    STARTED,
+    UPDATED_WORKLOAD,
+    WAIT_FOR_RECOVERY,
+    WAITING_FOR_PODS,
+    WORKLOAD_NOT_COMPOSED,
+)
+from queuecontroller.state.book import Book
+from queuecontroller.state.figures import Figures
+from queuecontroller.state.shell import Shell
+from queuecontroller.state.workloads.conditions import with_condition
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS, Resource
+
+T = TypeVar("T")
+INVALID: Final = 422
+NEVER: Final = (400, 413, INVALID)
+"""The same again is refused again."""
+MANAGER: Final = "sluice-queue"
+"""Of fields that others have a part of."""
+
+WorkloadAction = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | FinishWorkload
+    | ReleaseQuota
+    | UpdateReclaimable
+    | SetPodsReady
+    | WaitForReplacements
+)
+
+
+class WorkloadActions:
+    def __init__(
+        self,
+        shell: Shell,
+        mirror: Mirror,
+        client: ApiClient,
+        recorder: EventRecorder,
+        taken: Callable[[str, Document], None],
+    ) -> None:
+        """`taken` hears of each Workload that came with an answer: its key, and as it is now."""
+        self._shell = shell
+        self._mirror = mirror
+        self._client = client
+        self._taken = taken
+        self.cache = mirror.cache
+        self.recorder = recorder
+        self.starting: set[str] = set()
+        """Workloads of which something is being let run."""
+        self._refused: dict[tuple[Resource, str], str] = {}
+        """Versions of jobs of which no Workload can be made: told once."""
+        self.writes_total = 0
+
+    async def do(
+        self,
+        action: WorkloadAction,
+        workload: Document | None,
+        kind: Resource = WORKLOADS,
+        about: Document | None = None,
+    ) -> None:
+        """What is about the Workload alone. `about`, of that kind, hears where the API server will
+        not have such a Workload. Raises ApiAway, ApiRefused."""
+        if not isinstance(action, CreateWorkload | UpdateWorkload):
+            await self._do(action, workload)
+            if about is not None and workload is not None:
+                self._record_action(action, kind, about, key_of(workload))
+            return
+        try:
+            if isinstance(action, CreateWorkload):
+                await self._create(action.document, about)
+                key = key_of(action.document)
+            else:
+                assert workload is not None
+                await self._patch(workload, action.patch)
+                key = key_of(workload)
+                if more := _new_owners(action.patch, workload):
+                    text = f"Added {more} owner reference(s)"
+                    self.record(
+                        workload,
+                        WORKLOADS,
+                        KubernetesEvent(OWNER_REFERENCES_ADDED, text, detail=True),
+                    )
+            if about is not None:
+                self._record_action(action, kind, about, key)
+        except ApiRefused as refused:
+            for_good = refused.status in NEVER
+            if about is not None and (for_good or refused.denied):
+                self.refuse(kind, about, f"the API server refuses its Workload: {refused.message}")
+            if about is None or not for_good:
+                raise
+
+    def _record_action(
+        self, action: WorkloadAction, kind: Resource, about: Document, workload: str
+    ) -> None:
+        match action:
+            case CreateWorkload():
+                told = KubernetesEvent(
+                    CREATED_WORKLOAD, f"Created Workload: {workload}", detail=True
+                )
+            case UpdateWorkload(patch) if "spec" in patch:
+                told = KubernetesEvent(
+                    UPDATED_WORKLOAD, f"Updated Workload {workload}: {action.why}"
+                )
+            case DeleteWorkload(why):
+                told = KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {workload}: {why}")
+            case FinishWorkload():
+                text = f"Workload '{workload}' is declared finished"
+                told = KubernetesEvent(FINISHED_WORKLOAD, text, detail=True)
+            case _:
+                return
+        self.record(about, kind, told)
+
+    async def _do(self, action: WorkloadAction, workload: Document | None) -> None:
+        assert workload is not None
+        key = key_of(workload)
+        match action:
+            case DeleteWorkload():
+                await self.delete(workload)
+            case FinishWorkload(done):
+                self.finish(key, done.reason, done.message)
+            case ReleaseQuota():
+                mine = WorkloadKey(key)
+                self.step(
+                    "stopped", lambda book, now_ns: book.workloads.complete_eviction(mine, now_ns)
+                )
+            case UpdateReclaimable(pods):
+                self._set_reclaimable(key, pods)
+            case SetPodsReady(ready):
+                self._set_ready(key, ready)
+            case WaitForReplacements(waiting):
+                self._set_waiting(key, waiting)
+
+    # -- Workloads in the API ---------------------------------------------------------------------
+
+    async def _create(self, made: Mapping[str, Any], about: Document | None) -> None:
+        namespace = made["metadata"]["namespace"]
+        self.writes_total += 1
+        try:
+            found = await self._client.create(WORKLOADS, made, namespace)
+            self._count_creation(found, about)
+        except ApiRefused as refused:
+            if refused.status != 409:
+                raise
+            found = await self._client.get(WORKLOADS, made["metadata"]["name"], namespace)
+        self.take(pruned(found))
+
+    def _count_creation(self, made: Document, about: Document | None) -> None:
+        """A job that has changed since has had a Workload before, maybe."""
+        if about is None or (about["metadata"].get("generation") or 1) > 1:
+            return
+        job_s, made_s = (
+            seconds_of(one["metadata"].get("creationTimestamp")) for one in (about, made)
+        )
+        if job_s is not None and made_s is not None:
+            kind = str(about.get("kind") or PODS.kind)
+            self.figures.creation_latency.add(made_s - job_s, kind)
+
+    def count_gate(self, workload: Document, gate: str, is_group: bool) -> None:
+        """A gate of one of its pods was lifted."""
+        since_s = seconds_of(condition_of(workload, ADMITTED).get("lastTransitionTime"))
+        if since_s is None:
+            return
+        queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue") or ""
+        latency_s = self._shell.now_ns() / SECOND_NS - since_s
+        told = "true" if is_group else "false"
+        self.figures.gate_removal.add(latency_s, gate, str(queue), told)
+
+    @property
+    def figures(self) -> Figures:
+        return self._shell.book.workloads.figures
+
+    async def _patch(self, workload: Document, patch: Mapping[str, Any]) -> None:
+        head = workload["metadata"]
+        self.writes_total += 1
+        found = await self._client.merge_patch(
+            WORKLOADS,
+            head["name"],
+            patch,
+            head["namespace"],
+            resource_version=str(head["resourceVersion"]),
+        )
+        self.take(pruned(found))
+
+    def take(self, found: Document) -> None:
+        key = key_of(found)
+        if is_leaving(found) and not found["metadata"].get("finalizers"):
+            return  # gone with that: the watch will say so
+        if self.cache.take(WORKLOADS, found):
+            self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
+        self._taken(key, found)
+
+    async def delete(self, workload: Document) -> None:
+        head = workload["metadata"]
+        if IN_USE in (head.get("finalizers") or ()):
+            left = [one for one in head["finalizers"] if one != IN_USE]
+            await self._patch(workload, {"metadata": {"finalizers": left}})
+        if not is_leaving(workload):
+            self.writes_total += 1
+            await self._client.delete(WORKLOADS, head["name"], head["namespace"], head["uid"])
+
+    async def find(self, namespace: str, name: str) -> Document | None:
+        """Asked of the API server: the watch of Workloads may be behind that of their jobs."""
+        found = await self.look(WORKLOADS, f"{namespace}/{name}")
+        if found is not None:
+            self.take(found)
+        return found
+
+    async def look(self, kind: Resource, key: str) -> Document | None:
+        """As the API server has it now; None: it is not there."""
+        namespace, name = split_key(key)
+        try:
+            return pruned(await self._client.get(kind, name, namespace))
+        except ApiRefused as refused:
+            if refused.not_found:
+                return None
+            raise
+
+    async def is_any(self, kind: Resource, namespace: str, selector: str) -> bool:
+        """Whether the API server has one with such labels now."""
+        parameters = (("labelSelector", selector), ("limit", "1"))
+        page = await self._client.list_page(kind, parameters, namespace)
+        return b'"items":[]' not in page.replace(b" ", b"")
+
+    # -- jobs and pods in the API -----------------------------------------------------------------
+
+    async def patch(
+        self, kind: Resource, document: Document, patch: Mapping[str, Any], part: str = ""
+    ) -> Document:
+        """What the API server made of it."""
+        head = document["metadata"]
+        self.writes_total += 1
+        found = pruned(
+            await self._client.merge_patch(
+                kind,
+                head["name"],
+                patch,
+                head["namespace"],
+                part,
+                resource_version=str(head["resourceVersion"]),
+            )
+        )
+        self.cache.take(kind, found)
+        return found
+
+    async def mark(self, pod: Document, condition: str, reason: str, message: str) -> None:
+        """A condition of a pod's, that lives on beside its others. Raises ApiAway, ApiRefused."""
+        head = pod["metadata"]
+        name = {key: head[key] for key in ("name", "namespace", "uid")}
+        made = {
+            "type": condition,
+            "status": "True",
+            "reason": reason,
+            "message": message[:LONGEST],
+            "lastTransitionTime": stamp(self._shell.now_ns()),
+        }
+        document = {
+            "apiVersion": PODS.api_version,
+            "kind": PODS.kind,
+            "metadata": name,
+            "status": {"conditions": [made]},
+        }
+        self.writes_total += 1
+        try:
+            await self._client.apply(
+                PODS, head["name"], document, MANAGER, head["namespace"], "status"
+            )
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:  # another by the same name
+                raise
+
+    async def remove(self, kind: Resource, document: Document, propagation: str = "") -> None:
+        """`propagation`: see `ApiClient.delete`."""
+        head = document["metadata"]
+        self.writes_total += 1
+        try:
+            await self._client.delete(
+                kind, head["name"], head["namespace"], head["uid"], propagation
+            )
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:  # another by the same name
+                raise
+
+    async def look_again(self, kind: Resource, key: str) -> bool:
+        """Somebody changed it meanwhile: as it is now. False: it is as it was known."""
+        known = self.cache.get(kind, key)
+        found = await self.look(kind, key) if known is not None else None
+        if found is None or known is None or version_of(found) <= version_of(known):
+            return False  # where it is gone, the watch will say so
+        if kind == WORKLOADS:
+            self.take(found)
+        else:
+            self.cache.take(kind, found)
+        return True
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def record(self, document: Document, kind: Resource, told: KubernetesEvent) -> None:
+        self.recorder.record(document, kind, told)
+
+    def refuse(
+        self, kind: Resource, document: Document, why: str, reason: str = WORKLOAD_NOT_COMPOSED
+    ) -> None:
+        key = kind, key_of(document)
+        told = f"{document['metadata'].get('generation')} {why}"
+        if self._refused.get(key) != told:
+            self._refused[key] = told
+            self.record(document, kind, KubernetesEvent(reason, why, warning=True))
+
+    def forget(self, kind: Resource, key: str) -> None:
+        self._refused.pop((kind, key), None)
+
+    # -- the book ---------------------------------------------------------------------------------
+
+    def step(self, label: str, call: Callable[[Book, int], T]) -> T:
+        return self._shell.step(label, call)
+
+    def may_run(self, workload: Document) -> bool:
+        """Whether the book has not changed its mind about what the API says is admitted."""
+        record = self._shell.book.workloads.records.get(WorkloadKey(key_of(workload)))
+        return (
+            record is not None and holds(record.workload) and not record.workload.is_true(EVICTED)
+        )
+
+    def infos(self, workload: Document, gates: tuple[str, ...] = ()) -> list[PodSetInfo]:
+        """What its admission gives each pod set. Raises ManifestError."""
+        flavors = {one["metadata"]["name"]: one for one in self.cache.all_of(FLAVORS)}
+        return pod_set_infos(workload, flavors, gates=gates)
+
+    def finish(self, key: str, reason: str, message: str) -> None:
+        mine = WorkloadKey(key)
+        if mine in self._shell.book.workloads.records:
+            self.step(
+                "finished",
+                lambda book, now_ns: book.workloads.finish(mine, reason, message, now_ns),
+            )
+
+    def _set_reclaimable(self, key: str, pods: Mapping[str, int]) -> None:
+        mine = WorkloadKey(key)
+        record = self._shell.book.workloads.records.get(mine)
+        if record is None or dict(record.workload.reclaimable_pods) == dict(pods):
+            return
+        workload = replace(record.workload, reclaimable_pods=dict(pods))
+        self.step("reclaimable", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
+
+    def _set_ready(self, key: str, ready: bool) -> None:
+        if self._shell.book.settings.pods_ready.timeout_s is None:
+            return
+        record = self._shell.book.workloads.records.get(WorkloadKey(key))
+        before = record.workload.condition(PODS_READY) if record is not None else None
+        again = before is not None and before.reason in (WAIT_FOR_RECOVERY, RECOVERED)
+        if ready:
+            text = "All pods are ready or succeeded"
+            self._set(key, PODS_READY, True, RECOVERED if again else STARTED, text)
+        else:
+            text = "A pod that was ready is not any more"
+            self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
+
+    def _set_waiting(self, key: str, waiting: bool) -> None:
+        text = "pods are gone before they were done" if waiting else "the group has its pods"
+        reason = PODS_FAILED if waiting else PODS_REPLACED
+        self._set(key, WAITING_FOR_PODS, waiting, reason, text)
+
+    def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:
+        mine = WorkloadKey(key)
+        record = self._shell.book.workloads.records.get(mine)
+        if record is None or record.workload.is_true(kind) == status:
+            return
+        workload = with_condition(record.workload, kind, status, reason, text, self._shell.now_ns())
+        self.step("condition", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
+
+    # -- what is around a job ---------------------------------------------------------------------
+
+    def around(self, document: Document) -> Setting:
+        namespace = document["metadata"].get("namespace") or ""
+        return setting(self.cache, document, namespace, self._priority_of)
+
+    def _priority_of(self, named: PriorityClass | None) -> int | None:
+        priorities = self._shell.book.catalogue.priorities()
+        if named is None:
+            return priorities.default or None
+        classes = (
+            priorities.workload_classes
+            if named.kind == "WorkloadPriorityClass"
+            else priorities.pod_classes
+        )
+        return classes.get(named.name)
+
+
+def _new_owners(patch: Mapping[str, Any], workload: Document) -> int:
+    wanted = (patch.get("metadata") or {}).get("ownerReferences") or ()
+    return max(0, len(wanted) - len(workload["metadata"].get("ownerReferences") or ()))

@@ -1,0 +1,171 @@
+"""What the API server asks about new jobs: AdmissionReview to AdmissionReview, from what is known.
+
+A job that has to wait is suspended as it is created, so that nothing of it runs before. Where this
+is away the job is created as it is, and suspended a moment later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.frameworks import Holding, on_create, queue_of, resizing
+from sluicecommon.kubernetes.resources import STATEFUL_SETS
+from sluicecommon.reader import ManifestError, Problem
+
+MUTATE_PATH: Final = "/mutate"
+SHARES_PATH: Final = "/shares"
+CONFIGURATION: Final = "sluice-jobs"
+
+
+def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict[str, Any]:
+    """The MutatingWebhookConfiguration; `client` makes the clientConfig of a path."""
+    apart = ["kube-system", namespace]
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": CONFIGURATION, "labels": {"app.kubernetes.io/part-of": "sluice"}},
+        "webhooks": [
+            {
+                "name": f"{name}.kueue.sluice.dev",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": dict(client(MUTATE_PATH)),
+                # What it misses is mended by the controller, or runs without being counted; a
+                # cluster must not stand still for it.
+                "failurePolicy": "Ignore",
+                "sideEffects": "None",
+                "timeoutSeconds": seconds,
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {
+                            "key": "kubernetes.io/metadata.name",
+                            "operator": "NotIn",
+                            "values": apart,
+                        }
+                    ]
+                },
+                "rules": _rules(holding, operations),
+            }
+            for name, holding, operations, seconds in (
+                ("jobs", Holding.SUSPEND, ["CREATE"], 5),
+                ("pods", Holding.GATE, ["CREATE"], 2),
+                # Their templates may come anew with any write.
+                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
+            )
+        ]
+        + [_shares(client, apart)],
+    }
+
+
+_ANNOTATIONS_CHANGE: Final = (
+    "has(object.metadata.annotations) != has(oldObject.metadata.annotations)"
+    " || (has(object.metadata.annotations)"
+    " && object.metadata.annotations != oldObject.metadata.annotations)"
+)
+
+
+def _shares(client: Callable[[str], Mapping[str, Any]], apart: list[str]) -> dict[str, Any]:
+    """Of pods that ask for shares, whether they are queued or not; HAMi's label opts out."""
+    return {
+        "name": "shares.sluice.dev",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": dict(client(SHARES_PATH)),
+        # Without it such a pod stays Pending, or gets what it asks for in so many words.
+        "failurePolicy": "Ignore",
+        # What is let in is remembered for seconds; a dry run is not.
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": 2,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            "matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": apart},
+                {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]},
+            ]
+        },
+        "matchConditions": [
+            {
+                "name": "made-or-annotated",
+                "expression": f"request.operation == 'CREATE' || {_ANNOTATIONS_CHANGE}",
+            }
+        ],
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ],
+    }
+
+
+def _rules(holding: Holding, operations: list[str]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for kind, framework in FRAMEWORKS.items():
+        if framework.holding is holding:
+            plurals = groups.setdefault((kind.group, kind.version), [])
+            plurals.append(kind.plural)
+            if kind == STATEFUL_SETS:
+                plurals.append(f"{kind.plural}/scale")
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": [version],
+            "operations": operations,
+            "resources": sorted(plurals),
+            "scope": "Namespaced",
+        }
+        for (group, version), plurals in sorted(groups.items())
+    ]
+
+
+def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """The merge patch of what is being written; empty: it is taken as it is."""
+    kind = kind_of(document)
+    if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
+        return {}
+    whole = {**document, "metadata": {**(document.get("metadata") or {}), "namespace": namespace}}
+    try:
+        patch = on_create(FRAMEWORKS[kind], whole, setting(cache, whole, namespace))
+    except ManifestError:
+        return {}  # the controller says what is wrong, as an event at the job
+    return patch
+
+
+def problems_of(
+    cache: ObjectCache, document: Mapping[str, Any], old: Mapping[str, Any] | None, namespace: str
+) -> Sequence[Problem]:
+    """What must not be changed in what is queued."""
+    if old is None:
+        return ()
+    if document.get("kind") == "Scale":
+        name = (document.get("metadata") or {}).get("name")
+        known = cache.get(STATEFUL_SETS, f"{namespace}/{name}")
+    else:
+        known = document if kind_of(document) == STATEFUL_SETS else None
+    return resizing(old, document) if known is not None and queue_of(known) else ()
+
+
+def operations(
+    document: Mapping[str, Any], patch: Mapping[str, Any], path: str = ""
+) -> Iterator[dict[str, Any]]:
+    """A merge patch as a JSON patch (RFC 6902), which is all that an answer may hold."""
+    for name, value in patch.items():
+        at = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
+        known = document.get(name)
+        if value is None:
+            if name in document:
+                yield {"op": "remove", "path": at}
+        elif isinstance(value, Mapping) and isinstance(known, Mapping):
+            yield from operations(known, value, at)
+        else:
+            yield {"op": "add", "path": at, "value": value}
+
+
+def json_patch(document: Mapping[str, Any], patch: Mapping[str, Any]) -> bytes:
+    return json.dumps(list(operations(document, patch)), separators=(",", ":")).encode()

@@ -1,0 +1,83 @@
+"""Whether this cluster is one to decide in: Kueue's kinds are defined, and Kueue does not run, or
+runs and is to be stood beside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, LEASES, WORKLOADS
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.fields import STORED
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
+
+KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
+"""Which Kueue's manager holds, in whatever namespace it was installed."""
+SHORTEST_S: Final = 15.0
+log = logging.getLogger(__name__)
+
+
+class Unfit(Exception):
+    """Says why, and what to do."""
+
+
+async def check_cluster(client: ApiClient) -> None:
+    """For mode kubernetes. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    if (where := await kueue_runs(client)) is not None:
+        raise Unfit(
+            f"kubernetes.mode: Kueue runs in this cluster (it holds the Lease {KUEUE_LEASE} in"
+            f" namespace {where}), and two may not decide over the same objects: end it first, or"
+            " run beside it (kubernetes.mode=beside)"
+        )
+    if missing := await _not_served(client, [kind.plural for kind in KINDS.values()]):
+        raise Unfit(
+            f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
+            f" {GROUP}/{STORED}: apply packaging/kubernetes/kueue-crds.yaml first"
+            " (kubectl apply --server-side -f)"
+        )
+
+
+async def check_beside(client: ApiClient) -> None:
+    """For mode beside. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    if missing := await _not_served(client, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)]):
+        raise Unfit(
+            f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
+            f" {GROUP}/{STORED}: mode beside is for a cluster in which Kueue 0.15 or later is"
+            " installed; without Kueue take kubernetes.mode=kubernetes"
+        )
+    if await kueue_runs(client) is None:
+        log.warning("nobody holds Kueue's Lease %s: who gives quota here?", KUEUE_LEASE)
+
+
+async def kueue_runs(client: ApiClient) -> str | None:
+    """The namespace in which its manager holds its Lease; None: nobody does."""
+    for one in (await client.get_path(LEASES.path())).get("items") or ():
+        if one["metadata"]["name"] == KUEUE_LEASE and is_held(one, datetime.now(UTC)):
+            return str(one["metadata"]["namespace"])
+    return None
+
+
+async def _not_served(client: ApiClient, plurals: Iterable[str]) -> list[str]:
+    try:
+        served = await client.get_path(f"/apis/{GROUP}/{STORED}")
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+        served = {}
+    there = {one.get("name") for one in served.get("resources") or ()}
+    return [one for one in plurals if one not in there]
+
+
+def is_held(lease: Mapping[str, Any], now: datetime) -> bool:
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity"):
+        return False
+    try:
+        renewed = datetime.fromisoformat(str(spec.get("renewTime")).replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    length_s = max(SHORTEST_S, float(spec.get("leaseDurationSeconds") or 0))
+    return (now - renewed).total_seconds() < 2 * length_s

@@ -1,0 +1,196 @@
+"""What the queue controller may do in a cluster, kind by kind and verb by verb: rules of RBAC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import KINDS as JOBS
+from queuecontroller.cluster.cache.job_context import SETS
+from queuecontroller.cluster.cache.kinds import (
+    BUDGETS,
+    CHECKS,
+    CLUSTER_QUEUES,
+    COHORTS,
+    FLAVORS,
+    LOCAL_QUEUES,
+    OBJECTS,
+    RUNTIMES,
+    TOPOLOGIES,
+    WORKLOADS,
+)
+from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS, SYSTEM
+from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION
+from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
+from queuecontroller.cluster.status.visibility import services
+from queuecontroller.kueueapi.crds import Webhook, validation
+from queuecontroller.kueueapi.table import GROUP, KINDS
+from sluicecommon.kubernetes.resources import (
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    STATEFUL_SETS,
+)
+
+NAME: Final = "sluice-queue-kubernetes"
+_HOOKS: Final = "admissionregistration.k8s.io"
+_CONFIGURATIONS: Final = {
+    "mutatingwebhookconfigurations": CONFIGURATION,
+    "validatingwebhookconfigurations": validation(Webhook())["metadata"]["name"],
+}
+_REQUESTED: Final = ("list", "watch", "create", "delete")
+Rule = Mapping[str, Any]
+
+
+def cluster_rules() -> list[Rule]:
+    watched: dict[str, list[str]] = {}
+    for kind in OBJECTS:
+        watched.setdefault(kind.group, []).append(kind.plural)
+    rules = [_rule(group, plurals, "list", "watch") for group, plurals in watched.items()]
+    told = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)
+    kept = (CLUSTER_QUEUES, FLAVORS, CHECKS, TOPOLOGIES)
+    rules += [
+        _rule(GROUP, [f"{one.plural}/status" for one in told], "patch"),
+        _rule(GROUP, [one.plural for one in kept], "patch"),
+        _rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete"),
+        _rule(GROUP, ["workloads/status"], "patch"),
+        # An owner reference that holds up the job's deletion takes the right to its finalizers.
+        *(
+            rule
+            for group in sorted({one.group for one in JOBS})
+            for rule in _of_jobs(group, sorted(k.plural for k in JOBS if k.group == group))
+        ),
+        # What is asked of the autoscaler for a check of its own.
+        _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
+        _rule(GROUP, ["admissionchecks/status"], "patch"),
+        _rule(GROUP, ["workloads/finalizers"], "update"),
+        _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
+        _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
+        _rule("", ["podtemplates"], "get", "create", "patch", "delete"),
+        _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
+        _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
+        _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
+        _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
+        # Why one is deleted, in its condition.
+        _rule("", [f"{PODS.plural}/status"], "patch"),
+        _rule("", [f"{PODS.plural}/finalizers"], "update"),
+        # Of pods for which others make way, too.
+        _rule("", [f"{PODS.plural}/binding", f"{PODS.plural}/eviction"], "create"),
+        _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
+        _rule("", ["events"], "create"),
+        # What is free for pods of a topology, and other vendors' devices; quota on shares.
+        _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
+        # HAMi's register, in their annotations.
+        _rule("", [NODES.plural], "patch"),
+        # What pods that ask in HAMi's words have their claims made from.
+        _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
+        # What claims of pods count by.
+        _rule(CLAIM_KINDS[0].group, [one.plural for one in CLAIM_KINDS], "list", "watch"),
+        # Whose token a node shows.
+        _rule("authentication.k8s.io", ["tokenreviews"], "create"),
+        # Whether Kueue runs.
+        _rule("coordination.k8s.io", ["leases"], "list"),
+        # Whom the API server asks.
+        _rule(
+            "apiextensions.k8s.io",
+            ["customresourcedefinitions"],
+            "get",
+            "patch",
+            names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
+        ),
+        *(
+            _rule(_HOOKS, [plural], "get", "patch", names=[name])
+            for plural, name in _CONFIGURATIONS.items()
+        ),
+        _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
+        # The visibility API: that it is ours, and who may ask it.
+        _rule(
+            API_SERVICES.group,
+            [API_SERVICES.plural],
+            "get",
+            "patch",
+            names=[one["metadata"]["name"] for one in services("", "", "")],
+        ),
+        _rule(API_SERVICES.group, [API_SERVICES.plural], "create"),
+        _rule(REVIEWS.group, [REVIEWS.plural], "create"),
+    ]
+    return rules
+
+
+def beside_rules() -> list[Rule]:
+    """Where Kueue itself decides."""
+    return [
+        _rule(GROUP, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)], "list", "watch"),
+        _rule(GROUP, ["admissionchecks/status", "workloads/status"], "patch"),
+        _rule("", [PODS.plural], "list", "watch"),
+        _rule("", ["events"], "create"),
+        _rule("coordination.k8s.io", ["leases"], "list"),
+        # Whose token a node shows.
+        _rule("authentication.k8s.io", ["tokenreviews"], "create"),
+    ]
+
+
+def lease_rules(beside: bool = False) -> list[Rule]:
+    """In its own namespace; `beside`: in that mode."""
+    group = "coordination.k8s.io"
+    rules = [
+        _rule(group, ["leases"], "create"),
+        _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
+    ]
+    return rules if beside else [*rules, _rule("", [SERVICES.plural], "get", names=[VISIBILITY])]
+
+
+def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
+    return [
+        _rule(group, plurals, "get", "list", "watch", "patch", "delete"),
+        _rule(group, [f"{one}/status" for one in plurals], "patch"),
+        _rule(group, [f"{one}/finalizers" for one in plurals], "update"),
+    ]
+
+
+def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None = None) -> Rule:
+    made: dict[str, Any] = {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+    return {**made, "resourceNames": names} if names else made
+
+
+def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
+    """Roles and bindings for a service account of that namespace; `beside`: for that mode."""
+    api = "rbac.authorization.k8s.io/v1"
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    made: list[dict[str, Any]] = []
+    for kind, rules, place in (
+        ("ClusterRole", beside_rules() if beside else cluster_rules(), {}),
+        ("Role", lease_rules(beside), {"namespace": namespace}),
+    ):
+        head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}
+        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}
+        made.append({"apiVersion": api, "kind": kind, "metadata": head, "rules": rules})
+        made.append(
+            {
+                "apiVersion": api,
+                "kind": f"{kind}Binding",
+                "metadata": head,
+                "roleRef": ref,
+                "subjects": [subject],
+            }
+        )
+    if beside:
+        return made
+    # Whom the API server's front proxy is to be known by.
+    head = {
+        "name": f"{NAME}-{namespace}",
+        "namespace": SYSTEM,
+        "labels": {"app.kubernetes.io/part-of": "sluice"},
+    }
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": READER}
+    made.append(
+        {
+            "apiVersion": api,
+            "kind": "RoleBinding",
+            "metadata": head,
+            "roleRef": ref,
+            "subjects": [subject],
+        }
+    )
+    return made

@@ -1,0 +1,159 @@
+"""Tells the API server whom to ask: the address and the authority in the definitions of Kueue's
+kinds, and the configurations of the webhooks. Written where it differs, looked at once a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.kinds import CRDS
+from queuecontroller.cluster.cache.objects import covers
+from queuecontroller.cluster.setup.job_webhooks import mutating
+from queuecontroller.cluster.status.visibility import services
+from queuecontroller.kueueapi.crds import CONVERT_PATH, Webhook, validation
+from queuecontroller.kueueapi.table import GROUP, KINDS
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import Resource
+
+AGAIN_S: Final = 60.0
+SOON_S: Final = 2.0
+_GROUP: Final = "admissionregistration.k8s.io"
+VALIDATING: Final = Resource(
+    _GROUP,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+MUTATING: Final = Resource(
+    _GROUP,
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+API_SERVICES: Final = Resource(
+    "apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False
+)
+SERVICES: Final = Resource("", "v1", "services", "Service")
+VISIBILITY: Final = "sluice-queue-visibility"
+"""The Service of the visibility API."""
+REVIEWS: Final = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+_ACCOUNT: Final = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
+log = logging.getLogger(__name__)
+
+
+async def keep_registered(
+    client: ApiClient,
+    webhook: Callable[[], Webhook],
+    namespace: str,
+    *,
+    webhooks: bool = True,
+    visibility: bool = False,
+) -> None:
+    """Until cancelled. `webhook` is asked each time: a renewed authority counts."""
+    while True:
+        try:
+            if webhooks:
+                await register(client, webhook(), namespace)
+            if visibility:
+                await register_visibility(client, webhook().ca_bundle, namespace)
+            rest_s = AGAIN_S
+        except (ApiAway, ApiRefused, OSError) as error:
+            log.warning("the API server is not told whom to ask: %s", error)
+            rest_s = SOON_S
+        await asyncio.sleep(rest_s)
+
+
+async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
+    """Raises ApiAway, ApiRefused."""
+    wanted: dict[str, Any] = {
+        "strategy": "Webhook",
+        "webhook": {
+            "clientConfig": webhook.client(CONVERT_PATH),
+            "conversionReviewVersions": ["v1"],
+        },
+    }
+    # The other way to ask is taken out: a merge would leave a Service beside the URL.
+    other = "service" if webhook.url else "url"
+    to_merge = {**webhook.client(CONVERT_PATH), other: None}
+    patch = {**wanted, "webhook": {**wanted["webhook"], "clientConfig": to_merge}}
+    for kind in KINDS.values():
+        name = f"{kind.plural}.{GROUP}"
+        found = await client.get(CRDS, name)
+        if found["spec"].get("conversion") != wanted:
+            await client.merge_patch(CRDS, name, {"spec": {"conversion": patch}})
+            log.info("%s: conversions are asked here", name)
+    await _put(client, VALIDATING, validation(webhook, await own_account(client)))
+    await _put(client, MUTATING, mutating(webhook.client, namespace))
+
+
+async def own_account(client: ApiClient) -> str:
+    """Our user name, where we are a service account; empty where we are not, or nobody tells us
+    (before Kubernetes 1.28). What we write ourselves we need not be asked about: each such question
+    costs both sides more than a millisecond. Raises ApiAway."""
+    try:
+        asked = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
+        answer = await client.create(REVIEWS, asked)
+    except ApiRefused as refused:
+        log.info("who we are is not told: %s", refused)
+        return ""
+    info = (answer.get("status") or {}).get("userInfo") or {}
+    name = str(info.get("username") or "")
+    return name if _ACCOUNT.fullmatch(name) else ""
+
+
+async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -> None:
+    name = document["metadata"]["name"]
+    try:
+        found = await client.get(kind, name)
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+        await client.create(kind, document)
+        log.info("%s %s is made", kind.kind, name)
+        return
+    mine, there = document["webhooks"], found.get("webhooks") or []
+    if len(mine) != len(there) or not all(map(covers, there, mine)):
+        await client.merge_patch(kind, name, {"webhooks": mine})
+        log.info("%s %s is renewed", kind.kind, name)
+
+
+async def register_visibility(client: ApiClient, ca_bundle: str, namespace: str) -> None:
+    """Where its Service is: an API that nobody answers would hold up the deletion of every
+    namespace. Raises ApiAway, ApiRefused."""
+    try:
+        await client.get(SERVICES, VISIBILITY, namespace)
+    except ApiRefused as refused:
+        if not refused.not_found:
+            raise
+        log.warning(
+            "visibility: there is no Service %s in namespace %s, so the API server is not told"
+            " of the visibility API",
+            VISIBILITY,
+            namespace,
+        )
+        return
+    for wanted in services(ca_bundle, VISIBILITY, namespace):
+        name = wanted["metadata"]["name"]
+        try:
+            found = await client.get(API_SERVICES, name)
+        except ApiRefused as refused:
+            if not refused.not_found:
+                raise
+            await client.create(API_SERVICES, wanted)
+            log.info("APIService %s is made", name)
+            continue
+        spec = found.get("spec") or {}
+        # Its port is left as it is: the Service may have been given another.
+        port = (spec.get("service") or {}).get("port", 443)
+        to_be = {**wanted["spec"], "service": {**wanted["spec"]["service"], "port": port}}
+        if not covers(spec, to_be):
+            await client.merge_patch(API_SERVICES, name, {"spec": to_be})
+            log.info("APIService %s is renewed", name)

@@ -1,0 +1,124 @@
+"""Events for people: what `kubectl describe` shows at the end, with Kueue's reasons and words.
+
+Each costs the API server a write, so there is one where something became of an object; those that
+say what its conditions say anyway are told to who asks for all of Kueue's. They are told after what
+they tell of is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    condition_of,
+    controller_of,
+    has_condition,
+)
+from queuecontroller.scheduler.model import reasons
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    DEACTIVATED_FOR,
+    EVICTED,
+    EVICTED_DUE_TO,
+    PREEMPTED,
+    PREEMPTED_WORKLOAD,
+    QUOTA_RESERVED,
+    EvictionReason,
+)
+
+LONGEST: Final = 1024
+COMPONENT: Final = "sluice-queue"
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesEvent:
+    reason: str
+    message: str
+    warning: bool = False
+    detail: bool = False
+    """Kueue tells it, too, and the object's conditions say as much."""
+
+
+def of_workload(before: Document, after: Document) -> Iterator[KubernetesEvent]:
+    """What became of a Workload with one write of ours."""
+
+    def became(kind: str) -> bool:
+        return has_condition(after, kind) and not has_condition(before, kind)
+
+    queue = ((after.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
+    # Its job is told that it was started, which is what people look at.
+    of_a_job, admitted = bool(controller_of(after)), became(ADMITTED)
+    if became(QUOTA_RESERVED):
+        text = f"Quota reserved in ClusterQueue {queue}"
+        yield KubernetesEvent(QUOTA_RESERVED, text, detail=of_a_job or admitted)
+    if admitted:
+        yield KubernetesEvent(ADMITTED, f"Admitted by ClusterQueue {queue}", detail=of_a_job)
+    if became(EVICTED):
+        yield from _of_eviction(after)
+    if became(PREEMPTED):
+        yield KubernetesEvent(PREEMPTED, str(condition_of(after, PREEMPTED).get("message", "")))
+    waits, waited = (condition_of(one, QUOTA_RESERVED) for one in (after, before))
+    if waits.get("status") == "False" and _said(waits) != _said(waited):
+        yield KubernetesEvent(*_said(waits), warning=True, detail=True)
+
+
+def _said(condition: Mapping[str, Any]) -> tuple[str, str]:
+    return str(condition.get("reason") or "Pending"), str(condition.get("message") or "")
+
+
+def _of_eviction(after: Document) -> Iterator[KubernetesEvent]:
+    evicted = condition_of(after, EVICTED)
+    reason, message = str(evicted.get("reason") or ""), str(evicted.get("message") or "")
+    match reason.removeprefix(DEACTIVATED_FOR):
+        case reasons.MAXIMUM_EXECUTION_TIME_EXCEEDED as why:
+            longest_s = (after.get("spec") or {}).get("maximumExecutionTimeSeconds")
+            text = f"The maximum execution time ({longest_s}s) exceeded"
+            yield KubernetesEvent(why, text, warning=True)
+        case EvictionReason.ADMISSION_CHECK if reason.startswith(DEACTIVATED_FOR):
+            yield KubernetesEvent(
+                reasons.CHECK_REJECTED, f"Deactivated due to {message}", warning=True
+            )
+    yield KubernetesEvent(f"{EVICTED_DUE_TO}{reason}", message)
+
+
+def of_preemptor(target: Document) -> KubernetesEvent:
+    """What who preempted it is told."""
+    head = target["metadata"]
+    queue = ((target.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
+    name = f"{head.get('namespace')}/{head['name']}"
+    where = f" in ClusterQueue {queue}" if queue else ""
+    return KubernetesEvent(
+        PREEMPTED_WORKLOAD, f"Preempted workload {name} (UID: {head.get('uid')}){where}"
+    )
+
+
+def event_of(
+    about: Document, api_version: str, kind: str, told: KubernetesEvent, now: str, name: str
+) -> dict[str, Any]:
+    """`now` in RFC 3339; `name` makes it one of a kind."""
+    head: Mapping[str, Any] = about["metadata"]
+    namespace = head.get("namespace") or "default"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{head['name'][:200]}.{name}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": api_version,
+            "kind": kind,
+            "name": head["name"],
+            "namespace": head.get("namespace") or "",
+            "uid": head.get("uid") or "",
+            "resourceVersion": head.get("resourceVersion") or "",
+        },
+        "reason": told.reason,
+        "message": told.message[:LONGEST],
+        "type": "Warning" if told.warning else "Normal",
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,353 @@
+"""Kueue's visibility API: who waits in a queue, in what order; paths to documents, no I/O.
+
+Fields and words are Kueue's; `reason`, `message` and `estimateSeconds` of an item are ours besides.
+Whoever leads tells the book's own order. Any other replica has the objects alone: by priority, then
+by age, which is the same but where what LocalQueues have used decides; it knows no estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    ObjectCache,
+    condition_of,
+    has_condition,
+    key_of,
+)
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, QUOTA_RESERVED
+from queuecontroller.state.book import Book
+from queuecontroller.state.status import Views
+
+GROUP: Final = "visibility.kueue.x-k8s.io"
+VERSIONS: Final = ("v1beta2", "v1beta1")
+"""The preferred one first."""
+ROOT: Final = f"/apis/{GROUP}"
+PART: Final = "pendingworkloads"
+DEFAULT_LIMIT: Final = 1000
+"""Kueue's."""
+MOST: Final = 10_000
+"""An item has some 500 bytes."""
+_KINDS: Final = {"clusterqueues": ("ClusterQueue", False), "localqueues": ("LocalQueue", True)}
+_COLUMNS: Final = (
+    ("Name", "string", "name"),
+    ("Namespace", "string", ""),
+    ("Queue", "string", ""),
+    ("Priority", "integer", ""),
+    ("Position", "integer", ""),
+    ("Estimate", "string", ""),
+    ("Reason", "string", ""),
+)
+
+
+class Wrong(Exception):
+    """What is answered instead, as an HTTP status, Kubernetes' reason and words."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Status",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.status,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    version: str
+    plural: str
+    name: str
+    namespace: str = ""
+    offset: int = 0
+    limit: int = DEFAULT_LIMIT
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What it takes a right to, in a SubjectAccessReview's words."""
+        made = {
+            "group": GROUP,
+            "version": self.version,
+            "resource": self.plural,
+            "subresource": PART,
+            "name": self.name,
+            "verb": "get",
+        }
+        return {**made, "namespace": self.namespace} if self.namespace else made
+
+
+def question(path: str, query: str) -> Question | str:
+    """A question of a path and a query as they came, or the version whose resources are asked for.
+    Raises Wrong."""
+    parts = path.removeprefix(ROOT).strip("/").split("/") if path.startswith(f"{ROOT}/") else [""]
+    version, rest = parts[0], [unquote(one) for one in parts[1:]]
+    if version not in VERSIONS:
+        raise Wrong(404, "NotFound", "the server could not find the requested resource")
+    if not rest:
+        return version
+    namespace = ""
+    if len(rest) == 5 and rest[0] == "namespaces":
+        namespace, rest = rest[1], rest[2:]
+    known = _KINDS.get(rest[0])
+    if known is None or len(rest) != 3 or rest[2] != PART or known[1] != bool(namespace):
+        raise Wrong(404, "NotFound", "the server could not find the requested resource")
+    given = parse_qs(query, keep_blank_values=True, max_num_fields=16)
+    return Question(
+        version,
+        rest[0],
+        rest[1],
+        namespace,
+        _whole(given, "offset", 0),
+        _whole(given, "limit", DEFAULT_LIMIT),
+    )
+
+
+def _whole(given: Mapping[str, list[str]], name: str, default: int) -> int:
+    text = given.get(name, [""])[-1]
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Wrong(400, "BadRequest", f"{name}: {text[:40]!r} is no whole number from 0")
+    if name == "limit" and int(text) > MOST:
+        text = f"limit: {text} is more than {MOST}: ask for them in parts, with offset"
+        raise Wrong(400, "BadRequest", text)
+    return int(text)
+
+
+def resources(version: str) -> dict[str, Any]:
+    """What discovery tells of a version."""
+    listed = []
+    for plural, (kind, namespaced) in _KINDS.items():
+        for name, shown in ((plural, kind), (f"{plural}/{PART}", "PendingWorkloadsSummary")):
+            listed.append(
+                {
+                    "name": name,
+                    "singularName": "" if "/" in name else kind.lower(),
+                    "namespaced": namespaced,
+                    "kind": shown,
+                    "verbs": ["get"],
+                }
+            )
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{GROUP}/{version}",
+        "resources": listed,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Somebody in line."""
+
+    document: Document
+    priority: int
+    reason: str = ""
+    message: str = ""
+    estimate_s: float | None = None
+
+
+def answer(
+    asked: Question, cache: ObjectCache, book: Book | None, views: Views | None, now_ns: int
+) -> dict[str, Any]:
+    """The summary. `book` and `views`: of whoever leads. Raises Wrong."""
+    queue, local = _queue(asked, cache)
+    in_line = _by_book(book, queue, cache) if book is not None else _by_objects(cache, queue)
+    last = asked.offset + asked.limit
+    items: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    found = 0
+    for position, waiting in enumerate(in_line):
+        document = waiting.document
+        name = f"{document['metadata'].get('namespace')}/{_queue_name(document)}"
+        in_local = seen.get(name, 0)
+        seen[name] = in_local + 1
+        if local and name != local:
+            continue
+        found += 1
+        if found <= asked.offset:
+            continue
+        if found > last:
+            break
+        if views is not None:
+            waiting = _with_status(waiting, views, now_ns)
+        items.append(_item(waiting, position, in_local))
+    return {
+        "apiVersion": f"{GROUP}/{asked.version}",
+        "kind": "PendingWorkloadsSummary",
+        "metadata": {"creationTimestamp": None},
+        "items": items,
+    }
+
+
+def _queue(asked: Question, cache: ObjectCache) -> tuple[str, str]:
+    """The ClusterQueue whose line it is, and the LocalQueue that counts, if it is one's."""
+    if asked.plural == "clusterqueues":
+        if cache.get(CLUSTER_QUEUES, asked.name) is None:
+            raise _missing("clusterqueues", asked.name)
+        return asked.name, ""
+    key = f"{asked.namespace}/{asked.name}"
+    document = cache.get(LOCAL_QUEUES, key)
+    if document is None:
+        raise _missing("localqueues", asked.name)
+    return str((document.get("spec") or {}).get("clusterQueue") or ""), key
+
+
+def _missing(plural: str, name: str) -> Wrong:
+    return Wrong(404, "NotFound", f'{plural}.{GROUP} "{name[:253]}" not found')
+
+
+def _queue_name(document: Document) -> str:
+    return str((document.get("spec") or {}).get("queueName") or "")
+
+
+def _by_book(book: Book, queue: str, cache: ObjectCache) -> Iterator[Waiting]:
+    line = book.engine.pending.get(queue)
+    for info in line.everyone() if line is not None else ():
+        document = cache.get(WORKLOADS, info.key)
+        if document is not None:
+            yield Waiting(document, info.priority)
+
+
+def _with_status(waiting: Waiting, views: Views, now_ns: int) -> Waiting:
+    status = views.status(WorkloadKey(key_of(waiting.document)), now_ns)
+    return Waiting(
+        waiting.document, waiting.priority, status.reason, status.message, status.estimate_s
+    )
+
+
+def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:
+    doors = {
+        key_of(one)
+        for one in cache.all_of(LOCAL_QUEUES)
+        if (one.get("spec") or {}).get("clusterQueue") == queue
+    }
+    found = []
+    for document in cache.all_of(WORKLOADS):
+        spec, status = document.get("spec") or {}, document.get("status") or {}
+        name = f"{document['metadata'].get('namespace')}/{_queue_name(document)}"
+        if name not in doors or status.get("admission") or spec.get("active") is False:
+            continue
+        if has_condition(document, FINISHED):
+            continue
+        why = condition_of(document, QUOTA_RESERVED)
+        found.append(
+            Waiting(
+                document,
+                _number(spec.get("priority")),
+                str(why.get("reason") or "Pending"),
+                str(why.get("message") or "not looked at yet"),
+            )
+        )
+    return sorted(found, key=_order)
+
+
+def _order(waiting: Waiting) -> tuple[int, str, str]:
+    document = waiting.document
+    head = document["metadata"]
+    evicted = condition_of(document, EVICTED)
+    since = head.get("creationTimestamp") or ""
+    if evicted.get("status") == "True" and evicted.get("reason") == "PodsReadyTimeout":
+        since = evicted.get("lastTransitionTime") or since
+    return -waiting.priority, str(since), key_of(document)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _item(waiting: Waiting, position: int, in_local: int) -> dict[str, Any]:
+    head = waiting.document["metadata"]
+    kept = ("name", "namespace", "labels", "creationTimestamp", "ownerReferences")
+    made: dict[str, Any] = {
+        "metadata": {name: head[name] for name in kept if head.get(name)},
+        "priority": waiting.priority,
+        "localQueueName": _queue_name(waiting.document),
+        "positionInClusterQueue": position,
+        "positionInLocalQueue": in_local,
+    }
+    if waiting.reason:
+        made["reason"], made["message"] = waiting.reason, waiting.message
+    if waiting.estimate_s is not None:
+        made["estimateSeconds"] = round(waiting.estimate_s)
+    return made
+
+
+def table(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for `kubectl get`, which asks for rows."""
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": [
+            {"name": name, "type": kind, "format": form, "description": "", "priority": 0}
+            for name, kind, form in _COLUMNS
+        ],
+        "rows": [{"cells": _cells(one), "object": _partial(one)} for one in summary["items"]],
+    }
+
+
+def _cells(item: Mapping[str, Any]) -> list[Any]:
+    head = item["metadata"]
+    seconds = item.get("estimateSeconds")
+    return [
+        head["name"],
+        head.get("namespace", ""),
+        item["localQueueName"],
+        item["priority"],
+        item["positionInClusterQueue"],
+        "" if seconds is None else f"{seconds}s",
+        item.get("reason", ""),
+    ]
+
+
+def _partial(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": item["metadata"],
+    }
+
+
+def wants_table(accept: Iterable[str]) -> bool:
+    """By the Accept headers: the first kind that can be had counts."""
+    for one in ",".join(accept).split(","):
+        words = {word.strip() for word in one.split(";")}
+        if "application/json" in words or "*/*" in words:
+            return "as=Table" in words and "v=v1" in words
+    return False
+
+
+def services(ca_bundle: str, service: str, namespace: str) -> Sequence[dict[str, Any]]:
+    """The APIServices: whom the API server asks."""
+    return [
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {
+                "name": f"{version}.{GROUP}",
+                "labels": {"app.kubernetes.io/part-of": "sluice"},
+            },
+            "spec": {
+                "group": GROUP,
+                "version": version,
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100 + 10 * (len(VERSIONS) - number),
+                "caBundle": ca_bundle,
+                "service": {"name": service, "namespace": namespace, "port": 443},
+            },
+        }
+        for number, version in enumerate(VERSIONS)
+    ]

@@ -1,6 +1,0 @@
-"""Why a workload waits and what would have to change. Looks, and changes nothing."""
-
-from queuecontroller.explain.explanation import Explanation, explain
-from queuecontroller.explain.shortages import Candidate, Shortage
-
-__all__ = ["Candidate", "Explanation", "Shortage", "explain"]

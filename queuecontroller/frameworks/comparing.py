@@ -1,0 +1,115 @@
+"""A Workload as it is: what its conditions say, and whether it still stands for a job's pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queuecontroller.frameworks.patches import ABSENT, Document, at, same
+
+
+def holds(workload: Document, condition: str) -> bool:
+    """Whether a condition of a Workload is True."""
+    return any(
+        one.get("status") == "True" for one in _conditions(workload) if one.get("type") == condition
+    )
+
+
+def reason_of(workload: Document, condition: str) -> str:
+    for one in _conditions(workload):
+        if one.get("type") == condition and isinstance(one.get("message"), str):
+            return str(one["message"])
+    return condition
+
+
+def condition_of(workload: Document, condition: str) -> Mapping[str, Any]:
+    """Empty where it has none of that type."""
+    found = (one for one in _conditions(workload) if one.get("type") == condition)
+    return next(found, {})
+
+
+def _conditions(workload: Document) -> list[Mapping[str, Any]]:
+    found = at(workload, ("status", "conditions"))
+    return [one for one in found if isinstance(one, Mapping)] if is_list(found) else []
+
+
+def pod_sets_of(workload: Document | None) -> list[Mapping[str, Any]]:
+    found = at(workload, ("spec", "podSets"))
+    return [one for one in found if isinstance(one, Mapping)] if is_list(found) else []
+
+
+def reclaimable_of(workload: Document) -> dict[str, int]:
+    found = at(workload, ("status", "reclaimablePods"))
+    if not is_list(found):
+        return {}
+    return {
+        one["name"]: one["count"]
+        for one in found
+        if isinstance(one, Mapping)
+        and isinstance(one.get("name"), str)
+        and isinstance(one.get("count"), int)
+    }
+
+
+def owned_by(workload: Document, document: Document) -> bool:
+    owners = at(workload, ("metadata", "ownerReferences"))
+    uid = at(document, ("metadata", "uid"))
+    return is_list(owners) and any(
+        isinstance(one, Mapping) and one.get("uid") == uid for one in owners
+    )
+
+
+_PARTS: Final = ("containers", "initContainers")
+_DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
+
+
+def counts_of(known: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found = {str(one.get("name", "main")): one.get("count", 1) for one in known}
+    return {name: count for name, count in found.items() if type(count) is int}
+
+
+def let_in(workload: Document) -> dict[str, int]:
+    """How many pods of each set were, where it takes fewer. A job that another controller started
+    has that many, and no note of what it wanted."""
+    given = at(workload, ("status", "admission", "podSetAssignments"))
+    known = [one for one in given if isinstance(one, Mapping)] if is_list(given) else []
+    fewer = [str(one.get("name")) for one in pod_sets_of(workload) if one.get("minCount")]
+    return {name: count for name, count in counts_of(known).items() if name in fewer}
+
+
+def alike(
+    mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool, counted: bool = True
+) -> bool:
+    """Whether two pod sets ask for the same. Where a job runs and nobody noted what it was before,
+    its templates have what its admission added."""
+    if mine["name"] != given.get("name", "main"):
+        return False
+    if counted and mine["count"] != given.get("count", 1):
+        return False
+    if mine.get("minCount") != given.get("minCount"):
+        return False
+    here, there = at(mine, ("template", "spec")), at(given, ("template", "spec"))
+    if any(not same(_asked(here, one), _asked(there, one)) for one in _PARTS):
+        return False
+    return not fixed or all(
+        same(_or_none(at(here, (one,))), _or_none(at(there, (one,)))) for one in _DIRECTIVES
+    )
+
+
+def _asked(spec: Any, part: str) -> list[Any]:
+    """Resources of containers; what else they are does not count."""
+    found = at(spec, (part,))
+    keys = ("resources", "restartPolicy")
+    return [[_or_none(at(one, (key,))) for key in keys] for one in found] if is_list(found) else []
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is ABSENT or value == {} or value == [] else value
+
+
+def is_present(value: object) -> bool:
+    return value is not ABSENT and value is not None
+
+
+def is_list(value: object) -> bool:
+    return isinstance(value, list)

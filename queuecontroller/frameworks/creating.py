@@ -1,0 +1,132 @@
+"""What a queued object gets when it is created: the queue it has by default, and whatever keeps its
+pods from running until they are admitted."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
+from queuecontroller.frameworks.pods import ROLE_MAIN, group_of, role_hash
+from queuecontroller.frameworks.reconcile import (
+    ALONE,
+    Setting,
+    effective_queue,
+    is_elastic,
+    is_managed,
+)
+from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.workload import queue_of
+from sluicecommon.reader import MOST, Problem, Reader
+
+_LABELS: Final = ("metadata", "labels")
+_ANNOTATIONS: Final = ("metadata", "annotations")
+_QUEUE_LABEL: Final = (*_LABELS, names.QUEUE_NAME)
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+"""The label by which a StatefulSet numbers its pods."""
+
+
+def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dict[str, Any]:
+    """The merge patch of the webhook; empty: it is to be taken as it is. Raises ManifestError.
+
+    Deployments and the like pass their queue on to their pods, on every write: their templates may
+    come anew with any of them.
+    """
+    parent = at(document, (*_ANNOTATIONS, names.SUSPENDING_PARENT)) is not ABSENT
+    if not (is_managed(fw, document, around) or (fw.holding is Holding.GATE and parent)):
+        return {}
+    change = Change(document)
+    queue = effective_queue(fw, document, around)
+    if queue and not queue_of(document):
+        change.put(_QUEUE_LABEL, queue)
+    match fw.holding:
+        case Holding.SUSPEND:
+            change.put(fw.suspend, True)
+            if is_elastic(document) and fw.kind == "Job":
+                gate = {"name": names.ELASTIC_GATE}
+                _append(change, ("spec", "template", "spec", "schedulingGates"), gate)
+        case Holding.GATE:
+            _hold_pod(change)
+        case Holding.PODS:
+            _pass_on(fw, change, queue)
+    return difference(document, change.document)
+
+
+def resizing(old: Document, document: Document) -> list[Problem]:
+    """Of a queued StatefulSet, or of its Scale: it is one Workload, and of another size it is
+    another one, for which it has to be let go first."""
+    before, after = (at(one, ("spec", "replicas")) for one in (old, document))
+    if before == after or 0 in (before, after) or ABSENT in (before, after):
+        return []
+    what = f"a queued StatefulSet keeps its size: {before} replicas, not {after}"
+    return [Problem("spec.replicas", what, "scale it to 0 first, then to the new size")]
+
+
+def _hold_pod(change: Change) -> None:
+    """A pod that is scheduled already is past holding."""
+    if at(change.document, ("spec", "nodeName")) not in (ABSENT, None, ""):
+        return
+    change.put((*_LABELS, names.MANAGED), "true")
+    _append(change, ("metadata", "finalizers"), names.MANAGED)
+    _append(change, ("spec", "schedulingGates"), {"name": names.ADMISSION_GATE})
+    label = at(change.document, (*_ANNOTATIONS, names.GROUP_INDEX_LABEL))
+    index = at(change.document, (*_LABELS, label)) if isinstance(label, str) else ABSENT
+    if isinstance(index, str):
+        change.put((*_LABELS, names.GROUP_INDEX), index)
+    if group_of(change.document) and not _noted(change, names.ROLE_HASH):
+        change.put((*_ANNOTATIONS, names.ROLE_HASH), role_hash(change.document))
+
+
+def _noted(change: Change, name: str) -> str:
+    found = at(change.document, (*_ANNOTATIONS, name))
+    return found if isinstance(found, str) else ""
+
+
+def _append(change: Change, path: Path, value: Any) -> None:
+    known = at(change.document, path)
+    known = known if isinstance(known, list) else []
+    if value not in known:
+        change.put(path, [*known, value])
+
+
+def _pass_on(fw: Framework, change: Change, queue: str) -> None:
+    for pod in _templates(fw, change.document):
+        change.put((*pod, *_ANNOTATIONS, names.SUSPENDING_PARENT), fw.name)
+        if fw.kind == "LeaderWorkerSet":
+            continue  # its pods are told their group when they have their number
+        if queue:
+            change.put((*pod, *_QUEUE_LABEL), queue)
+        priority = at(change.document, (*_LABELS, names.PRIORITY_CLASS))
+        if isinstance(priority, str):
+            change.put((*pod, *_LABELS, names.PRIORITY_CLASS), priority)
+        if fw.kind == "StatefulSet":
+            _as_group(fw, change, pod)
+
+
+def _templates(fw: Framework, document: Document) -> list[Path]:
+    if fw.kind != "LeaderWorkerSet":
+        return [("spec", "template")]
+    of: Path = ("spec", "leaderWorkerTemplate")
+    leader = (*of, "leaderTemplate")
+    return [(*of, "workerTemplate"), *([leader] if at(document, leader) is not ABSENT else [])]
+
+
+def group_of_set(name: str) -> str:
+    """Of a StatefulSet: the name of its pods' group, and of its Workload."""
+    return names.workload_name_of("StatefulSet", "apps", name, "", longest=names.LONGEST_LABEL)
+
+
+def _as_group(fw: Framework, change: Change, pod: Path) -> None:
+    """The pods of a StatefulSet are one group, which is let in as soon as its first pod is there:
+    the next one is only made when the one before runs."""
+    head = Reader(change.document).child("metadata")
+    replicas = Reader(change.document).child("spec").whole("replicas", 1, least=0, most=MOST)
+    change.put((*pod, *_LABELS, names.GROUP_NAME), group_of_set(head.text("name")))
+    for annotation, value in (
+        (names.GROUP_TOTAL, str(replicas)),
+        (names.GROUP_FAST, "true"),
+        (names.GROUP_SERVING, "true"),
+        (names.ROLE_HASH, ROLE_MAIN),
+        (names.GROUP_INDEX_LABEL, POD_INDEX),
+    ):
+        change.put((*pod, *_ANNOTATIONS, annotation), value)

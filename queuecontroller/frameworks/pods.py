@@ -1,0 +1,508 @@
+"""Pods that are queued themselves, alone or as a group with one Workload.
+
+A pod cannot be suspended: it is held by a scheduling gate when it is made, let go by taking the
+gate away, and stopped by deleting it. A finalizer keeps what has ended until it has been counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.comparing import (
+    condition_of,
+    holds,
+    is_list,
+    pod_sets_of,
+    reason_of,
+    reclaimable_of,
+)
+from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
+from queuecontroller.frameworks.reconcile import (
+    ALONE,
+    CreateWorkload,
+    DeleteWorkload,
+    FinishWorkload,
+    Refuse,
+    ReleaseQuota,
+    SetPodsReady,
+    Setting,
+    UpdateReclaimable,
+    UpdateWorkload,
+    effective_queue,
+)
+from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
+from queuecontroller.frameworks.state import Finished, finished
+from queuecontroller.frameworks.table import Framework, framework_named
+from queuecontroller.frameworks.workload import owner_reference, pod_sets, prebuilt_of, workload_of
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FAILED,
+    FINISHED,
+    NOT_ADMITTED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    SUCCEEDED,
+    UNMATCHED,
+    WAITING_FOR_PODS,
+    WORKLOAD_DELETED,
+    WORKLOAD_EVICTED,
+)
+from sluicecommon.reader import ManifestError, Reader, shown
+
+ROLE_MAIN: Final = "main"
+MOST_PODS: Final = 10_000
+"""Of one group."""
+_ANNOTATIONS: Final = ("metadata", "annotations")
+_LABELS: Final = ("metadata", "labels")
+_SHAPE: Final = (
+    "initContainers",
+    "containers",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "runtimeClassName",
+    "priority",
+    "topologySpreadConstraints",
+    "overhead",
+    "resourceClaims",
+)
+"""What pods of one role have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPod:
+    """Patch the pod with `start_pod_patch` and what its admission gives its role."""
+
+    pod: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    pod: str
+    why: str
+    reason: str = ""
+    """Of the condition TerminationTarget, which it gets first; empty: the group has more pods than
+    it says, and it gets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePod:
+    """It has ended and is counted: our finalizer goes."""
+
+    pod: str
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForReplacements:
+    """Pods of the group are gone before they were done; the Workload says so in its condition."""
+
+    waiting: bool
+
+
+PodAction: TypeAlias = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | FinishWorkload
+    | ReleaseQuota
+    | UpdateReclaimable
+    | SetPodsReady
+    | StartPod
+    | DeletePod
+    | ReleasePod
+    | WaitForReplacements
+    | Refuse
+)
+
+
+def _pod_framework() -> Framework:
+    fw = framework_named("pod")
+    assert fw is not None
+    return fw
+
+
+POD: Final = _pod_framework()
+
+
+def _text(document: Document, *path: str) -> str:
+    found = at(document, path)
+    return found if isinstance(found, str) else ""
+
+
+def group_of(pod: Document) -> str:
+    """The name of its group, which is that of the group's Workload; empty: it is alone."""
+    return _text(pod, *_LABELS, names.GROUP_NAME) or _text(pod, *_ANNOTATIONS, names.GROUP_NAME)
+
+
+def role_of(pod: Document) -> str:
+    """Pods of one role are one pod set."""
+    return _text(pod, *_ANNOTATIONS, names.ROLE_HASH) or role_hash(pod)
+
+
+def role_hash(pod: Document) -> str:
+    """Of what decides where and how a pod may run. Raises ManifestError."""
+    spec = at(pod, ("spec",))
+    known: Mapping[str, Any] = spec if isinstance(spec, Mapping) else {}
+    shape = {key: known[key] for key in _SHAPE if known.get(key) not in (None, {}, [])}
+    for key in ("initContainers", "containers"):
+        if isinstance(shape.get(key), list):
+            shape[key] = [_container(one) for one in shape[key]]
+    try:
+        text = json.dumps(shape, sort_keys=True, default=str)
+    except RecursionError:
+        raise ManifestError([TOO_DEEP]) from None
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
+
+
+def _container(one: object) -> object:
+    if not isinstance(one, Mapping):
+        return one
+    return {key: one[key] for key in ("resources", "ports", "restartPolicy") if key in one}
+
+
+def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
+    """Raises ManifestError."""
+    return start_patch(POD, pod, [PodSetInfo("main", None, *_rest(info))])
+
+
+def _rest(info: PodSetInfo) -> tuple[Any, ...]:
+    return info.labels, info.annotations, info.node_selector, info.tolerations, info.gates
+
+
+def elastic_pod_patch(pod: Document) -> dict[str, Any]:
+    """Lets a pod of an elastic job go, once the slice that counts it is admitted; empty: it is let
+    go already."""
+    gates = at(pod, ("spec", "schedulingGates"))
+    known = [one for one in gates if isinstance(one, Mapping)] if is_list(gates) else []
+    rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
+    return {} if len(rest) == len(known) else {"spec": {"schedulingGates": rest or None}}
+
+
+def total_of(pod: Document) -> int:
+    """Pods that the group is to have. Raises ManifestError."""
+    reader = Reader(pod).child("metadata").child("annotations")
+    text = reader.text(names.GROUP_TOTAL)
+    if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MOST_PODS:
+        return int(text[:9])
+    what = f"{shown(text)} is no whole number up to {MOST_PODS}" if text else "is required"
+    reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
+    raise ManifestError(reader.problems)
+
+
+def reconcile_pods(
+    pods: Iterable[Document], workload: Document | None, around: Setting = ALONE
+) -> list[PodAction]:
+    """For the pods of one group, or one pod that is in none, and their Workload. Never raises."""
+    known = sorted(pods, key=_age)
+    if not known:
+        return [DeleteWorkload("its pods are gone")] if workload is not None else []
+    try:
+        return _Pods(known, workload, around).actions()
+    except ManifestError as error:
+        return [Refuse(error.problems)]
+    except RecursionError:
+        return [Refuse((TOO_DEEP,))]
+
+
+def _age(pod: Document) -> tuple[bool, str, str]:
+    """Those that run are the ones to keep, then the oldest."""
+    made = _text(pod, "metadata", "creationTimestamp")
+    return is_suspended(POD, pod), made, _text(pod, "metadata", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    document: Document
+    name: str
+    role: str
+    gated: bool
+    done: Finished | None
+    leaving: bool
+    """It is being deleted."""
+
+    @property
+    def alive(self) -> bool:
+        return self.done is None and not self.leaving
+
+    @property
+    def held(self) -> bool:
+        """Our finalizer keeps it."""
+        found = at(self.document, ("metadata", "finalizers"))
+        return isinstance(found, list) and names.MANAGED in found
+
+    @property
+    def ready(self) -> bool:
+        return holds(self.document, "Ready")
+
+
+def _read(pod: Document) -> _One:
+    return _One(
+        pod,
+        _text(pod, "metadata", "name"),
+        role_of(pod),
+        is_suspended(POD, pod),
+        finished(POD, pod),
+        at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None),
+    )
+
+
+@dataclass(slots=True)
+class _Pods:
+    """One call's view; `pods` are in the order in which they are kept."""
+
+    documents: Sequence[Document]
+    workload: Document | None
+    around: Setting
+    pods: list[_One] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pods = [_read(one) for one in self.documents]
+
+    @property
+    def first(self) -> Document:
+        return self.documents[0]
+
+    @property
+    def group(self) -> str:
+        return group_of(self.first)
+
+    @property
+    def total(self) -> int:
+        if not self.group:
+            return 1
+        told = self.around.group_total
+        return total_of(self.first) if told is None else told
+
+    @property
+    def serving(self) -> bool:
+        return _text(self.first, *_ANNOTATIONS, names.GROUP_SERVING) == "true"
+
+    @property
+    def fast(self) -> bool:
+        return _text(self.first, *_ANNOTATIONS, names.GROUP_FAST) == "true"
+
+    @property
+    def alive(self) -> list[_One]:
+        return [one for one in self.pods if one.alive]
+
+    @property
+    def succeeded(self) -> list[_One]:
+        return [one for one in self.pods if one.done is not None and one.done.success]
+
+    def actions(self) -> list[PodAction]:
+        if excess := self.excess():
+            return excess
+        if self.workload is None:
+            return self.without_workload()
+        return self.with_workload(self.workload)
+
+    def excess(self) -> list[PodAction]:
+        if not self.group:
+            return []
+        room = max(0, self.total - (0 if self.serving else len(self.succeeded)))
+        more = self.alive[room:]
+        return [DeletePod(one.name, "the group has its pods") for one in more]
+
+    def result(self) -> Finished | None:
+        if not self.group:
+            (one,) = self.pods[:1]
+            return one.done
+        if self.serving:
+            return None
+        done = len(self.succeeded)
+        if self.total and done >= self.total:
+            return Finished(True, SUCCEEDED, f"Pods succeeded: {done}/{self.total}")
+        last = any(_unretriable(one.document) for one in self.pods)
+        if last and not self.alive:
+            return Finished(False, FAILED, f"Pods succeeded: {done}/{self.total}")
+        return None
+
+    def without_workload(self) -> list[PodAction]:
+        released = self.release(self.result() is not None)
+        if any(not one.gated for one in self.alive):
+            return self.stop("it has no Workload", UNMATCHED)
+        if released or self.result() or not self.alive or not self.queued():
+            return released
+        if prebuilt_of(self.first):
+            return []  # somebody else makes it
+        if self.group and not self.fast and len(self.alive) + len(self.succeeded) < self.total:
+            return []
+        return [CreateWorkload(self.made())]
+
+    def queued(self) -> bool:
+        named = effective_queue(POD, self.first, self.around)
+        return bool(named) or self.around.without_queue
+
+    def with_workload(self, workload: Document) -> list[PodAction]:
+        result = self.result()
+        if holds(workload, FINISHED):
+            return self.release(True) or self.stop("its Workload is finished", NOT_ADMITTED)
+        if result is not None:
+            return [FinishWorkload(result)]
+        if at(workload, ("metadata", "deletionTimestamp")) not in (ABSENT, None):
+            return self.stop("its Workload is being deleted", WORKLOAD_DELETED) or [
+                DeleteWorkload("it is being deleted")
+            ]
+        if not self.alive and not self.group:
+            return [*self.release(True), DeleteWorkload("its pod is gone")]
+        if not self.known_roles(workload):
+            what = "its pods are not those of its Workload"
+            stopped = self.stop(what, UNMATCHED)
+            return stopped or [DeleteWorkload("its pods are not those of the group")]
+        if holds(workload, EVICTED):
+            return self.evicted(workload)
+        if not holds(workload, ADMITTED):
+            stopped = self.stop("its Workload is not admitted", NOT_ADMITTED)
+            return stopped or [*self.own(workload), *self.release(False)]
+        return [
+            *self.start(),
+            *self.own(workload),
+            *self.report(workload),
+            *self.release(False),
+        ]
+
+    def known_roles(self, workload: Document) -> bool:
+        given = {str(one.get("name", "main")): _count(one) for one in pod_sets_of(workload)}
+        if not self.group:
+            return len(given) == 1
+        counted: dict[str, int] = {}
+        for one in self.alive:
+            counted[one.role] = counted.get(one.role, 0) + 1
+        return sum(given.values()) == self.total and all(
+            role in given and count <= given[role] for role, count in counted.items()
+        )
+
+    def evicted(self, workload: Document) -> list[PodAction]:
+        why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
+        stopped = self.stop(reason_of(workload, EVICTED), WORKLOAD_EVICTED + why)
+        if stopped:
+            return stopped
+        going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
+        reserved = holds(workload, QUOTA_RESERVED)
+        quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
+        return [*self.release(False), *quota]
+
+    def stop(self, why: str, reason: str) -> list[PodAction]:
+        return [DeletePod(one.name, why, reason) for one in self.alive if not one.gated]
+
+    def start(self) -> list[PodAction]:
+        return [
+            StartPod(one.name, one.role if self.group else "main")
+            for one in self.alive
+            if one.gated
+        ]
+
+    def own(self, workload: Document) -> list[PodAction]:
+        """Every pod of a group owns its Workload, so that it goes with the last of them."""
+        if not self.group:
+            return []
+        owners = at(workload, ("metadata", "ownerReferences"))
+        known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
+        have = {str(one.get("uid")) for one in known}
+        new = [one for one in self.owners() if one["uid"] not in have]
+        if not new:
+            return []
+        patch = {"metadata": {"ownerReferences": [*known, *new]}}
+        return [UpdateWorkload(patch, "the group has a new pod")]
+
+    def owners(self) -> list[dict[str, Any]]:
+        above = self.around.group_owner
+        pods = [self.owner(one.document) for one in self.alive]
+        return [dict(above), *pods] if above is not None else pods
+
+    def owner(self, pod: Document) -> dict[str, Any]:
+        made = owner_reference(POD, pod)
+        return {key: made[key] for key in ("apiVersion", "kind", "name", "uid")}
+
+    def report(self, workload: Document) -> list[PodAction]:
+        made: list[PodAction] = []
+        up = sum(one.ready for one in self.alive) + len(self.succeeded)
+        if (up >= self.total) != holds(workload, PODS_READY):
+            made.append(SetPodsReady(up >= self.total))
+        free: dict[str, int] = {}
+        if self.group and not self.serving:
+            for one in self.succeeded:
+                free[one.role] = free.get(one.role, 0) + 1
+            if free != reclaimable_of(workload):
+                made.append(UpdateReclaimable(free))
+        missing = bool(self.group) and len(self.alive) + len(self.succeeded) < self.total
+        if missing != holds(workload, WAITING_FOR_PODS):
+            made.append(WaitForReplacements(missing))
+        return made
+
+    def release(self, ended: bool) -> list[PodAction]:
+        """Pods that nobody has to count any more. One that is being deleted is gone only when it
+        has stopped; one that succeeded counts until the whole group has ended; one that failed is
+        kept until another is in its place."""
+        ended = ended or all(one.leaving for one in self.pods)
+        full = self.serving or len(self.alive) + len(self.succeeded) >= self.total
+        made: list[PodAction] = []
+        for one in self.pods:
+            if one.done is None:
+                free = one.leaving
+            elif one.done.success and self.group and not self.serving:
+                free = ended
+            else:
+                free = ended or full
+            if free and one.held:
+                made.append(ReleasePod(one.name, _without_finalizer(one.document)))
+        return made
+
+    def made(self) -> dict[str, Any]:
+        queue = effective_queue(POD, self.first, self.around)
+        made = workload_of(
+            POD,
+            self.first,
+            queue=queue,
+            priority=self.around.priority(POD, self.first),
+            labels_to_copy=self.around.labels_to_copy,
+            longest_name=self.around.longest_name,
+        )
+        if not self.group:
+            return made
+        made["metadata"]["name"] = self.group
+        made["metadata"]["labels"].pop(names.JOB_UID, None)
+        made["metadata"].setdefault("annotations", {})[names.IS_GROUP] = "true"
+        made["metadata"]["ownerReferences"] = self.owners()
+        made["spec"]["podSets"] = self.roles()
+        return made
+
+    def roles(self) -> list[dict[str, Any]]:
+        """One pod set for each role, in the order in which their first pods are kept."""
+        made: dict[str, dict[str, Any]] = {}
+        for one in self.alive:
+            if one.role in made:
+                made[one.role]["count"] += 1
+            else:
+                (made[one.role],) = pod_sets(POD, one.document)
+                made[one.role]["name"] = one.role
+        for one in self.succeeded:
+            if one.role in made:
+                made[one.role]["count"] += 1
+        missing = self.total - sum(one["count"] for one in made.values())
+        if missing > 0:  # let in before all are there: they are like the first
+            next(iter(made.values()))["count"] += missing
+        return list(made.values())
+
+
+def _count(pod_set: Mapping[str, Any]) -> int:
+    found = pod_set.get("count", 1)
+    return found if type(found) is int else 0
+
+
+def _unretriable(pod: Document) -> bool:
+    return _text(pod, *_ANNOTATIONS, names.RETRIABLE) == "false"
+
+
+def _without_finalizer(pod: Document) -> dict[str, Any]:
+    found = at(pod, ("metadata", "finalizers"))
+    rest = [one for one in found if one != names.MANAGED] if is_list(found) else []
+    return {"metadata": {"finalizers": rest or None}}

@@ -1,0 +1,504 @@
+"""What has to be done about a job and its Workload, as they are: a list of actions, in order.
+
+Nothing is remembered between two calls. Each list is right for the two documents that it was made
+of; when they have changed, by these actions or by somebody else, the next call says what is left.
+Two of the same documents twice give the same list twice, and once all is as it should be, none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.comparing import (
+    alike,
+    counts_of,
+    holds,
+    is_list,
+    is_present,
+    let_in,
+    owned_by,
+    pod_sets_of,
+    reason_of,
+    reclaimable_of,
+)
+from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, difference
+from queuecontroller.frameworks.slots import Runtime
+from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
+from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
+from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.workload import (
+    PriorityClass,
+    max_execution_s,
+    owner_reference,
+    pod_sets,
+    prebuilt_of,
+    priority_class_of,
+    queue_of,
+    workload_of,
+)
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+)
+from sluicecommon.reader import ManifestError, Problem, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWorkload:
+    """Of its spec and metadata, not its status."""
+
+    patch: dict[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """And take our finalizer from it, or nothing will come of it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWorkload:
+    """Its condition Finished becomes True."""
+
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseQuota:
+    """It was evicted and has no pods any more: its admission is taken from it, and it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReclaimable:
+    pods: dict[str, int]
+    """By pod set; those not named need all they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPodsReady:
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Patch the job with `start_patch` and what its admission gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    patch: dict[str, Any]
+    """Of the job."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """It is suspended already; its pods' templates get back what they were."""
+
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStartTime:
+    """Kubernetes lets nobody change the pods of a Job that has a start time."""
+
+    patch: dict[str, Any]
+    """Of the job's status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No Workload can be made of it: an event at the job, of reason ErrWorkloadCompose."""
+
+    problems: tuple[Problem, ...]
+
+
+Action: TypeAlias = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | FinishWorkload
+    | ReleaseQuota
+    | UpdateReclaimable
+    | SetPodsReady
+    | Start
+    | Suspend
+    | Restore
+    | ResetStartTime
+    | Refuse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is around a job and counts for it."""
+
+    without_queue: bool = False
+    """manageJobsWithoutQueueName, where its namespace is one of those selected."""
+    default_queue: bool = False
+    """Its namespace has a LocalQueue named `default`."""
+    parent_managed: bool = False
+    """It belongs to something that is queued itself, and follows that."""
+    runtime: Runtime = None
+    """What a TrainJob refers to."""
+    priority_of: Callable[[PriorityClass | None], int | None] = field(default=lambda named: None)
+    labels_to_copy: Sequence[str] = ()
+    longest_name: int = names.LONGEST_NAME
+    group_total: int | None = None
+    """Pods of a group whose owner has a size of its own; None: as its pods say."""
+    group_owner: Mapping[str, str] | None = None
+    """Of such a group: an owner reference to who makes its pods anew. Its Workload outlives the
+    pods."""
+
+    def priority(self, fw: Framework, document: Document) -> int | None:
+        return self.priority_of(priority_class_of(fw, document, self.runtime))
+
+
+ALONE: Final = Setting()
+
+
+def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) -> str:
+    """The LocalQueue that it waits in; empty: it names none, and has none by default."""
+    return queue_of(document) or (names.DEFAULT_QUEUE if around.default_queue else "")
+
+
+def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
+    """Whether it has to wait for quota."""
+    if around.parent_managed or not _own_cluster(fw, document) or _skipped(document):
+        return False
+    return bool(effective_queue(fw, document, around)) or around.without_queue
+
+
+def _own_cluster(fw: Framework, document: Document) -> bool:
+    """Another cluster runs what MultiKueue is told to: it is neither started nor stopped here."""
+    return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
+
+
+def _skipped(document: Document) -> bool:
+    """A RayJob that uses a RayCluster which is there already makes no pods of its own."""
+    if document.get("kind") != "RayJob":
+        return False
+    selector = at(document, ("spec", "clusterSelector"))
+    return isinstance(selector, Mapping) and bool(selector)
+
+
+def reconcile(
+    fw: Framework,
+    document: Document | None,
+    workload: Document | None,
+    around: Setting = ALONE,
+) -> list[Action]:
+    """For what is suspended by a field of its own; pods are in pods.py. Never raises: what cannot
+    be read is an action too."""
+    if fw.holding is not Holding.SUSPEND:
+        return []
+    if document is None:
+        return [DeleteWorkload("its job is gone")] if workload is not None else []
+    try:
+        return _Job(fw, document, workload, around).actions()
+    except ManifestError as error:
+        return [Refuse(error.problems)]
+    except RecursionError:
+        return [Refuse((TOO_DEEP,))]
+
+
+def is_elastic(document: Document) -> bool:
+    """Whether it may grow and shrink while it runs, by slices: a Workload for more pods takes the
+    place of the one that it has."""
+    return bool(at(document, ("metadata", "annotations", names.ELASTIC)) == "true")
+
+
+def reconcile_slices(
+    fw: Framework,
+    document: Document | None,
+    workloads: Sequence[Document],
+    around: Setting = ALONE,
+) -> list[tuple[Document | None, Action]]:
+    """The same for a job that may have several Workloads, each action with the one that it is
+    about. Of a job that is not elastic the first counts, and the others are deleted."""
+    alive = sorted((one for one in workloads if not holds(one, FINISHED)), key=_age)
+    if document is None:
+        return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
+    if len(alive) < 2:
+        # A finished slice only says that another took its place.
+        counts = alive if is_elastic(document) else alive or workloads
+        mine = counts[0] if counts else None
+        return [(mine, act) for act in reconcile(fw, document, mine, around)]
+    if done := finished(fw, document):
+        return [(one, FinishWorkload(done)) for one in alive]
+    first, *others = alive
+    if not is_elastic(document) or len(others) > 1:
+        more = others if not is_elastic(document) else others[:-1]
+        return [(one, DeleteWorkload("the job has another Workload")) for one in more]
+    (new,) = others
+    if holds(first, EVICTED) or not holds(first, QUOTA_RESERVED):
+        what = "the Workload slice is out of step with its job"
+        return [(first, FinishWorkload(Finished(False, "OutOfSync", what)))]
+    try:
+        made: list[tuple[Document | None, Action]] = [
+            (new, act) for act in _Job(fw, document, first, around).resize_slice(first, new)
+        ]
+        kept = _Job(fw, document, first, around, growing=True).actions()
+        return made + [(first, act) for act in kept]
+    except ManifestError as error:
+        return [(None, Refuse(error.problems))]
+    except RecursionError:
+        return [(None, Refuse((TOO_DEEP,)))]
+
+
+def _age(workload: Document) -> tuple[str, bool, str]:
+    made, name = (at(workload, ("metadata", key)) for key in ("creationTimestamp", "name"))
+    replaces = at(workload, ("metadata", "annotations", names.REPLACEMENT_FOR)) is not ABSENT
+    return (made if isinstance(made, str) else "", replaces, name if isinstance(name, str) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    fw: Framework
+    document: Document
+    workload: Document | None
+    around: Setting
+    growing: bool = False
+    """A Workload for more pods waits beside this one."""
+
+    def actions(self) -> list[Action]:
+        if self.workload is None:
+            return self.without_workload()
+        return self.with_workload(self.workload)
+
+    @property
+    def suspended(self) -> bool:
+        return is_suspended(self.fw, self.document)
+
+    @property
+    def managed(self) -> bool:
+        return is_managed(self.fw, self.document, self.around)
+
+    @property
+    def deleted(self) -> bool:
+        return is_present(at(self.document, ("metadata", "deletionTimestamp")))
+
+    def without_workload(self) -> list[Action]:
+        if self.deleted or finished(self.fw, self.document) or not self.managed:
+            return []
+        if not self.suspended:
+            return self.suspend("it has no Workload")
+        if has_note(self.document):
+            return self.restore()
+        if name := prebuilt_of(self.document):
+            what = f"the Workload {name} is not there"
+            return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, "create it"),))]
+        return [CreateWorkload(self.wanted())]
+
+    def with_workload(self, workload: Document) -> list[Action]:
+        done = finished(self.fw, self.document)
+        if is_present(at(workload, ("metadata", "deletionTimestamp"))):
+            return self.with_deleted(done)
+        if holds(workload, FINISHED):
+            if done or self.suspended or self.deleted:
+                return []
+            return self.suspend("its Workload is finished")
+        if done:
+            return [FinishWorkload(done)]
+        if self.deleted:
+            return []
+        if self.suspended and not self.managed:
+            return [DeleteWorkload("it is not queued any more")]
+        prebuilt = bool(prebuilt_of(self.document))
+        if prebuilt and not owned_by(workload, self.document):
+            return self.take_over(workload)
+        if not self.in_step(workload):
+            return self.out_of_step(workload, prebuilt)
+        if resized := self.resize(workload):
+            return resized
+        if holds(workload, EVICTED):
+            return self.evicted(workload)
+        if not holds(workload, ADMITTED):
+            if not self.suspended:
+                return self.suspend("its Workload is not admitted", workload)
+            if has_note(self.document):
+                return self.restore(workload)
+            return self.follow(workload)
+        if self.suspended:
+            return self.reset_start_time() or [Start()]
+        return self.report(workload)
+
+    def with_deleted(self, done: Finished | None) -> list[Action]:
+        """A Workload that is being deleted waits for us: nothing may run without quota."""
+        if self.suspended or self.deleted or done or not self.managed:
+            return [DeleteWorkload("it is being deleted")]
+        return self.suspend("its Workload is being deleted", self.workload)
+
+    def evicted(self, workload: Document) -> list[Action]:
+        if not self.suspended:
+            return self.suspend(reason_of(workload, EVICTED), workload)
+        if is_active(self.fw, self.document):
+            return []
+        made: list[Action] = []
+        if has_note(self.document):
+            made += self.restore(workload)
+        if holds(workload, QUOTA_RESERVED):
+            made.append(ReleaseQuota())
+        return made
+
+    def suspend(self, why: str, workload: Document | None = None) -> list[Action]:
+        patch = stop_patch(self.fw, self.document, pod_sets_of(workload), self.around.runtime)
+        return [Suspend(patch, why)]
+
+    def restore(self, workload: Document | None = None) -> list[Action]:
+        if is_active(self.fw, self.document):
+            return []
+        if reset := self.reset_start_time():
+            return reset
+        patch = stop_patch(self.fw, self.document, pod_sets_of(workload), self.around.runtime)
+        return [Restore(patch)] if patch else []
+
+    def reset_start_time(self) -> list[Action]:
+        started = is_present(at(self.document, ("status", "startTime")))
+        if self.fw.name != "batch/job" or not started or is_active(self.fw, self.document):
+            return []
+        return [ResetStartTime({"status": {"startTime": None}})]
+
+    def wanted(self) -> dict[str, Any]:
+        was = before_start(self.document)
+        runtime = self.around.runtime
+        return workload_of(
+            self.fw,
+            was,
+            queue=effective_queue(self.fw, was, self.around),
+            priority=self.around.priority(self.fw, was),
+            labels_to_copy=self.around.labels_to_copy,
+            longest_name=self.around.longest_name,
+            runtime=runtime,
+        )
+
+    def take_over(self, workload: Document) -> list[Action]:
+        """A Workload that was made beforehand becomes the job's own."""
+        owners = at(workload, ("metadata", "ownerReferences"))
+        known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
+        if any(one.get("controller") is True for one in known):
+            if not self.suspended:
+                return self.suspend("its Workload is another job's", workload)
+            what = "the Workload belongs to another job"
+            fix = "name one that belongs to none"
+            return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, fix),))]
+        owner = owner_reference(self.fw, self.document)
+        labels = {names.JOB_UID: owner["uid"]}
+        patch = {"metadata": {"ownerReferences": [*known, owner], "labels": labels}}
+        return [UpdateWorkload(patch, "its job is there")]
+
+    def in_step(self, workload: Document) -> bool:
+        """Whether the Workload still stands for the pods of the job."""
+        mine = pod_sets(self.fw, before_start(self.document), self.around.runtime)
+        given = pod_sets_of(workload)
+        fixed = has_note(self.document) or self.suspended
+        counted = not is_elastic(self.document)
+        fewer = {} if fixed else let_in(workload)
+        return len(mine) == len(given) and all(
+            alike(one, other, fixed, counted and fewer.get(one["name"]) != one["count"])
+            for one, other in zip(mine, given, strict=True)
+        )
+
+    def resize(self, workload: Document) -> list[Action]:
+        """An elastic job that has other counts than its Workload. Fewer pods are told at once; more
+        of them wait in a slice of their own, while those that run go on."""
+        if not is_elastic(self.document) or self.growing:
+            return []
+        mine, given = self.counts(), counts_of(pod_sets_of(workload))
+        if mine == given:
+            return []
+        smaller = all(count <= given.get(name, 0) for name, count in mine.items())
+        if smaller or not holds(workload, QUOTA_RESERVED):
+            return [self.recount(workload, mine)]
+        if self.suspended:
+            return [DeleteWorkload("the job wants more pods than it was given")]
+        made = self.wanted()
+        place = at(workload, ("metadata", "namespace")), at(workload, ("metadata", "name"))
+        first = at(workload, ("metadata", "annotations", names.SLICE_NAME))
+        made["metadata"].setdefault("annotations", {}).update(
+            {
+                names.REPLACEMENT_FOR: "/".join(str(one) for one in place),
+                names.SLICE_NAME: str(place[1]) if first is ABSENT else first,
+            }
+        )
+        return [CreateWorkload(made)]
+
+    def resize_slice(self, first: Document, new: Document) -> list[Action]:
+        """Of the slice that waits."""
+        mine = self.counts()
+        if mine == counts_of(pod_sets_of(first)):
+            return [DeleteWorkload("the job wants no more pods than it has")]
+        if mine == counts_of(pod_sets_of(new)) or holds(new, QUOTA_RESERVED):
+            return []
+        return [self.recount(new, mine)]
+
+    def counts(self) -> dict[str, int]:
+        was = before_start(self.document)
+        return {one["name"]: one["count"] for one in pod_sets(self.fw, was, self.around.runtime)}
+
+    def recount(self, workload: Document, counts: Mapping[str, int]) -> Action:
+        known = pod_sets_of(workload)
+        changed = [{**one, "count": counts[str(one.get("name", "main"))]} for one in known]
+        return UpdateWorkload({"spec": {"podSets": changed}}, "the job has another size")
+
+    def out_of_step(self, workload: Document, prebuilt: bool) -> list[Action]:
+        if not self.suspended:
+            return self.suspend("its pods are not those of its Workload", workload)
+        if prebuilt:
+            what = "its pods are not those of the job"
+            return [FinishWorkload(Finished(False, "OutOfSync", what))]
+        if has_note(self.document):
+            return self.restore(workload)
+        if holds(workload, QUOTA_RESERVED):
+            return [DeleteWorkload("its pods are not those of the job any more")]
+        wanted = self.wanted()["spec"]["podSets"]
+        return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
+
+    def follow(self, workload: Document) -> list[Action]:
+        """While it waits, the Workload has the queue, priority and time limit that the job has
+        now."""
+        head = Reader(self.document).child("metadata")
+        longest_s = max_execution_s(head)
+        if head.problems:
+            raise ManifestError(head.problems)
+        if prebuilt_of(self.document) or holds(workload, QUOTA_RESERVED):
+            return []
+        named = priority_class_of(self.fw, self.document, self.around.runtime)
+        spec = at(workload, ("spec",))
+        known: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
+        wanted = {**known, "queueName": effective_queue(self.fw, self.document, self.around)}
+        for key, value in (
+            ("maximumExecutionTimeSeconds", longest_s),
+            ("priorityClassRef", named.reference if named else None),
+        ):
+            wanted[key] = value
+            if value is None:
+                del wanted[key]
+        if wanted.get("priorityClassRef") != known.get("priorityClassRef"):
+            priority = self.around.priority_of(named)
+            wanted["priority"] = 0 if priority is None else priority
+        patch = difference(known, wanted)
+        return [UpdateWorkload({"spec": patch}, "its job has changed")] if patch else []
+
+    def report(self, workload: Document) -> list[Action]:
+        made: list[Action] = []
+        free = reclaimable(self.fw, self.document, self.around.runtime)
+        if free != reclaimable_of(workload):
+            made.append(UpdateReclaimable(free))
+        ready = pods_ready(self.fw, self.document, self.around.runtime)
+        if ready != holds(workload, PODS_READY):
+            made.append(SetPodsReady(ready))
+        return made

@@ -1,0 +1,532 @@
+"""The pod sets of a job as slots of its document: each with its template, how many pods it stands
+for, and where labels, node selector and tolerations of its pods are written.
+
+Everything that reads a job's pods, starts it or stops it goes through here; a new form of job is a
+shape in the table and one function below. The page is long because all of them are on it: what they
+share is most of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.patches import Document, Path
+from queuecontroller.frameworks.table import (
+    Components,
+    Framework,
+    OfRuntime,
+    OnePod,
+    OneTemplate,
+    RayGroups,
+    ReplicaSpecs,
+    ReplicatedJobs,
+    Roles,
+    framework_for,
+)
+from sluicecommon.kubernetes.names import LABEL
+from sluicecommon.reader import MOST, ManifestError, Reader, shown
+
+MOST_POD_SETS: Final = 18
+"""Of a Workload, as Kueue has it."""
+DEEPEST: Final = 8
+"""AppWrappers in AppWrappers that are looked into."""
+
+_JOB_LABELS: Final = (
+    "job-name",
+    "controller-uid",
+    "batch.kubernetes.io/job-name",
+    "batch.kubernetes.io/controller-uid",
+)
+"""The job controller's own, which change with each job."""
+_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
+_REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
+_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+_SUBMITTER: Final = {
+    "limits": {"cpu": "1", "memory": "1Gi"},
+    "requests": {"cpu": "500m", "memory": "200Mi"},
+}
+"""What KubeRay gives a submitter that has no template of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where what a start adds to pods is written."""
+
+    labels: Path
+    annotations: Path
+    node_selector: Path
+    tolerations: Path
+    gates: Path = ()
+    """Empty: there is no place for them."""
+
+
+def pod_places(pod: Path) -> Places:
+    """Of a pod, or a template of one."""
+    return Places(
+        (*pod, "metadata", "labels"),
+        (*pod, "metadata", "annotations"),
+        (*pod, "spec", "nodeSelector"),
+        (*pod, "spec", "tolerations"),
+        (*pod, "spec", "schedulingGates"),
+    )
+
+
+def _flat_places(at: Path, gates: bool = False) -> Places:
+    return Places(
+        (*at, "labels"),
+        (*at, "annotations"),
+        (*at, "nodeSelector"),
+        (*at, "tolerations"),
+        (*at, "schedulingGates") if gates else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    name: str
+    count: int
+    template: Mapping[str, Any]
+    """As the Workload has it. Shared with the document, so not to be changed."""
+    places: Places
+    min_count: int | None = None
+    counted: tuple[Path, ...] = ()
+    """Where its count is written when fewer pods are let in."""
+    first: tuple[tuple[Path, Any], ...] = ()
+    """What has to be there before anything is written at the places."""
+    of_template: bool = True
+    """The places are those of the template itself: what it held can be put back from there."""
+    index_labels: Mapping[str, Any] = field(default_factory=dict)
+    """By which label topology tells its pods apart, in a topologyRequest's words."""
+
+
+Runtime: TypeAlias = Document | None
+
+
+def slots(fw: Framework, document: Document, runtime: Runtime = None) -> list[Slot]:
+    """Raises ManifestError. `runtime` is the object that a TrainJob refers to."""
+    reader = Reader(document)
+    found = slots_in(fw, reader, runtime)
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return found
+
+
+def slots_in(fw: Framework, reader: Reader, runtime: Runtime = None) -> list[Slot]:
+    """The same of a reader that stands at the document; what is wrong is among its problems."""
+    found = _slots(fw, reader, (), runtime, 0)
+    _check(found, fw, reader)
+    return found
+
+
+def _slots(fw: Framework, reader: Reader, at: Path, runtime: Runtime, depth: int) -> list[Slot]:
+    match fw.pods:
+        case OneTemplate(job):
+            return [_job(reader, _to(reader, job), (*at, *job))]
+        case ReplicaSpecs(specs, roles):
+            return _replica_specs(_to(reader, specs), (*at, *specs), roles)
+        case ReplicatedJobs(jobs):
+            return _replicated(_to(reader, jobs[:-1]), (*at, *jobs))
+        case RayGroups(cluster, submitter):
+            return _ray(reader, _to(reader, cluster), at, cluster, submitter)
+        case Components(components):
+            return _components(reader, (*at, *components), depth)
+        case Roles():
+            return _spark(reader, at)
+        case OfRuntime():
+            return _of_runtime(reader, at, runtime)
+        case OnePod(pod):
+            return [_slot(_to(reader, pod), (*at, *pod), "main", 1)]
+
+
+def _check(found: list[Slot], fw: Framework, reader: Reader) -> None:
+    at = "spec" if len(found) != 1 else ""
+    if not found:
+        reader.problem("spec", f"a {fw.kind} without pods", "give it at least one pod template")
+    if len(found) > MOST_POD_SETS:
+        what = f"has {len(found)} pod sets, more than {MOST_POD_SETS}"
+        reader.problem(at, what, "put some of them into one")
+    seen: set[str] = set()
+    for slot in found:
+        if slot.name in seen:
+            reader.problem(at, f"two pod sets are named {shown(slot.name)}", "rename one of them")
+        seen.add(slot.name)
+        if not LABEL.fullmatch(slot.name) and not isinstance(fw.pods, Components):
+            what = f"pod set {shown(slot.name)}: its name is no label"
+            reader.problem(at, what, "use at most 63 lower-case letters, digits and '-'")
+        if slot.count > MOST:
+            what = f"pod set {shown(slot.name)} has {slot.count} pods, more than {MOST}"
+            reader.problem(at, what, "take fewer")
+
+
+def _to(reader: Reader, path: Path) -> Reader:
+    for step in path:
+        reader = reader.child(str(step))
+    return reader
+
+
+def _mapping(reader: Reader, key: str) -> dict[str, Any]:
+    """What is there, to add to, but not to change what is in it; a mistake there is told."""
+    reader.child(key)
+    found = reader.raw(key)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _slot(
+    reader: Reader,
+    pod: Path,
+    name: str,
+    count: int,
+    *,
+    min_count: int | None = None,
+    counted: tuple[Path, ...] = (),
+    index_labels: Mapping[str, Any] | None = None,
+) -> Slot:
+    """Of a reader that stands at a pod or a template."""
+    template = {part: _mapping(reader, part) for part in ("metadata", "spec") if reader.has(part)}
+    head = reader.child("metadata")
+    head.labels("labels")
+    head.labels("annotations")
+    spec = reader.child("spec")
+    spec.labels("nodeSelector")
+    spec.entries("tolerations")
+    labels = template.get("metadata", {}).get("labels")
+    if isinstance(labels, Mapping) and any(one in labels for one in _JOB_LABELS):
+        kept = {name: value for name, value in labels.items() if name not in _JOB_LABELS}
+        template["metadata"]["labels"] = kept
+    return Slot(
+        name,
+        count,
+        template,
+        pod_places(pod),
+        min_count,
+        counted,
+        index_labels=index_labels or {},
+    )
+
+
+def template_slot(
+    reader: Reader,
+    pod: Path,
+    name: str,
+    count: int = 1,
+    index_labels: Mapping[str, Any] | None = None,
+) -> Slot:
+    """Of one template, for what has no shape in the table."""
+    return _slot(reader, pod, name, count, index_labels=index_labels)
+
+
+def _pods_of_job(spec: Reader) -> int:
+    count = spec.whole("parallelism", 1, least=0)
+    if spec.has("completions"):
+        count = min(count, spec.whole("completions", 1, least=0))
+    return count
+
+
+def _job(reader: Reader, spec: Reader, at: Path) -> Slot:
+    count = _pods_of_job(spec)
+    annotations = reader.child("metadata").child("annotations")
+    least = annotations.optional_text(names.MIN_PARALLELISM)
+    counted: tuple[Path, ...] = ()
+    if least is not None:
+        counted = ((*at, "parallelism"),)
+        if annotations.raw(names.COMPLETIONS_FOLLOW) == "true":
+            counted += ((*at, "completions"),)
+    indexed = spec.raw("completionMode") == "Indexed"
+    return _slot(
+        spec.child("template"),
+        (*at, "template"),
+        "main",
+        count,
+        min_count=_least(annotations, least, count),
+        counted=counted,
+        index_labels={"podIndexLabel": _COMPLETION_INDEX} if indexed else {},
+    )
+
+
+def _least(annotations: Reader, least: str | None, count: int) -> int | None:
+    if least is None:
+        return None
+    if least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count):
+        return int(least)
+    what = f"{shown(least)} is no whole number from 1 to parallelism ({count})"
+    annotations.problem(names.MIN_PARALLELISM, what, "write one that is, in quotes")
+    return None
+
+
+def _replica_specs(specs: Reader, at: Path, roles: tuple[str, ...]) -> list[Slot]:
+    found = []
+    for role in roles:
+        if specs.has(role):
+            one = specs.child(role)
+            count = one.whole("replicas", 1, least=0)
+            labels = {"podIndexLabel": _REPLICA_INDEX}
+            pod = (*at, role, "template")
+            found.append(
+                _slot(one.child("template"), pod, role.lower(), count, index_labels=labels)
+            )
+    return found
+
+
+def _replicated(parent: Reader, at: Path) -> list[Slot]:
+    found = []
+    for i, one in enumerate(parent.children(str(at[-1]))):
+        replicas = one.whole("replicas", 1, least=0)
+        spec = one.child("template").child("spec")
+        found.append(
+            _slot(
+                spec.child("template"),
+                (*at, i, "template", "spec", "template"),
+                one.required("name"),
+                replicas * _pods_of_job(spec),
+                index_labels={
+                    "podIndexLabel": _COMPLETION_INDEX,
+                    "subGroupIndexLabel": _JOB_INDEX,
+                    "subGroupCount": replicas,
+                },
+            )
+        )
+    return found
+
+
+def _ray(reader: Reader, cluster: Reader, at: Path, below: Path, submitter: bool) -> list[Slot]:
+    path = (*at, *below)
+    head = cluster.child("headGroupSpec").child("template")
+    found = [_slot(head, (*path, "headGroupSpec", "template"), "head", 1)]
+    for i, group in enumerate(cluster.children("workerGroupSpecs")):
+        count = group.whole("replicas", 1, least=0) * max(1, group.whole("numOfHosts", 1, least=0))
+        pod = (*path, "workerGroupSpecs", i, "template")
+        found.append(
+            _slot(group.child("template"), pod, group.required("groupName").lower(), count)
+        )
+    spec = reader.child("spec")
+    if submitter and spec.text("submissionMode", "K8sJobMode") == "K8sJobMode":
+        found.append(_submitter(spec, found[0], (*at, "spec", "submitterPodTemplate")))
+    return found
+
+
+def _submitter(spec: Reader, head: Slot, pod: Path) -> Slot:
+    if spec.has("submitterPodTemplate"):
+        return _slot(spec.child("submitterPodTemplate"), pod, "submitter", 1)
+    containers = head.template.get("spec", {}).get("containers")
+    first = containers[0] if isinstance(containers, list) and containers else {}
+    image = first.get("image") if isinstance(first, Mapping) else None
+    container = {"name": "ray-job-submitter", "resources": deepcopy(_SUBMITTER)}
+    if isinstance(image, str):
+        container["image"] = image
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return Slot(
+        "submitter", 1, template, pod_places(pod), first=((pod, template),), of_template=False
+    )
+
+
+def _components(reader: Reader, at: Path, depth: int) -> list[Slot]:
+    name = reader.child("metadata").text("name")
+    found: list[Slot] = []
+    for i, component in enumerate(_to(reader, ("spec",)).children("components")):
+        inner = component.child("template")
+        for j, (count, template) in enumerate(_pods_in(component, inner, depth)):
+            found.append(
+                Slot(
+                    f"{name}-{len(found)}",
+                    count,
+                    template,
+                    _flat_places((*at, i, "podSetInfos", j), gates=True),
+                    first=(((*at, i, "podSetInfos", j), {}),),
+                    of_template=False,
+                )
+            )
+    return found
+
+
+def _pods_in(component: Reader, inner: Reader, depth: int) -> list[tuple[int, Mapping[str, Any]]]:
+    """Counts and templates of what an AppWrapper wraps: as it declares them, or else as this table
+    has the kind."""
+    declared = component.children("podSets")
+    if declared:
+        found = []
+        for one in declared:
+            path = one.required("path")
+            pod = inner
+            for step in path.split(".")[1:]:
+                pod = pod.child(step)
+            if path and not pod.names():
+                one.problem("path", f"{shown(path)}: there is no pod template", "correct it")
+            found.append((one.whole("replicas", 1, least=0), _slot(pod, (), "", 1).template))
+        return found
+    fw = framework_for(inner.raw("apiVersion"), inner.raw("kind"))
+    if fw is None or isinstance(fw.pods, OfRuntime):
+        return []
+    if depth == DEEPEST:
+        inner.problem("", f"AppWrappers in more than {DEEPEST} AppWrappers", "take some out")
+        return []
+    replicas = 1
+    if isinstance(fw.pods, OnePod) and fw.pods.pod:
+        replicas = inner.child("spec").whole("replicas", 1, least=0)
+    return [(replicas * one.count, one.template) for one in _slots(fw, inner, (), None, depth + 1)]
+
+
+def _spark(reader: Reader, at: Path) -> list[Slot]:
+    spec = reader.child("spec")
+    found = []
+    for role, container in (("driver", "spark-kubernetes-driver"), ("executor", "executor")):
+        one = spec.child(role)
+        count = 1 if role == "driver" else one.whole("instances", 0, least=0)
+        places = _flat_places((*at, "spec", role))
+        if spec.has("nodeSelector"):  # then the roles must not have one
+            places = Places(
+                places.labels,
+                places.annotations,
+                (*at, "spec", "nodeSelector"),
+                places.tolerations,
+            )
+        template = _spark_template(one, container)
+        if spec.has("nodeSelector"):
+            _update(template["spec"], "nodeSelector", spec.labels("nodeSelector"))
+        found.append(Slot(role, count, template, places, of_template=False))
+    return found
+
+
+def _spark_template(role: Reader, container: str) -> dict[str, Any]:
+    """What the operator makes of a role's fields, as far as it decides where pods may run."""
+    base = role.child("template")
+    spec, head = deepcopy(_mapping(base, "spec")), _mapping(base, "metadata")
+    _update(head, "labels", role.labels("labels"))
+    _update(head, "annotations", role.labels("annotations"))
+    _update(spec, "nodeSelector", role.labels("nodeSelector"))
+    for key in ("tolerations", "initContainers"):
+        if role.has(key) and role.entries(key):
+            spec[key] = [*_list(spec.get(key)), *deepcopy(_list(role.raw(key)))]
+    for key in ("affinity", "priorityClassName"):
+        if role.has(key):
+            spec[key] = deepcopy(role.raw(key))
+    containers = [one for one in _list(spec.get("containers")) if isinstance(one, dict)]
+    mine = next((one for one in containers if one.get("name") == container), None)
+    if mine is None:
+        mine = {"name": container}
+        containers.insert(0, mine)
+    containers += deepcopy(_list(role.raw("sidecars"))) if role.entries("sidecars") else []
+    spec["containers"] = containers
+    resources = mine.get("resources")
+    resources = mine["resources"] = resources if isinstance(resources, dict) else {}
+    cores = role.optional_text("coreRequest")
+    if cores is None and role.has("cores"):
+        cores = str(role.whole("cores", 1, least=0))
+    gpu = role.child("gpu")
+    gpu_name = gpu.optional_text("name")
+    for key, resource, amount in (
+        ("requests", "cpu", cores),
+        ("limits", "cpu", role.optional_text("coreLimit")),
+        ("requests", "memory", _java_memory(role.optional_text("memory"))),
+        ("limits", "memory", _java_memory(role.optional_text("memoryLimit"))),
+        ("limits", gpu_name, str(gpu.whole("quantity", 0, least=0)) if gpu_name else None),
+    ):
+        if resource and amount is not None:
+            _update(resources, key, {resource: amount})
+    return {"metadata": head, "spec": spec} if head else {"spec": spec}
+
+
+def _java_memory(text: str | None) -> str | None:
+    """Java's 512m is 512 MiB, which Kubernetes writes 512Mi."""
+    if text is None:
+        return None
+    number = text.rstrip("bB").rstrip("kKmMgGtTpP")
+    unit = text[len(number) :].rstrip("bB").upper()
+    return f"{number}{'Ki' if unit == 'K' else f'{unit}i'}" if unit else number
+
+
+def _update(parent: dict[str, Any], key: str, more: Mapping[str, Any]) -> None:
+    if more:
+        known = parent.get(key)
+        parent[key] = {**(known if isinstance(known, Mapping) else {}), **more}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def runtime_of(fw: Framework, document: Document) -> tuple[str, str] | None:
+    """Kind and name of the object that says what a TrainJob's pods are; None: none is needed.
+    Raises ManifestError."""
+    if not isinstance(fw.pods, OfRuntime):
+        return None
+    reader = Reader(document)
+    ref = reader.child("spec").child("runtimeRef")
+    found = ref.text("kind", "ClusterTrainingRuntime"), ref.required("name")
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return found
+
+
+def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
+    spec = reader.child("spec")
+    if runtime is None:
+        what = f"{shown(spec.child('runtimeRef').text('name'))} is not there"
+        spec.problem("runtimeRef", what, "create it, or name one that is")
+        return []
+    described = Reader(runtime, "runtime", reader.problems).child("spec")
+    trainer = spec.child("trainer")
+    nodes = described.child("mlPolicy").whole("numNodes", 1, least=0)
+    nodes = trainer.whole("numNodes", nodes, least=0)
+    flat = spec.has("podSpecOverrides")
+    key = "podSpecOverrides" if flat else "podTemplateOverrides"
+    there = spec.entries(key)
+    jobs = described.child("template").child("spec").children("replicatedJobs")
+    found = []
+    for i, job in enumerate(jobs):
+        template = job.child("template")
+        step = template.child("metadata").labels("labels").get(_STEP)
+        pods = _pods_of_job(template.child("spec"))
+        name = job.required("name")
+        pod = _slot(template.child("spec").child("template"), (), name, 1)
+        made = deepcopy(dict(pod.template))
+        if step == "trainer":
+            pods = nodes
+            _resources(made, trainer)
+        for one in spec.children(key):
+            _overridden(made, one, name, flat)
+        new = (*at, "spec", key, there + i)
+        target: dict[str, Any] = {"targetJobs": [{"name": name}]}
+        found.append(
+            Slot(
+                name,
+                job.whole("replicas", 1, least=0) * pods,
+                made,
+                _flat_places(new, gates=True) if flat else pod_places(new),
+                first=((new, target),),
+                of_template=False,
+                index_labels={"podIndexLabel": _COMPLETION_INDEX},
+            )
+        )
+    return found
+
+
+def _resources(template: dict[str, Any], trainer: Reader) -> None:
+    """The trainer's resources are those of the container `node`."""
+    if trainer.has("resourcesPerNode"):
+        wanted = _mapping(trainer, "resourcesPerNode")
+        for one in _list(template.get("spec", {}).get("containers")):
+            if isinstance(one, dict) and one.get("name") == "node":
+                one["resources"] = wanted
+
+
+def _overridden(template: dict[str, Any], override: Reader, name: str, flat: bool) -> None:
+    targets = [one.text("name") for one in override.children("targetJobs")]
+    if name not in targets:
+        return
+    spec = template.setdefault("spec", {})
+    over = override if flat else override.child("spec")
+    _update(spec, "nodeSelector", over.labels("nodeSelector"))
+    if over.has("tolerations") and over.entries("tolerations"):
+        spec["tolerations"] = [
+            *_list(spec.get("tolerations")),
+            *deepcopy(_list(over.raw("tolerations"))),
+        ]
+    if not flat:
+        head = template.setdefault("metadata", {})
+        _update(head, "labels", override.child("metadata").labels("labels"))
+        _update(head, "annotations", override.child("metadata").labels("annotations"))

@@ -1,0 +1,167 @@
+"""What a job's status tells: whether it is done, has pods, is ready, and what it needs no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+from queuecontroller.frameworks.patches import ABSENT, Document, Path, at
+from queuecontroller.frameworks.slots import Runtime, slots
+from queuecontroller.frameworks.table import (
+    AllExecutors,
+    AllJobs,
+    AllPods,
+    Counts,
+    Framework,
+    Holds,
+    Is,
+    OfRuntime,
+    OneTemplate,
+    ReplicatedJobs,
+    Test,
+)
+from queuecontroller.scheduler.model.reasons import FAILED, SUCCEEDED
+
+_LONGEST_MESSAGE: Final = 32_768
+"""Kubernetes' bound for a condition's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    success: bool
+    reason: str
+    """Of the Workload's condition."""
+    message: str
+
+
+def finished(fw: Framework, document: Document) -> Finished | None:
+    """None: it may still run."""
+    for test, success in ((fw.succeeded, True), (fw.failed, False)):
+        if test is None or not _passes(test, document):
+            continue
+        if not success and fw.not_yet_failed and _passes(fw.not_yet_failed, document):
+            return None
+        return Finished(success, SUCCEEDED if success else FAILED, _message(fw, test, document))
+    return None
+
+
+def _message(fw: Framework, test: Test, document: Document) -> str:
+    text = at(document, fw.message) if fw.message else ABSENT
+    if isinstance(test, Holds):
+        for one in _conditions(document):
+            if one.get("type") in test.conditions and one.get("status") == "True":
+                text = one.get("message")
+    if not isinstance(text, str) or not text:
+        text = f"{fw.kind} finished {'successfully' if test is fw.succeeded else 'unsuccessfully'}"
+    return text[:_LONGEST_MESSAGE]
+
+
+def is_active(fw: Framework, document: Document) -> bool:
+    """Whether it has pods, as far as its status tells. A job that was suspended holds its quota
+    until it has none."""
+    return fw.active is not None and _passes(fw.active, document)
+
+
+def pods_ready(fw: Framework, document: Document, runtime: Runtime = None) -> bool:
+    """Raises ManifestError where that depends on pod templates which cannot be read."""
+    match fw.ready:
+        case None:
+            return False
+        case AllPods():
+            wanted = sum(one.count for one in slots(fw, document))
+            status = at(document, ("status",))
+            return _number(status, "succeeded") + _number(status, "ready") >= wanted
+        case AllJobs(path):
+            done = sum(
+                _number(one, "ready") + _number(one, "succeeded")
+                for one in _entries(at(document, path))
+            )
+            return done >= sum(_replicas(fw, document, runtime).values())
+        case AllExecutors():
+            if at(document, ("status", "applicationState", "state")) != "RUNNING":
+                return False
+            states = at(document, ("status", "executorState"))
+            values = states.values() if isinstance(states, Mapping) else ()
+            up = sum(one in ("RUNNING", "COMPLETED") for one in values if isinstance(one, str))
+            return up >= slots(fw, document)[1].count
+        case Is() | Holds() | Counts():
+            return _passes(fw.ready, document)
+        case _:
+            assert_never(fw.ready)
+
+
+def reclaimable(fw: Framework, document: Document, runtime: Runtime = None) -> dict[str, int]:
+    """Pods by pod set that are done and will not be made again: their quota is free. Raises
+    ManifestError."""
+    match fw.pods:
+        case OneTemplate(job):
+            spec, status = at(document, job), at(document, ("status",))
+            (slot,) = slots(fw, document)
+            parallelism = _number(spec, "parallelism", 1)
+            succeeded = _number(status, "succeeded")
+            left = _number(spec, "completions", parallelism) - succeeded
+            if parallelism <= 1 or not succeeded or left >= slot.count:
+                return {}
+            return {slot.name: slot.count - max(0, left)}
+        case ReplicatedJobs() | OfRuntime():
+            assert isinstance(fw.ready, AllJobs)
+            replicas = _replicas(fw, document, runtime)
+            pods = {one.name: one.count for one in slots(fw, document, runtime)}
+            free = {}
+            for one in _entries(at(document, fw.ready.at)):
+                name, done = one.get("name"), _number(one, "succeeded")
+                if isinstance(name, str) and 0 < done <= replicas.get(name, 0):
+                    free[name] = done * pods[name] // replicas[name]
+            return free
+        case _:
+            return {}
+
+
+def _replicas(fw: Framework, document: Document, runtime: Runtime) -> dict[str, int]:
+    """Jobs of each name that a JobSet is made of."""
+    path: Path = ("spec", "replicatedJobs")
+    found: Any = document
+    if isinstance(fw.pods, OfRuntime):
+        found, path = runtime, ("spec", "template", *path)
+    elif isinstance(fw.pods, ReplicatedJobs):
+        path = fw.pods.at
+    jobs = _entries(at(found, path))
+    return {str(one.get("name")): _number(one, "replicas", 1) for one in jobs}
+
+
+def _passes(test: Test, document: Document) -> bool:
+    match test:
+        case Is(path, values):
+            return at(document, path) in values
+        case Holds(conditions):
+            return any(
+                one.get("type") in conditions and one.get("status") == "True"
+                for one in _conditions(document)
+            )
+        case Counts(path, names, each):
+            found = at(document, path)
+            counted = _entries(found) if each else iter((found,))
+            return any(_number(one, name) > 0 for one in counted for name in names)
+        case AllPods() | AllJobs() | AllExecutors():
+            return False
+        case _:
+            assert_never(test)
+
+
+def _conditions(document: Document) -> Iterator[Mapping[str, Any]]:
+    found = at(document, ("status", "conditions"))
+    return _entries(found) if isinstance(found, list) else iter(())
+
+
+def _entries(found: object) -> Iterator[Mapping[str, Any]]:
+    """Of a list or of a mapping's values."""
+    if isinstance(found, Mapping):
+        found = list(found.values())
+    if isinstance(found, list):
+        yield from (one for one in found if isinstance(one, Mapping))
+
+
+def _number(holder: object, name: str, default: int = 0) -> int:
+    found = at(holder, (name,))
+    return found if type(found) is int and 0 <= found < 1 << 31 else default

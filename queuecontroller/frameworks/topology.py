@@ -1,0 +1,142 @@
+"""Which of a pod set's pods goes to which of the domains that it was given.
+
+Pods that know their number (a label that the pod set's topologyRequest names) go in its order, so
+that neighbours are neighbours. Where one has no number, or it is out of bounds, each goes where
+there is a place left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.patches import Document, at
+from queuecontroller.scheduler.placement.topology.slices import domains_of
+
+_OVER: Final = ("Succeeded", "Failed")
+Selector = Mapping[str, str]
+
+
+def domains(assignment: Mapping[str, Any]) -> list[tuple[dict[str, str], int]]:
+    """Of a pod set's assignment in a Workload: node selectors and how many pods each has; empty: it
+    was given none."""
+    given = assignment.get("topologyAssignment") or {}
+    levels = given.get("levels") or []
+    made = given.get("domains") or domains_of(given.get("slices") or [])
+    return [
+        (dict(zip(levels, one["values"], strict=True)), one["count"])
+        for one in made
+        if len(one["values"]) == len(levels)
+    ]
+
+
+def is_waiting(pod: Document) -> bool:
+    gates = at(pod, ("spec", "schedulingGates"))
+    return isinstance(gates, list) and any(
+        isinstance(one, Mapping) and one.get("name") == names.TOPOLOGY_GATE for one in gates
+    )
+
+
+def is_over(pod: Document) -> bool:
+    return at(pod, ("status", "phase")) in _OVER or bool(at_head(pod).get("deletionTimestamp"))
+
+
+def at_head(pod: Document) -> Mapping[str, Any]:
+    head = pod.get("metadata")
+    return head if isinstance(head, Mapping) else {}
+
+
+def places(
+    given: Sequence[tuple[Selector, int]],
+    request: Mapping[str, Any],
+    pods: Sequence[Document],
+    waiting: Sequence[Document],
+) -> dict[str, Selector]:
+    """Node selectors by name for those who wait. `pods`: all of the pod set that there are, those
+    who wait among them."""
+    names_waiting = {str(at_head(one).get("name")) for one in waiting}
+    others = [
+        one
+        for one in pods
+        if str(at_head(one).get("name")) not in names_waiting and not is_over(one)
+    ]
+    left = Counter({number: count for number, (_, count) in enumerate(given)})
+    for pod in others:
+        number = _domain_of(pod, given)
+        if number is not None:
+            left[number] -= 1
+    total = sum(count for _, count in given)
+    ranks = {str(at_head(one).get("name")): _rank(one, request) for one in waiting}
+    if all(rank is not None and rank < total for rank in ranks.values()) and len(
+        set(ranks.values())
+    ) == len(ranks):
+        by_rank = [number for number, (_, count) in enumerate(given) for _ in range(count)]
+        found = {}
+        for name, rank in ranks.items():
+            assert rank is not None
+            number = by_rank[rank]
+            if left[number] > 0:  # an older one of that number is still there
+                left[number] -= 1
+                found[name] = given[number][0]
+        return found
+    found = {}
+    open_ = [number for number in range(len(given)) if left[number] > 0]
+    for name in sorted(names_waiting):
+        if not open_:
+            break
+        number = open_[0]
+        found[name] = given[number][0]
+        left[number] -= 1
+        if left[number] <= 0:
+            open_.pop(0)
+    return found
+
+
+def _domain_of(pod: Document, given: Sequence[tuple[Selector, int]]) -> int | None:
+    selector = at(pod, ("spec", "nodeSelector"))
+    if not isinstance(selector, Mapping):
+        return None
+    for number, (labels, _) in enumerate(given):
+        if all(selector.get(key) == value for key, value in labels.items()):
+            return number
+    return None
+
+
+def _rank(pod: Document, request: Mapping[str, Any]) -> int | None:
+    labels = at_head(pod).get("labels") or {}
+    mine = _number(labels, request.get("podIndexLabel"))
+    if mine is None:
+        return None
+    group, groups = request.get("subGroupIndexLabel"), request.get("subGroupCount")
+    if not group or not isinstance(groups, int) or groups < 1:
+        return mine
+    index, each = _number(labels, group), request.get("podsOfGroup")
+    if index is None or not isinstance(each, int):
+        return None
+    return index * each + mine if mine < each and index < groups else None
+
+
+def _number(labels: Mapping[str, Any], name: object) -> int | None:
+    text = labels.get(name) if isinstance(name, str) else None
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    return None
+
+
+def request_of(pod_set: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The topologyRequest of a Workload's pod set, with how many pods a group of it has."""
+    request = dict(pod_set.get("topologyRequest") or {})
+    groups = request.get("subGroupCount")
+    if isinstance(groups, int) and groups > 0:
+        request["podsOfGroup"] = count // groups
+    return request
+
+
+def let_go_patch(pod: Document, selector: Selector) -> dict[str, Any]:
+    """Without its gate, and bound to its domain."""
+    gates = at(pod, ("spec", "schedulingGates"))
+    known = [one for one in gates if isinstance(one, Mapping)] if isinstance(gates, list) else []
+    rest = [one for one in known if one.get("name") != names.TOPOLOGY_GATE]
+    return {"spec": {"schedulingGates": rest or None, "nodeSelector": dict(selector)}}

@@ -1,0 +1,241 @@
+"""The Workload of a job, as a document of v1beta2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.patches import Document, Path, at
+from queuecontroller.frameworks.slots import Runtime, Slot, slots
+from queuecontroller.frameworks.table import Framework
+from sluicecommon.reader import ManifestError, Reader, shown
+
+API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
+_COPIED: Final = ("kueue.x-k8s.io/admission-gated-by", names.ALLOWED_FLAVORS)
+"""Annotations of a job that its Workload has as well."""
+_COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
+_WISHES: Final = {
+    "required": "kueue.x-k8s.io/podset-required-topology",
+    "preferred": "kueue.x-k8s.io/podset-preferred-topology",
+    "podSetGroupName": "kueue.x-k8s.io/podset-group-name",
+    "podSetSliceRequiredTopology": "kueue.x-k8s.io/podset-slice-required-topology",
+}
+_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
+_SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
+_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
+_MOST_LAYERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    kind: str
+    """WorkloadPriorityClass or PriorityClass."""
+    name: str
+
+    @property
+    def reference(self) -> dict[str, str]:
+        ours = self.kind == "WorkloadPriorityClass"
+        group = "kueue.x-k8s.io" if ours else "scheduling.k8s.io"
+        return {"group": group, "kind": self.kind, "name": self.name}
+
+
+def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:
+    """As a Workload's spec has them. Raises ManifestError."""
+    return [pod_set_of_slot(one) for one in slots(fw, document, runtime)]
+
+
+def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
+    """Raises ManifestError."""
+    made: dict[str, Any] = {"name": slot.name, "count": slot.count}
+    if slot.min_count is not None:
+        made["minCount"] = slot.min_count
+    made["template"] = slot.template
+    if wishes := topology_request(slot):
+        made["topologyRequest"] = wishes
+    return made
+
+
+def topology_request(slot: Slot) -> dict[str, Any]:
+    """What annotations of the template wish for; empty: nothing. Raises ManifestError."""
+    at = f"pod set {slot.name}: metadata"
+    reader = Reader(slot.template.get("metadata"), at)
+    annotations = reader.labels("annotations")
+    made: dict[str, Any] = {
+        field: annotations[name] for field, name in _WISHES.items() if annotations.get(name)
+    }
+    if annotations.get(_UNCONSTRAINED) == "true":
+        made["unconstrained"] = True
+    size = annotations.get(_SLICE_SIZE)
+    if size is not None:
+        if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
+            made["podSetSliceSize"] = int(size[:11])
+        else:
+            what = f"{shown(size)} is no whole number from 1"
+            reader.child("annotations").problem(_SLICE_SIZE, what, "write one that is, in quotes")
+    if _LAYERS in annotations:
+        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return {**made, **slot.index_labels} if made else {}
+
+
+def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
+    """Slices within slices, as JSON; what is wrong is a problem of the reader."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if (
+        isinstance(found, list)
+        and 0 < len(found) <= _MOST_LAYERS
+        and all(
+            isinstance(one, dict)
+            and one.keys() == {"topology", "size"}
+            and isinstance(one["topology"], str)
+            and type(one["size"]) is int
+            and 0 < one["size"] < 1 << 31
+            for one in found
+        )
+    ):
+        return found
+    what = (
+        f'{shown(text)} is no list of at most {_MOST_LAYERS} like {{"topology": LEVEL, "size": 4}}'
+    )
+    reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
+    return []
+
+
+def priority_class_of(
+    fw: Framework, document: Document, runtime: Runtime = None
+) -> PriorityClass | None:
+    """The class that its priority comes from: its label's, or else the first that the job or one of
+    its pod templates names. Raises ManifestError."""
+    label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
+    if isinstance(label, str) and label:
+        return PriorityClass("WorkloadPriorityClass", label)
+    named = pod_class_of(fw, document, slots(fw, document, runtime))
+    return PriorityClass("PriorityClass", named) if named else None
+
+
+def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> str:
+    """The PriorityClass that the job or the first of its pods that has one names; empty: none."""
+    places: list[tuple[object, Path]] = [(document, path) for path in fw.priority_class]
+    places += [(slot.template, ("spec", "priorityClassName")) for slot in found]
+    for holder, path in places:
+        named = at(holder, path)
+        if isinstance(named, str) and named:
+            return named
+    return ""
+
+
+def workload_name(
+    fw: Framework, document: Document, *, extra: str = "", longest: int = names.LONGEST_NAME
+) -> str:
+    """Raises ManifestError."""
+    head = Reader(document).child("metadata")
+    name, uid = head.required("name"), head.text("uid")
+    if head.problems:
+        raise ManifestError(head.problems)
+    return names.workload_name_of(fw.kind, fw.group, name, uid, extra, longest)
+
+
+def queue_of(document: Document) -> str:
+    """The LocalQueue that it names, by label or, as of old, by annotation; empty: none."""
+    return _named(document, names.QUEUE_NAME)
+
+
+def prebuilt_of(document: Document) -> str:
+    """The Workload that somebody else made for it; empty: none."""
+    return _named(document, names.PREBUILT)
+
+
+def _named(document: Document, key: str) -> str:
+    head = Reader(document).child("metadata")
+    for part in ("labels", "annotations"):
+        found = head.child(part).raw(key)
+        if isinstance(found, str) and found:
+            return found
+    return ""
+
+
+def owner_reference(fw: Framework, document: Document) -> dict[str, Any]:
+    head = Reader(document).child("metadata")
+    return {
+        "apiVersion": str(document.get("apiVersion") or fw.api_versions[0]),
+        "kind": fw.kind,
+        "name": head.text("name"),
+        "uid": head.text("uid"),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def workload_of(
+    fw: Framework,
+    document: Document,
+    *,
+    queue: str,
+    priority: int | None = None,
+    labels_to_copy: Sequence[str] = (),
+    longest_name: int = names.LONGEST_NAME,
+    runtime: Runtime = None,
+) -> dict[str, Any]:
+    """`priority` is the value of its class, for whoever knows it. Raises ManifestError."""
+    head = Reader(document).child("metadata")
+    labels, annotations = head.labels("labels"), head.labels("annotations")
+    uid = head.text("uid")
+    copied = {name: labels[name] for name in labels_to_copy if name in labels}
+    noted = {
+        name: value
+        for name, value in annotations.items()
+        if name in _COPIED or name.startswith(_COPIED_PREFIX)
+    }
+    extra = ""
+    if annotations.get(names.ELASTIC) == "true":  # its slices have different names
+        noted[names.ELASTIC] = "true"
+        extra = str(head.whole("generation", most=1 << 62) or "")
+    metadata: dict[str, Any] = {
+        "name": workload_name(fw, document, extra=extra, longest=longest_name),
+        "namespace": head.text("namespace", "default"),
+        "labels": {**copied, **({names.JOB_UID: uid} if uid else {})},
+        "finalizers": [names.RESOURCE_IN_USE],
+    }
+    if noted:
+        metadata["annotations"] = noted
+    if uid:
+        metadata["ownerReferences"] = [owner_reference(fw, document)]
+    spec: dict[str, Any] = {
+        "active": True,
+        "podSets": pod_sets(fw, document, runtime),
+        "queueName": queue,
+    }
+    if (longest_s := max_execution_s(head)) is not None:
+        spec["maximumExecutionTimeSeconds"] = longest_s
+    if head.problems:
+        raise ManifestError(head.problems)
+    named = priority_class_of(fw, document, runtime)
+    if named is not None:
+        spec["priorityClassRef"] = named.reference
+    if priority is not None:
+        spec["priority"] = priority
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workload",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def max_execution_s(head: Reader) -> int | None:
+    """Of the label; a wrong one is a problem of the reader, which stands at the metadata."""
+    text = head.labels("labels").get(names.MAX_EXEC_SECONDS)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
+        return int(text[:11])
+    what = f"{shown(text)} is no whole number from 1"
+    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write one that is, in quotes")
+    return None

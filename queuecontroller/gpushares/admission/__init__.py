@@ -1,0 +1,31 @@
+"""Plain pods that ask for parts of devices: what is changed and refused as they are made, and what
+a namespace may have of memory and cores. Pure: pods in, verdicts out."""
+
+from __future__ import annotations
+
+from queuecontroller.gpushares.admission.as_claims import share_of, template_of, templates_of
+from queuecontroller.gpushares.admission.json_patch import patch
+from queuecontroller.gpushares.admission.pod_review import Answer, Question, answer
+from queuecontroller.gpushares.admission.pod_verdict import Rules, Verdict, admit, refused_change
+from queuecontroller.gpushares.admission.quota import PodUse, Quotas
+from queuecontroller.gpushares.admission.usage import amounts, counted, is_over, use_of
+
+__all__ = [
+    "Answer",
+    "PodUse",
+    "Question",
+    "Quotas",
+    "Rules",
+    "Verdict",
+    "admit",
+    "amounts",
+    "answer",
+    "counted",
+    "is_over",
+    "patch",
+    "refused_change",
+    "share_of",
+    "template_of",
+    "templates_of",
+    "use_of",
+]

@@ -1,0 +1,132 @@
+"""Others' words for parts of a GPU, in HAMi's: KAI's and Run:ai's annotations, Volcano's resources.
+
+A fraction is of memory; time is nobody's promise there, so it is none here: `gpucores: 0`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any, Final
+
+from queuecontroller.gpushares.admission.names import (
+    FRACTION,
+    FRACTION_CONTAINER,
+    FRACTION_DEVICES,
+    FRACTION_MEMORY,
+    VOLCANO_ANNOTATIONS,
+    VOLCANO_RESOURCES,
+)
+from queuecontroller.gpushares.vendors.asks import AskError, table
+from queuecontroller.gpushares.vendors.config import Nvidia
+from sluicecommon.reader import shown
+
+MOST_DEVICES: Final = 64
+Container = dict[str, Any]
+
+
+def fractions(annotations: Mapping[str, str], containers: list[Container], names: Nvidia) -> bool:
+    """KAI's and Run:ai's, into the limits of the container that is meant; whether there were any.
+    Raises AskError."""
+    part, memory = annotations.get(FRACTION), annotations.get(FRACTION_MEMORY)
+    if part is None and memory is None:
+        for key in (FRACTION_DEVICES, FRACTION_CONTAINER):
+            if key in annotations:
+                raise AskError(f"{key}: means nothing without {FRACTION} or {FRACTION_MEMORY}")
+        return False
+    if part is not None and memory is not None:
+        raise AskError(f"{FRACTION}: is given together with {FRACTION_MEMORY}: leave one out")
+    container = _meant(annotations, containers)
+    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MOST_DEVICES)
+    for resource in names.resources:
+        if resource in limits_of(container):
+            key = FRACTION if part is not None else FRACTION_MEMORY
+            raise AskError(
+                f"{key}: container {container.get('name')} asks for {resource} besides: leave one"
+                " out"
+            )
+    limits = {names.count: devices, names.cores: 0}
+    if part is not None:
+        limits[names.percent] = _percent(part)
+    else:
+        mib = _whole(FRACTION_MEMORY, memory or "", 1 << 30)
+        limits[names.memory] = -(-mib // names.memory_factor)
+    set_limits(container, limits)
+    return True
+
+
+def _meant(annotations: Mapping[str, str], containers: list[Container]) -> Container:
+    wanted = annotations.get(FRACTION_CONTAINER)
+    if wanted is None:
+        return containers[0]
+    for one in containers:
+        if one.get("name") == wanted:
+            return one
+    known = ", ".join(str(one.get("name")) for one in containers)
+    raise AskError(f"{FRACTION_CONTAINER}: {shown(wanted)} is no container of the pod: {known}")
+
+
+def _percent(text: str) -> int:
+    """The nearest whole one, so that three thirds are one card."""
+    try:
+        part = Decimal(text.strip()) if len(text) <= 32 else Decimal("NaN")
+    except InvalidOperation:
+        part = Decimal("NaN")
+    if not part.is_finite() or not 0 < part <= 1:
+        raise AskError(f"{FRACTION}: {shown(text)} is not above 0 and at most 1, such as 0.5")
+    return max(1, int((part * 100).to_integral_value(ROUND_HALF_UP)))
+
+
+def _whole(key: str, text: str, most: int) -> int:
+    plain = text.strip()
+    if plain.isascii() and plain.isdigit() and len(plain) <= 12 and 1 <= int(plain) <= most:
+        return int(plain)
+    raise AskError(f"{key}: {shown(text)} is no whole number from 1 to {most}")
+
+
+def volcano(annotations: dict[str, str], containers: list[Container], names: Nvidia) -> bool:
+    """Volcano's, each in the place of its own; whether there were any. Raises AskError."""
+    found = False
+    for container in containers:
+        for kind in ("limits", "requests"):
+            amounts = table(container, "resources").get(kind)
+            if not isinstance(amounts, dict):
+                continue
+            for resource, field in VOLCANO_RESOURCES.items():
+                if resource not in amounts:
+                    continue
+                ours = getattr(names, field)
+                if ours in amounts:
+                    raise AskError(
+                        f"container {container.get('name')}: {resource}: is asked for together"
+                        f" with {ours}: leave one out"
+                    )
+                amounts[ours] = amounts.pop(resource)
+                found = True
+    for theirs, ours in VOLCANO_ANNOTATIONS.items():
+        if theirs in annotations and found:
+            annotations.setdefault(ours, annotations[theirs])
+    return found
+
+
+# -- containers -----------------------------------------------------------------------------------
+
+
+def limits_of(container: Mapping[str, Any]) -> dict[str, Any]:
+    """What it asks for: limits, and requests where there is no limit."""
+    resources = container.get("resources")
+    found: dict[str, Any] = {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) if isinstance(resources, Mapping) else None
+        found |= amounts if isinstance(amounts, Mapping) else {}
+    return found
+
+
+def set_limits(container: Container, limits: Mapping[str, int]) -> None:
+    """Of extended resources request and limit are the same."""
+    resources = container["resources"] = container.get("resources") or {}
+    for kind in ("limits", "requests"):
+        amounts = resources.get(kind)
+        if kind == "limits" or isinstance(amounts, dict):
+            amounts = resources[kind] = dict(amounts or {})
+            amounts |= {key: str(value) for key, value in limits.items()}

@@ -1,0 +1,134 @@
+"""What we know, in HAMi's annotations, for other people's tools: pages, dashboards, scripts. It is
+written and never read back: of our own cards the ledger knows better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queuecontroller.gpushares.vendors.devices import Device, Part, encode, write_register
+from queuecontroller.gpushares.vendors.handshake import DELETED, stamp
+from queuecontroller.gpushares.vendors.placing import BIND_PHASE, BIND_TIME, NODE, TIME
+from queuecontroller.scheduler.placement.capacity import TAKES_WORK, GpuCapacity
+from queuecontroller.scheduler.placement.mig import compute_slices
+from queuecontroller.scheduler.placement.stock import Share
+
+REGISTER: Final = "hami.io/node-nvidia-register"
+SCORE: Final = "hami.io/node-nvidia-score"
+HANDSHAKE: Final = "hami.io/node-handshake"
+ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
+REPORTED: Final = "Reported"
+OURS: Final = " sluice"
+"""At the end of a handshake: nodes that have another plugin's are left as they are when their agent
+is away."""
+ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+BOUND: Final = "success"
+WORD: Final = "NVIDIA"
+PER_LINK: Final = 100
+"""HAMi's score of a pair of cards for each NVLink; without one it is what they have in common."""
+SAME_NODE, OTHER_NODE = 20, 10
+MOST_SLICES: Final = 7
+"""Of time, on a card in MIG mode."""
+_MIB: Final = 1 << 20
+_PERCENT_PPM: Final = 10_000
+
+
+def register(gpus: Iterable[GpuCapacity]) -> str:
+    """A node's cards. Instances of MIG are their card's."""
+    cards = [one for one in gpus if not one.parent_uuid]
+    return write_register(
+        [
+            Device(
+                one.uuid,
+                one.index,
+                one.slots,
+                one.memory_bytes // _MIB,
+                100,
+                one.type if one.type.startswith(WORD) else f"{WORD}-{one.type}",
+                one.numa_node or 0,
+                "mig" if one.mig_enabled else "hami-core",
+                one.health in TAKES_WORK,
+            )
+            for one in cards
+        ],
+        {one.uuid: {"migProfiles": _profiles(one)} for one in cards if one.mig_enabled},
+    )
+
+
+def _profiles(gpu: GpuCapacity) -> list[dict[str, Any]]:
+    found = []
+    for one in gpu.mig_profiles:
+        slices = compute_slices(one.name)
+        found.append(
+            {
+                "name": one.name,
+                "memoryMB": one.memory_bytes // _MIB,
+                "core": slices * 100 // MOST_SLICES,
+                "sliceCount": slices,
+                "placements": [{"start": a, "size": b} for a, b in gpu.mig_spans(one.name)],
+            }
+        )
+    return found
+
+
+def differences(
+    gpus: Sequence[GpuCapacity] | None, noted: Mapping[str, str], now_ns: int
+) -> dict[str, str | None]:
+    """What is to be written on a node that has `noted` of ON_NODES, None: taken away. `gpus`: what
+    its agent reports, None: it is away. The handshake is written with what changes, as an answer to
+    a scheduler's `Requesting_TIME`, and as `Deleted_TIME` when the agent is away."""
+    said = noted.get(HANDSHAKE, "")
+    if gpus is None:
+        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if said.endswith(OURS) else {}
+    cards = [one for one in gpus if not one.parent_uuid]
+    if not cards and REGISTER not in noted:
+        return {}
+    wanted: dict[str, str | None] = {REGISTER: register(gpus), SCORE: None}
+    if len(cards) > 1:
+        wanted[SCORE] = scores(cards)
+    changed = {key: value for key, value in wanted.items() if noted.get(key) != value}
+    if changed or not said.endswith(OURS):
+        when = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
+        changed[HANDSHAKE] = f"{REPORTED} {when:%Y-%m-%d %H:%M:%S} +0000 UTC{OURS}"
+    return changed
+
+
+def scores(gpus: Sequence[GpuCapacity]) -> str:
+    """How well each two cards are connected."""
+    found = []
+    for one in gpus:
+        pairs = {other.uuid: _score(one, other) for other in gpus if other.uuid != one.uuid}
+        found.append({"uuid": one.uuid, "score": pairs})
+    return json.dumps(found, separators=(",", ":"))
+
+
+def _score(one: GpuCapacity, other: GpuCapacity) -> int:
+    if links := one.nvlinks.get(other.uuid, 0):
+        return links * PER_LINK
+    return SAME_NODE if one.numa_node == other.numa_node else OTHER_NODE
+
+
+def allocation(
+    containers: Sequence[str],
+    given: Mapping[str, Sequence[Share]],
+    node: str,
+    now_ns: int,
+) -> dict[str, str]:
+    """Of a pod: `containers` are its names, init containers first."""
+    parts = tuple(
+        tuple(
+            Part(one.uuid, -1, WORD, one.memory_bytes // _MIB, one.share_ppm // _PERCENT_PPM)
+            for one in given.get(name, ())
+        )
+        for name in containers
+    )
+    seconds = str(now_ns // 1_000_000_000)
+    return {
+        NODE: node,
+        TIME: seconds,
+        BIND_TIME: seconds,
+        BIND_PHASE: BOUND,
+        ALLOCATED: encode(parts),
+    }

@@ -1,0 +1,69 @@
+"""One question of the API server about a pod, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.gpushares.admission.json_patch import patch
+from queuecontroller.gpushares.admission.pod_verdict import Rules, admit, refused_change
+from queuecontroller.gpushares.admission.quota import Quotas
+from queuecontroller.gpushares.admission.resizing import changed, problems
+from queuecontroller.gpushares.admission.usage import is_over, use_of
+from queuecontroller.gpushares.vendors.asks import table
+from sluicecommon.reader import Problem
+
+NO_CHANGE: Final = b"[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    document: Mapping[str, Any]
+    old: Mapping[str, Any] | None
+    """None: it is being made."""
+    namespace: str
+    user: str
+    uid: str
+    """Of the question."""
+    dry: bool = False
+    """Nothing is going to be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    problems: Sequence[Problem] = ()
+    warnings: Sequence[str] = ()
+    patch: bytes = NO_CHANGE
+
+
+def _of_change(
+    rules: Rules, quotas: Quotas, asked: Question, old: Mapping[str, Any], now_ns: int
+) -> Answer:
+    refused = refused_change(rules, old, asked.document, asked.user)
+    wanted = changed(old, asked.document)
+    refused += problems(wanted)
+    if refused or not wanted or is_over(asked.document):
+        return Answer(refused)
+    use = use_of(rules.devices, asked.document, asked.namespace)
+    uid = str(table(asked.document, "metadata").get("uid"))
+    why = quotas.change(uid, use, now_ns, dry=asked.dry)
+    if not why:
+        return Answer()
+    fix = "ask for less, or wait until somebody's pod has ended"
+    return Answer(tuple(Problem(f"metadata.annotations[{key}]", why, fix) for key in wanted))
+
+
+def answer(rules: Rules, quotas: Quotas, asked: Question, now_ns: int) -> Answer:
+    if asked.old is not None:
+        return _of_change(rules, quotas, asked, asked.old, now_ns)
+    verdict = admit(rules, asked.document, asked.user, asked.uid)
+    if verdict.problems:
+        return Answer(verdict.problems, verdict.warnings)
+    if verdict.asks:
+        use = use_of(rules.devices, verdict.pod, asked.namespace)
+        why = quotas.let_in(use, now_ns, dry=asked.dry)
+        if why:
+            fix = "ask for less, or wait until somebody's pod has ended"
+            return Answer((Problem(f"namespace {asked.namespace}", why, fix),), verdict.warnings)
+    return Answer((), verdict.warnings, patch(asked.document, verdict.pod))

@@ -1,0 +1,378 @@
+"""What becomes of a pod that asks for parts of GPUs as it is made: refused, or changed, or told of
+what means nothing.
+
+HAMi's rules: a count where only memory or cores are asked for, cores where the card is asked for
+whole, no privileged container, no node of one's own choice, its variables, and the name of the
+scheduler that knows of shares. Then what others call the same is put in HAMi's words, and what
+was decided for another pod is not believed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queuecontroller.gpushares.admission.as_claims import as_claims
+from queuecontroller.gpushares.admission.dialects import fractions, limits_of, set_limits, volcano
+from queuecontroller.gpushares.admission.instances import as_instances, wants_instances
+from queuecontroller.gpushares.admission.names import (
+    ADMITTED_AS,
+    FRACTION,
+    FRACTION_MEMORY,
+    FRACTIONS,
+    IGNORE,
+    OPT_OUT,
+    Names,
+    names_of,
+    nearest,
+    unknown,
+)
+from queuecontroller.gpushares.vendors import AskError, Vendor
+from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
+from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
+from queuecontroller.scheduler.placement.request import AnnotationError, annotated
+from sluicecommon.reader import Problem
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+WHOLE: Final = 100
+MOST_WARNINGS: Final = 8
+LONGEST_WARNING: Final = 250
+"""Characters; the API server cuts at 256 where there are many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of one cluster."""
+
+    devices: DeviceConfig = field(default_factory=DeviceConfig)
+    scheduler: str = ""
+    """Who places pods that ask for shares; empty: whoever they name."""
+    replaced: frozenset[str] = frozenset({DEFAULT_SCHEDULER})
+    """Whose pods it places in their place."""
+    served: frozenset[str] = frozenset({"sluice-scheduler", "hami-scheduler"})
+    """Schedulers that ask us: their pods keep the name."""
+    writers: frozenset[str] = frozenset()
+    """Users who may write allocations; we are one of them. Empty: it is not known who we are, and
+    what a pod has is not guarded against changes."""
+    claims: bool = False
+    """The cluster gives its GPUs to claims: pods that ask for parts of them come with some."""
+    profiles: frozenset[str] = frozenset()
+    """Resources of MIG profiles that nodes have."""
+
+    names: Names = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", names_of(self.devices))
+
+    @property
+    def vendors(self) -> tuple[Vendor, ...]:
+        return self.devices.vendors
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    pod: Mapping[str, Any]
+    """As it is to be."""
+    problems: tuple[Problem, ...] = ()
+    """It is refused for these."""
+    warnings: tuple[str, ...] = ()
+    asks: bool = False
+    """It asks for devices at all."""
+
+
+def refused_change(
+    rules: Rules, before: Mapping[str, Any], after: Mapping[str, Any], user: str
+) -> tuple[Problem, ...]:
+    """What was decided for a pod stays as it is, whoever may write pods."""
+    if not rules.writers or user in rules.writers:
+        return ()
+    old, new = annotations_of(before), annotations_of(after)
+    return tuple(_forged(key) for key in sorted(rules.names.kept) if old.get(key) != new.get(key))
+
+
+def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdict:
+    """`user` makes it; `ticket`: the question's name, by which its quota is known again."""
+    given = annotations_of(pod)
+    forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
+    if forged:
+        return Verdict(pod, tuple(map(_forged, forged)))
+    if (_labels(pod)).get(OPT_OUT) == IGNORE:
+        return Verdict(pod)
+    every = _containers(pod)
+    if not every:
+        return Verdict(pod)  # the API server says what is wrong with it
+    warnings = _unknown_names(rules, given, every)
+    if not _may_ask(rules, given, every):
+        return Verdict(pod, warnings=tuple(warnings))
+    made = copy.deepcopy(dict(pod))
+    spec, every = made["spec"], _containers(made)
+    try:
+        asks, whole = _changed(rules, made, spec, every, warnings)
+        problems = tuple(_refusals(rules, spec, every, asks)) if asks or whole else ()
+        claimed = (
+            asks
+            and rules.claims
+            and not problems
+            and as_claims(rules.devices.nvidia, spec, annotations_of(made))
+        )
+    except (AskError, AnnotationError) as error:
+        return Verdict(pod, (_of_error(error),), tuple(warnings), True)
+    if problems or not asks:
+        return Verdict(made if whole and not problems else pod, problems, tuple(warnings), asks)
+    if not claimed:  # of claims any scheduler knows
+        _schedule(rules, spec, given, warnings)
+    head = dict(made.get("metadata") or {})
+    made["metadata"] = head
+    head["annotations"] = {**(head.get("annotations") or {}), ADMITTED_AS: ticket}
+    return Verdict(made, (), tuple(warnings), True)
+
+
+def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Init containers first; none: it is no pod."""
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        return []
+    listed = [spec.get("initContainers") or [], spec.get("containers") or []]
+    if not all(isinstance(one, list) for one in listed) or not listed[1]:
+        return []
+    every = [one for part in listed for one in part]
+    head = pod.get("metadata")
+    formed = _is_one(head or {}) and _is_one((head or {}).get("annotations") or {})
+    return every if formed and all(map(_is_formed, every)) else []
+
+
+def _is_formed(container: object) -> bool:
+    if not isinstance(container, dict):
+        return False
+    resources = container.get("resources") or {}
+    return _is_one(resources) and all(
+        _is_one(resources.get(kind) or {}) for kind in ("limits", "requests")
+    )
+
+
+def _may_ask(rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]) -> bool:
+    """False for most pods of a cluster, which are left as they are."""
+    if any(key in given for key in FRACTIONS):
+        return True
+    hides = rules.devices.nvidia.overwrite_env or rules.names.hiding
+    known = rules.names.resources
+    return bool(hides) or any(
+        resource in known.get(resource.rpartition("/")[0], ())
+        for one in every
+        for resource in limits_of(one)
+    )
+
+
+def _changed(
+    rules: Rules,
+    made: dict[str, Any],
+    spec: dict[str, Any],
+    every: list[dict[str, Any]],
+    warnings: list[str],
+) -> tuple[bool, bool]:
+    """Whether it asks for parts of devices, and for instances of cards in MIG mode, which the
+    kubelet counts and any scheduler knows. Raises AskError, AnnotationError."""
+    names = rules.devices.nvidia
+    head = made.setdefault("metadata", {})
+    annotations = dict(annotations_of(made))
+    fractions(annotations, spec["containers"], names)
+    volcano(annotations, every, names)
+    whole = wants_instances(annotations) and not rules.claims
+    whole = whole and as_instances(every, names, rules.profiles, warnings)
+    asks = False
+    for container in every:
+        asks |= _nvidia(names, spec, container, warnings)
+    for read, container in zip(containers_of(made), every, strict=True):  # both: init ones first
+        asks |= _others(rules.names, spec, container, read, annotations)
+    if asks:
+        annotated(annotations)
+    if annotations != annotations_of(made):
+        head["annotations"] = annotations
+    return asks, whole
+
+
+# -- NVIDIA's -------------------------------------------------------------------------------------
+
+
+def _nvidia(
+    names: Nvidia, spec: dict[str, Any], container: dict[str, Any], warnings: list[str]
+) -> bool:
+    read = Container(str(container.get("name") or ""), limits_of(container))
+    limits: dict[str, int] = {}
+    by_parts = any(read.has(one) for one in (names.memory, names.percent, names.cores))
+    if read.has(names.count):
+        count = read.amount(names.count)
+    elif by_parts and names.default_gpus:
+        count = limits[names.count] = names.default_gpus
+    else:
+        count = 0
+    if not count:
+        if by_parts:
+            raise AskError(
+                f"container {read.name}: {names.memory}: is asked for without {names.count}"
+            )
+        if names.overwrite_env:
+            _set_env(container, "NVIDIA_VISIBLE_DEVICES", "none")
+        return False
+    percent = read.amount(names.percent)
+    if percent > WHOLE:
+        raise AskError(f"container {read.name}: {names.percent}: {percent} is not from 0 to 100")
+    memory = read.amount(names.memory)
+    if not memory and not percent:
+        if names.default_memory_mib:
+            memory = limits[names.memory] = names.default_memory_mib
+        else:
+            percent = WHOLE
+    if read.has(names.cores):
+        cores = read.amount(names.cores)
+        if cores > WHOLE:
+            limits[names.cores] = WHOLE
+            warnings.append(f"{names.cores}: {cores} counts as {WHOLE}, a whole GPU's")
+    else:
+        # A card that is asked for whole is whole in time, too.
+        whole = not memory and percent >= WHOLE and not names.default_cores
+        limits[names.cores] = WHOLE if whole else names.default_cores
+    if limits:
+        set_limits(container, limits)
+    if read.has(names.priority):
+        _set_env(container, "CUDA_TASK_PRIORITY", str(read.amount(names.priority)))
+    if names.core_policy != "default":
+        _set_env(container, "GPU_CORE_UTILIZATION_POLICY", names.core_policy)
+    if names.runtime_class and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = names.runtime_class
+    return True
+
+
+def _others(
+    names: Names,
+    spec: dict[str, Any],
+    container: dict[str, Any],
+    read: Container,
+    annotations: dict[str, str],
+) -> bool:
+    found = False
+    asked = {one.word: one for key in read.amounts for one in names.vendor_of.get(key, ())}
+    for vendor in (asked | {one.word: one for one in names.hiding}).values():
+        changes = vendor.rules.admit(vendor, read, annotations)
+        if changes.limits:
+            set_limits(container, changes.limits)
+        for key, value in changes.env.items():
+            _set_env(container, key, value)
+        for key, value in changes.annotations.items():
+            annotations.setdefault(key, value)
+        found |= vendor.word in asked
+        if changes.runtime_class and not spec.get("runtimeClassName"):
+            spec["runtimeClassName"] = changes.runtime_class
+    return found
+
+
+def _set_env(container: dict[str, Any], name: str, value: str) -> None:
+    """What the user wrote stays."""
+    env = container.get("env")
+    env = list(env) if isinstance(env, list) else []
+    if not any(_is_one(one) and one.get("name") == name for one in env):
+        container["env"] = [*env, {"name": name, "value": value}]
+
+
+# -- who places it, and who is refused ------------------------------------------------------------
+
+
+def _refusals(
+    rules: Rules, spec: Mapping[str, Any], every: Iterable[Mapping[str, Any]], placed: bool
+) -> Iterable[Problem]:
+    """`placed`: by who knows of parts."""
+    for one in every:
+        context = one.get("securityContext")
+        if isinstance(context, Mapping) and context.get("privileged") is True:
+            yield Problem(
+                "spec",
+                f"container {one.get('name')} is privileged: it would see every device of the node,"
+                " whatever the pod asks for",
+                "take privileged out, or the resources",
+            )
+    ours = rules.scheduler and _scheduler(spec) in rules.served | rules.replaced
+    if spec.get("nodeName") and ours and placed:
+        yield Problem(
+            "spec.nodeName",
+            "the node is chosen by who knows what is left of its devices",
+            "use a node selector: kubernetes.io/hostname: NAME",
+        )
+
+
+def _schedule(
+    rules: Rules, spec: dict[str, Any], given: Mapping[str, str], warnings: list[str]
+) -> None:
+    name = _scheduler(spec)
+    if not rules.scheduler or name in rules.served:
+        return
+    if name in rules.replaced:
+        spec["schedulerName"] = rules.scheduler
+        return
+    theirs = [key for key in (FRACTION, FRACTION_MEMORY) if key in given]
+    if theirs or name in ("kai-scheduler", "volcano", "runai-scheduler"):
+        _warn(
+            warnings,
+            f"spec.schedulerName: {name} is left as it is; shares.replaced_schedulers has those"
+            f" whose pods go to {rules.scheduler}",
+        )
+
+
+def _scheduler(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("schedulerName") or DEFAULT_SCHEDULER)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def _unknown_names(
+    rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    warnings: list[str] = []
+    for key, near in unknown(given, rules.names):
+        hint = f"; did you mean {near}?" if near else ""
+        _warn(warnings, f"annotation {key} means nothing here{hint}")
+    seen: set[str] = set()
+    for container in every:
+        for resource in limits_of(container):
+            known = rules.names.resources.get(resource.rpartition("/")[0])
+            if known is None or "/" not in resource or resource in known or resource in seen:
+                continue
+            seen.add(resource)
+            if near := nearest(resource, known):
+                _warn(
+                    warnings,
+                    f"resource {resource} is nobody's here, so the pod stays Pending; did you mean"
+                    f" {near}?",
+                )
+    return warnings
+
+
+def _warn(warnings: list[str], text: str) -> None:
+    if len(warnings) < MOST_WARNINGS:
+        shortened = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
+        warnings.append(shortened)
+
+
+def _forged(key: str) -> Problem:
+    return Problem(
+        f"metadata.annotations[{key}]",
+        "says what a pod was given, and is written by who decides that",
+        "take it out of the manifest",
+    )
+
+
+def _of_error(error: Exception) -> Problem:
+    what, _, why = str(error).partition(": ")
+    return Problem(what, why) if why else Problem("spec", str(error))
+
+
+def _labels(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    head = pod.get("metadata")
+    found = head.get("labels") if isinstance(head, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_one(value: object) -> bool:
+    return isinstance(value, dict)

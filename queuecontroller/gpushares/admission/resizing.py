@@ -1,0 +1,72 @@
+"""What a running pod's `resize.sluice.dev/CONTAINER` counts against its namespace's quota. Where an
+agent gives more than a pod was made with (`kubelet.resize = "on"`), this is what counts it; what is
+asked for less gives no quota back, since the annotation can be taken away again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
+from queuecontroller.gpushares.vendors.config import Nvidia
+from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
+from sluicecommon.reader import Problem
+from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
+
+MOST: Final = {MEMORY: 1 << 40, PERCENT: 100, CORES: 99}
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """Annotations that resize a container otherwise than before."""
+    old, new = annotations_of(before), annotations_of(after)
+    return {
+        key: text for key, text in new.items() if key.startswith(PREFIX) and old.get(key) != text
+    }
+
+
+def problems(asked: Mapping[str, str]) -> tuple[Problem, ...]:
+    """What cannot be meant, by annotation."""
+    found = []
+    for key, text in sorted(asked.items()):
+        try:
+            amounts(text)
+        except ValueError as error:
+            where, what = f"metadata.annotations[{key[:100]}]", str(error).removeprefix(": ")
+            found.append(Problem(where, what, "such as gpumem=4096 gpucores=20"))
+    return tuple(found)
+
+
+def amounts(text: str) -> dict[str, int]:
+    """By word. Raises ValueError."""
+    found = {}
+    for name, amount in words(text).items():
+        try:
+            value = parse_amount(name, amount)
+        except QuantityError as error:
+            raise ValueError(f": {name}: {error}") from None
+        if not 0 < value <= MOST[name]:
+            raise ValueError(f": {name}: {value} is not from 1 to {MOST[name]}")
+        found[name] = value
+    return found
+
+
+def resized(pod: Mapping[str, Any], names: Nvidia) -> tuple[Container, ...]:
+    """A pod's containers with what they were made with or what they were resized to, whichever is
+    more. What cannot be meant counts nothing: no agent does it."""
+    annotations = annotations_of(pod)
+    return tuple(_one(one, annotations.get(PREFIX + one.name), names) for one in containers_of(pod))
+
+
+def _one(container: Container, text: str | None, names: Nvidia) -> Container:
+    if text is None or not container.has(names.count):
+        return container
+    more = dict(container.amounts)
+    try:
+        wanted = amounts(text)
+        for word, resource in ((MEMORY, names.memory), (CORES, names.cores)):
+            if word in wanted:
+                more[resource] = max(wanted[word], container.amount(resource))
+    except ValueError:  # AskError is one
+        return container
+    return replace(container, amounts=more)

@@ -1,0 +1,339 @@
+"""Whether a device is meant by a selector.
+
+The part of CEL that Kubernetes documents for devices: logic, comparisons, `in`, text functions,
+quantities, versions, optional fields, `has`, `cel.bind`, `exists` and `all`. `matches` is not among
+it: the engine for regular expressions here is not safe from expressions that never end. What is not
+known is refused by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from queuecontroller.gpushares.claims.cel_parse import DEEPEST, LONGEST, CelError, Node, parse
+from sluicecommon.kubernetes.quantity import QuantityError, milli_value
+
+MOST_STEPS: Final = 20_000
+LONGEST_VERSION: Final = 256
+"""Characters; what devices publish has at most 64."""
+_VERSION: Final = re.compile(
+    r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?", re.ASCII
+)
+_OPTIONAL_METHODS: Final = {"orValue": 1, "hasValue": 0}
+"""With the number of their arguments."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    thousandths: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    numbers: tuple[int, int, int]
+    released: bool
+    """False: one before it, which is less."""
+    before: tuple[tuple[bool, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    value: Any = None
+    is_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    driver: str
+    attributes: Mapping[str, Mapping[str, Any]]
+    """By domain, then by name."""
+    capacity: Mapping[str, Mapping[str, Quantity]]
+    shared: bool
+
+
+def quantity(text: object) -> Quantity:
+    """Raises CelError."""
+    try:
+        return Quantity(milli_value(str(text)))
+    except QuantityError as error:
+        raise CelError(str(error)) from None
+
+
+def version(text: object) -> Version:
+    """Of three numbers, as Kubernetes wants them. Raises CelError."""
+    match = _VERSION.fullmatch(str(text)) if len(str(text)) <= LONGEST_VERSION else None
+    if match is None:
+        raise CelError(f"{str(text)[:40]!r} is no version such as 1.2.3")
+    parts = match[4].split(".") if match[4] else []
+    before = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts)
+    return Version((int(match[1]), int(match[2]), int(match[3])), not before, before)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Node | str:
+    try:
+        return parse(text)
+    except CelError as error:
+        return str(error)
+
+
+def check(text: str) -> str:
+    """What is wrong with an expression as it is written; empty: nothing."""
+    found = _parsed(text)
+    return found if isinstance(found, str) else ""
+
+
+def matches(text: str, device: Device) -> bool:
+    """Raises CelError."""
+    tree = _parsed(text)
+    if isinstance(tree, str):
+        raise CelError(tree)
+    found = _Run({"device": device}).of(tree)
+    if not isinstance(found, bool):
+        raise CelError(f"says {_kind(found)}, not true or false")
+    return found
+
+
+@dataclass(slots=True)
+class _Run:
+    names: dict[str, Any]
+    steps: int = field(default=0)
+    deep: int = field(default=0)
+
+    def of(self, node: Node) -> Any:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise CelError(f"more than {MOST_STEPS} steps")
+        if self.deep > DEEPEST:
+            raise CelError(f"deeper than {DEEPEST}")
+        kind, *parts = node
+        method: Callable[..., Any] = getattr(self, f"_{kind}")
+        self.deep += 1
+        try:
+            return method(*parts)
+        finally:
+            self.deep -= 1
+
+    def _value(self, value: Any) -> Any:
+        return value
+
+    def _list(self, items: tuple[Node, ...]) -> list[Any]:
+        return [self.of(one) for one in items]
+
+    def _name(self, name: str) -> Any:
+        if name not in self.names:
+            raise CelError(f"{name} is not known; there is device")
+        return self.names[name]
+
+    def _if(self, condition: Node, yes: Node, no: Node) -> Any:
+        return self.of(yes) if self._truth(condition) else self.of(no)
+
+    def _or(self, one: Node, other: Node) -> bool:
+        return self._either(one, other, True)
+
+    def _and(self, one: Node, other: Node) -> bool:
+        return self._either(one, other, False)
+
+    def _either(self, one: Node, other: Node, decides: bool) -> bool:
+        """One side that decides is enough, also where the other has no answer."""
+        try:
+            if self._truth(one) is decides:
+                return decides
+        except CelError:
+            if self._truth(other) is decides:
+                return decides
+            raise
+        return self._truth(other)
+
+    def _truth(self, node: Node) -> bool:
+        found = self.of(node)
+        if not isinstance(found, bool):
+            raise CelError(f"{_kind(found)} is not true or false")
+        return found
+
+    def _not(self, node: Node) -> bool:
+        return not self._truth(node)
+
+    def _minus(self, node: Node) -> Any:
+        found = self.of(node)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise CelError(f"{_kind(found)} has no negative")
+        return -found
+
+    def _sum(self, sign: str, one: Node, other: Node) -> Any:
+        a, b = self.of(one), self.of(other)
+        if _kind(a) != _kind(b) or _kind(a) not in ("a number", "text", "a list"):
+            raise CelError(f"{_kind(a)} {sign} {_kind(b)} is not known")
+        if sign == "+" and not isinstance(a, int | float) and len(a) + len(b) > LONGEST:
+            raise CelError(f"longer than {LONGEST}")
+        if sign == "+":
+            return a + b
+        if _kind(a) != "a number":
+            raise CelError(f"{_kind(a)} - {_kind(b)} is not known")
+        return a - b
+
+    def _compare(self, sign: str, one: Node, other: Node) -> bool:
+        a, b = self.of(one), self.of(other)
+        if _kind(a) != _kind(b):
+            raise CelError(f"{_kind(a)} is compared with {_kind(b)}")
+        if sign in ("==", "!="):
+            return bool(a == b) is (sign == "==")
+        if _kind(a) not in ("a number", "text"):
+            raise CelError(f"{_kind(a)} has no {sign}; use compareTo, isLessThan, isGreaterThan")
+        less, same = bool(a < b), bool(a == b)
+        return {"<": less, "<=": less or same, ">": not (less or same), ">=": not less}[sign]
+
+    def _in(self, one: Node, other: Node) -> bool:
+        value, among = self.of(one), self.of(other)
+        if not isinstance(among, list | Mapping):
+            raise CelError(f"nothing is in {_kind(among)}")
+        if isinstance(among, Mapping) and not isinstance(value, str):
+            raise CelError(f"{_kind(value)} is no name of a field")
+        return bool(value in among)
+
+    def _field(self, node: Node, name: str, optional: bool) -> Any:
+        return self._at(self.of(node), name, optional)
+
+    def _index(self, node: Node, key: Node, optional: bool) -> Any:
+        return self._at(self.of(node), self.of(key), optional)
+
+    def _at(self, there: Any, key: Any, optional: bool) -> Any:
+        if isinstance(there, Maybe):
+            if not there.is_there:
+                return there
+            there, optional = there.value, True
+        found = self._found(there, key)
+        if optional:
+            return found
+        if not found.is_there:
+            raise CelError(f"there is no {str(key)[:100]}")
+        return found.value
+
+    def _found(self, there: Any, key: Any) -> Maybe:
+        if isinstance(there, Device | Mapping) and not isinstance(key, str):
+            raise CelError(f"{_kind(key)} is no name of a field")
+        if isinstance(there, Device):
+            known = {
+                "driver": there.driver,
+                "attributes": there.attributes,
+                "capacity": there.capacity,
+                "allowMultipleAllocations": there.shared,
+            }
+            if key not in known:
+                raise CelError(f"device has no {str(key)[:100]}; it has {', '.join(known)}")
+            return Maybe(known[key], True)
+        if isinstance(there, Mapping):
+            if key in there:
+                return Maybe(there[key], True)
+            # A domain that a device has nothing of is empty, and not missing.
+            domains = any(there is one for one in self._by_domain())
+            return Maybe({}, True) if domains else Maybe()
+        if isinstance(there, list) and isinstance(key, int) and not isinstance(key, bool):
+            return Maybe(there[key], True) if 0 <= key < len(there) else Maybe()
+        raise CelError(f"{_kind(there)} has no {str(key)[:100]}")
+
+    def _by_domain(self) -> tuple[object, object]:
+        device = self.names["device"]
+        return device.attributes, device.capacity
+
+    def _call(self, name: str, arguments: tuple[Node, ...]) -> Any:
+        if name == "has" and len(arguments) == 1 and arguments[0][0] == "field":
+            _, node, key, _ = arguments[0]
+            assert isinstance(node, tuple)
+            return self._found(self.of(node), key).is_there
+        makers: dict[str, Callable[[Any], Any]] = {
+            "quantity": quantity,
+            "semver": version,
+            "size": _size,
+        }
+        if name not in makers or len(arguments) != 1:
+            raise CelError(f"function {name} with {len(arguments)} arguments is not known here")
+        return makers[name](self.of(arguments[0]))
+
+    def _method(self, node: Node, name: str, arguments: tuple[Node, ...]) -> Any:
+        if node == ("name", "cel") and name == "bind" and len(arguments) == 3:
+            return self._with(_variable(arguments[0]), self.of(arguments[1]), arguments[2])
+        there = self.of(node)
+        if name in ("exists", "all") and len(arguments) == 2 and isinstance(there, list):
+            variable = _variable(arguments[0])
+            each = (self._with(variable, one, arguments[1]) is True for one in there)
+            return any(each) if name == "exists" else all(each)
+        if isinstance(there, Maybe) and _OPTIONAL_METHODS.get(name) == len(arguments):
+            if name == "hasValue":
+                return there.is_there
+            return there.value if there.is_there else self.of(arguments[0])
+        known = _METHODS.get((_kind(there), name))
+        if known is None or len(arguments) != known[0]:
+            raise CelError(
+                f"function {name} of {_kind(there)} with {len(arguments)} arguments is not known"
+                " here"
+            )
+        given = [self.of(one) for one in arguments]
+        if any(_kind(one) != _kind(there) for one in given):
+            raise CelError(f"{name} of {_kind(there)} takes {_kind(there)}")
+        return known[1](there, *given)
+
+    def _with(self, name: str, value: Any, body: Node) -> Any:
+        before = dict(self.names)
+        self.names[name] = value
+        try:
+            return self.of(body)
+        finally:
+            self.names = before
+
+
+def _variable(node: Node) -> str:
+    if node[0] != "name" or node[1] == "device":
+        raise CelError("a new name is expected")
+    return str(node[1])
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, str | list | Mapping):
+        raise CelError(f"{_kind(value)} has no size")
+    return len(value)
+
+
+def _order(a: Any, b: Any) -> int:
+    return int(a > b) - int(a < b)
+
+
+_ORDERED: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
+    "compareTo": (1, _order),
+    "isLessThan": (1, lambda a, b: a < b),
+    "isGreaterThan": (1, lambda a, b: a > b),
+}
+_METHODS: Final[dict[tuple[str, str], tuple[int, Callable[..., Any]]]] = {
+    **{("a quantity", name): one for name, one in _ORDERED.items()},
+    **{("a version", name): one for name, one in _ORDERED.items()},
+    ("a version", "major"): (0, lambda a: a.numbers[0]),
+    ("a version", "minor"): (0, lambda a: a.numbers[1]),
+    ("a version", "patch"): (0, lambda a: a.numbers[2]),
+    ("text", "startsWith"): (1, str.startswith),
+    ("text", "endsWith"): (1, str.endswith),
+    ("text", "contains"): (1, lambda a, b: b in a),
+    ("text", "lowerAscii"): (0, str.lower),
+    ("text", "upperAscii"): (0, str.upper),
+    ("text", "size"): (0, len),
+    ("a list", "size"): (0, len),
+}
+
+
+def _kind(value: Any) -> str:
+    for kind, name in (
+        (bool, "true or false"),
+        (int | float, "a number"),
+        (str, "text"),
+        (list, "a list"),
+        (Quantity, "a quantity"),
+        (Version, "a version"),
+        (Maybe, "what may be missing"),
+        (Device, "a device"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "fields"

@@ -1,0 +1,202 @@
+"""What the claims of a pod count for.
+
+Claims are made from templates when the pod is made, so what counts is in the template: per request
+its class, and there how many devices, or how much of a counter or a capacity these are. What a
+device has of it is known from the published slices; where several would do, the most any of them
+would take is counted, as Kueue does: nobody knows yet which one it will be. Everything that cannot
+be counted is a problem with its field and reason, and is looked at again when templates, classes or
+slices have changed.
+
+Amounts are whole units of the quota, rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.gpushares.claims.cel import Device, matches, quantity
+from queuecontroller.gpushares.claims.cel_parse import CelError
+from queuecontroller.gpushares.claims.mappings import DeviceClasses, Mapped, Source
+from queuecontroller.gpushares.claims.published import Published, qualified, rounded
+from sluicecommon.kubernetes.quantity import saturate
+from sluicecommon.reader import Reader, shown
+
+MOST_CLAIMS: Final = 64
+"""Of a pod."""
+MOST_REQUESTS: Final = 32
+"""Of a claim; Kubernetes' own bound."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the API server has."""
+
+    classes: DeviceClasses
+    """Which are counted, and how."""
+    template: Callable[[str, str], Document | None]
+    """By namespace and name."""
+    device_class: Callable[[str], Document | None]
+    devices: Callable[[str], Sequence[Published]]
+    """Of a driver."""
+
+
+def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
+    """What is counted for one pod besides its containers' requests; problems are the reader's."""
+    total: dict[str, int] = {}
+    given = spec.children("resourceClaims")
+    if len(given) > MOST_CLAIMS:
+        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "ask for less in one pod")
+        return {}
+    for one in given:
+        name = one.text("resourceClaimTemplateName")
+        if not name:
+            continue  # a claim of its own name outlives the pod, and is counted for nobody
+        where = f"ResourceClaimTemplate {shown(name)}"
+        template = known.template(namespace, name)
+        if template is None:
+            what = f"{where} is not in namespace {namespace}"
+            one.problem("resourceClaimTemplateName", what, "make it; it is seen when it comes")
+            continue
+        body = Reader(template, f"{one.path}: {where}", one.problems)
+        devices = body.child("spec").child("spec").child("devices")
+        for number, request in enumerate(devices.children("requests")[:MOST_REQUESTS]):
+            _count(request, known, total, number)
+    return total
+
+
+def _count(request: Reader, known: Known, total: dict[str, int], number: int) -> None:
+    if request.has("firstAvailable"):
+        what = "which of several devices it will be is not known before it is placed"
+        request.problem("firstAvailable", what, "write exactly")
+        return
+    exactly = request.child("exactly")
+    if exactly.flag("adminAccess"):
+        exactly.problem("adminAccess", "is not queued", "leave it out of queued pods")
+        return
+    mode = exactly.text("allocationMode", "ExactCount")
+    if mode != "ExactCount":
+        what = f"{shown(mode)} has no number"
+        exactly.problem("allocationMode", what, "write ExactCount and a count")
+        return
+    name = exactly.required("deviceClassName")
+    mapped = known.classes.get(name)
+    if mapped is None:
+        what = f"DeviceClass {shown(name)} is in no mapping of the queue's configuration"
+        exactly.problem("deviceClassName", what, "add it to resources.deviceClassMappings")
+        return
+    count = exactly.whole("count", 1, least=1)
+    for resource, amount in _amounts(exactly, name, mapped, count, known):
+        total[resource] = saturate(total.get(resource, 0) + amount)
+
+
+def _amounts(
+    exactly: Reader, name: str, mapped: Mapped, count: int, known: Known
+) -> list[tuple[str, int]]:
+    if not mapped.sources:
+        return [(mapped.resource, count)]
+    device_class = known.device_class(name)
+    if device_class is None:
+        exactly.problem("deviceClassName", f"there is no DeviceClass {shown(name)}", "make it")
+        return []
+    inner = Reader(device_class, f"DeviceClass {name}", exactly.problems)
+    by_class = _selectors(inner.child("spec"))
+    by_request = _selectors(exactly)
+    found = []
+    for resource, source in mapped.sources:
+        try:
+            devices = [
+                one
+                for one in known.devices(source.driver)
+                if all(
+                    _is_meant(one.device, selectors, what)
+                    for selectors, what in (
+                        ((source.selector,), "the mapping's deviceSelector"),
+                        (by_class, f"the selectors of DeviceClass {name}"),
+                        (by_request, "the selectors"),
+                    )
+                )
+            ]
+            amount = _amount(exactly, source, devices, count)
+        except _Uncounted as error:
+            exactly.problem("", f"{error} ({source.driver}, {source.name})", error.fix)
+            continue
+        found.append((resource, saturate(amount * count)))
+    return found
+
+
+class _Uncounted(Exception):
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.fix = fix
+
+
+def _selectors(reader: Reader) -> tuple[str, ...]:
+    return tuple(one.child("cel").required("expression") for one in reader.children("selectors"))
+
+
+def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
+    for one in selectors:
+        try:
+            if not matches(one, device):
+                return False
+        except CelError as error:
+            raise _Uncounted(
+                f"{what} cannot be answered: {error}", "write it another way"
+            ) from None
+    return True
+
+
+def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count: int) -> int:
+    """Of one device. Raises _Uncounted."""
+    if len(devices) < count:
+        what = f"{len(devices)} published devices are meant, {count} are asked for"
+        raise _Uncounted(what, "ask for less, or wait until they are published")
+    if source.counter:
+        found = [
+            max(values)
+            for one in devices
+            if (values := [amount for name, amount in one.counters if name == source.name])
+        ]
+        if not found:
+            raise _Uncounted("no device that is meant consumes that counter", "mend the mapping")
+    else:
+        found = _of_capacity(exactly, source, devices)
+    return -(-max(0, *found) // 1000)
+
+
+def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) -> list[int]:
+    domain, name = qualified(source.name, source.driver)
+    asked = _asked(exactly, domain, name, source.driver)
+    having = [one for one in devices if name in one.device.capacity.get(domain, {})]
+    if not having:
+        raise _Uncounted("no device that is meant has that capacity", "mend the mapping")
+    found = []
+    for one in having:
+        policy = one.policies[domain, name]
+        amount = asked
+        if amount is None:
+            amount = policy.default
+        if amount is None:
+            amount = one.device.capacity[domain][name].thousandths
+        fitting = rounded(amount, policy)
+        if fitting is not None and fitting <= one.device.capacity[domain][name].thousandths:
+            found.append(fitting)
+    if not found:
+        raise _Uncounted("no device that is meant can give so much", "ask for less")
+    return found
+
+
+def _asked(exactly: Reader, domain: str, name: str, driver: str) -> int | None:
+    """In thousandths; None: it is left to the device."""
+    given = exactly.child("capacity").child("requests")
+    for key in given.names():
+        if qualified(key, driver) == (domain, name):
+            try:
+                return quantity(given.raw(key)).thousandths
+            except CelError as error:
+                raise _Uncounted(f"capacity: {error}", "write a quantity") from None
+    return None

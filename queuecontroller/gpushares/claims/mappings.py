@@ -1,0 +1,113 @@
+"""Which quota a class of devices counts for, and by what: Kueue's `deviceClassMappings`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queuecontroller.gpushares.claims.cel import check
+from sluicecommon.kubernetes.quantity import CPU, PODS
+from sluicecommon.reader import Reader, shown
+
+MOST_MAPPINGS: Final = 16
+MOST_CLASSES: Final = 8
+MOST_SOURCES: Final = 8
+_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAME: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_LABEL}")
+_CLASS: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?:/{_LABEL})?")
+_DRIVER: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_CAPACITY: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[A-Za-z_][A-Za-z0-9_]{{0,31}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What of a device is counted, instead of the device itself."""
+
+    counter: bool
+    """A counter that it consumes of its card, or a capacity of its own."""
+    name: str
+    driver: str
+    selector: str
+    """Which devices count, in CEL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A class of devices."""
+
+    resource: str
+    """Its quota, where devices are counted."""
+    sources: tuple[tuple[str, Source], ...] = ()
+    """With the quota that each counts for; none: devices are counted."""
+
+
+DeviceClasses = Mapping[str, Mapped]
+"""By the name of the class."""
+
+
+def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
+    """A class may be in several mappings that have sources: each is a quota of its own."""
+    found: dict[str, Mapped] = {}
+    names: set[str] = set()
+    for number, reader in enumerate(readers):
+        name = reader.required("name")
+        if name and (not _NAME.fullmatch(name) or len(name) > 253 or name in (CPU, PODS)):
+            reader.problem("name", f"{shown(name)} is no name for a quota", "write DOMAIN/NAME")
+        if name in names:
+            reader.problem("name", f"{name} is there already", "put its classes into one mapping")
+        if number == MOST_MAPPINGS:
+            reader.problem("", f"there are more than {MOST_MAPPINGS} mappings", "join some")
+        names.add(name)
+        classes = reader.texts("deviceClassNames")
+        if not classes:
+            reader.missing("deviceClassNames")
+        if len(classes) > MOST_CLASSES:
+            what = f"{len(classes)} classes, more than {MOST_CLASSES}"
+            reader.problem("deviceClassNames", what, "make two mappings")
+        sources = tuple(_source(one) for one in reader.children("sources"))
+        if len(sources) > MOST_SOURCES:
+            reader.problem("sources", f"more than {MOST_SOURCES}", "leave some out")
+        if len({one.counter for one in sources}) > 1:
+            what = "counters and capacities are counted in one number"
+            reader.problem("sources", what, "make two mappings")
+        for one in classes:
+            if not _CLASS.fullmatch(one) or len(one) > 253:
+                reader.problem("deviceClassNames", f"{shown(one)} is no DeviceClass")
+                continue
+            before = found.get(one)
+            if before is not None and not (before.sources and sources):
+                what = f"{one} is in the mapping {before.resource} already"
+                reader.problem("deviceClassNames", what, "a class that is counted has one mapping")
+                continue
+            known = before or Mapped(name)
+            more = tuple((name, source) for source in sources)
+            found[one] = Mapped(known.resource, known.sources + more)
+        reader.done()
+    return found
+
+
+def _source(reader: Reader) -> Source:
+    kinds = [kind for kind in ("counter", "capacity") if reader.has(kind)]
+    if len(kinds) != 1:
+        reader.problem("", "has to have one of counter and capacity", "write one of them")
+        reader.done()
+        return Source(False, "", "", "")
+    inner = reader.child(kinds[0])
+    name, driver = inner.required("name"), inner.required("driver")
+    wanted = re.compile(_LABEL) if kinds[0] == "counter" else _CAPACITY
+    if name and not wanted.fullmatch(name):
+        inner.problem("name", f"{shown(name)} is no name of a {kinds[0]}")
+    if driver and (not _DRIVER.fullmatch(driver) or len(driver) > 63):
+        inner.problem(
+            "driver", f"{shown(driver)} is no name of a driver", "write one as sluice.dev"
+        )
+    selector = inner.child("deviceSelector")
+    cel = selector.child("cel")
+    expression = cel.required("expression")
+    if expression and (wrong := check(expression)):
+        cel.problem("expression", wrong[:300])
+    for one in (cel, selector, inner, reader):
+        one.done()
+    return Source(kinds[0] == "counter", name, driver, expression)

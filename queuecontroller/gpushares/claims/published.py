@@ -1,0 +1,130 @@
+"""The devices of ResourceSlices: of each pool its newest generation, once it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuecontroller.gpushares.claims.cel import Device, Quantity, quantity, version
+from queuecontroller.gpushares.claims.cel_parse import CelError
+
+MOST_DEVICES: Final = 128
+"""Of a slice; Kubernetes' own bound."""
+_READ: Final = {"string": str, "int": int, "bool": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a request for a capacity is rounded, in thousandths."""
+
+    default: int | None = None
+    values: tuple[int, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    device: Device
+    name: str
+    counters: tuple[tuple[str, int], ...]
+    """What it consumes of its card, in thousandths."""
+    policies: Mapping[tuple[str, str], Policy]
+    """By domain and name of a capacity."""
+
+
+def qualified(name: str, driver: str) -> tuple[str, str]:
+    """Domain and name; without a domain it is the driver's own."""
+    domain, mark, rest = name.rpartition("/")
+    return (domain, rest) if mark else (driver, name)
+
+
+def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Published, ...]:
+    """What cannot be read of a slice leaves its pool out: nobody knows what else is in it."""
+    pools: dict[str, tuple[int, int, list[Mapping[str, Any]]]] = {}
+    for one in slices:
+        spec = one.get("spec")
+        if not isinstance(spec, Mapping) or spec.get("driver") != driver:
+            continue
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            pool = spec["pool"]
+            name, generation = str(pool["name"]), int(pool.get("generation", 0))
+            count = int(pool.get("resourceSliceCount", 1))
+            known = pools.get(name)
+            if known is None or generation > known[0]:
+                pools[name] = (generation, count, [spec])
+            elif generation == known[0]:
+                known[2].append(spec)
+    found: list[Published] = []
+    for _, count, specs in pools.values():
+        if len(specs) != count:
+            continue
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, CelError):
+            found += [_device(one, driver) for spec in specs for one in _devices(spec)]
+    return tuple(found)
+
+
+def _devices(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(spec.get("devices") or ())[:MOST_DEVICES]
+
+
+def _device(given: Mapping[str, Any], driver: str) -> Published:
+    attributes: dict[str, dict[str, Any]] = {}
+    for key, value in (given.get("attributes") or {}).items():
+        domain, name = qualified(key, driver)
+        attributes.setdefault(domain, {})[name] = _attribute(value)
+    capacity: dict[str, dict[str, Quantity]] = {}
+    policies = {}
+    for key, value in (given.get("capacity") or {}).items():
+        domain, name = qualified(key, driver)
+        capacity.setdefault(domain, {})[name] = quantity(value["value"])
+        policies[domain, name] = _policy(value.get("requestPolicy") or {})
+    counters = tuple(
+        (str(name), quantity(counter["value"]).thousandths)
+        for one in given.get("consumesCounters") or ()
+        for name, counter in one["counters"].items()
+    )
+    shared = bool(given.get("allowMultipleAllocations"))
+    return Published(
+        Device(driver, attributes, capacity, shared), str(given["name"]), counters, policies
+    )
+
+
+def _attribute(value: Mapping[str, Any]) -> Any:
+    ((kind, found),) = value.items()
+    if kind == "version":
+        return version(found)
+    if kind in _READ and isinstance(found, _READ[kind]):
+        return found
+    if isinstance(found, list):  # lists of any of these, in later versions of the API
+        return [version(one) if kind == "versions" else one for one in found]
+    raise ValueError(kind)
+
+
+def _policy(given: Mapping[str, Any]) -> Policy:
+    def read(there: Mapping[str, Any], key: str) -> int | None:
+        return quantity(there[key]).thousandths if there.get(key) is not None else None
+
+    span = given.get("validRange") or {}
+    return Policy(
+        default=read(given, "default"),
+        values=tuple(quantity(one).thousandths for one in given.get("validValues") or ()),
+        least=read(span, "min"),
+        most=read(span, "max"),
+        step=read(span, "step"),
+    )
+
+
+def rounded(thousandths: int, policy: Policy) -> int | None:
+    """What the scheduler would make of a request; None: the device cannot give it."""
+    if policy.values:
+        return min((one for one in policy.values if one >= thousandths), default=None)
+    found = thousandths
+    if policy.least is not None:
+        found = max(found, policy.least)
+        if policy.step:
+            found = policy.least + -(-(found - policy.least) // policy.step) * policy.step
+    return None if policy.most is not None and found > policy.most else found

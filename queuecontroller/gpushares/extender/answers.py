@@ -1,0 +1,295 @@
+"""The answers of an extender over what is known now: filter, prioritize, preempt, and where a pod
+goes that is bound to a node. Nothing is changed here; who binds assumes the place in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.gpushares.extender.ledger import HeldPod, PodLedger
+from queuecontroller.gpushares.extender.pods import (
+    ANY_GPU,
+    HAMI,
+    PodAsk,
+    PodPlace,
+    ResourceNames,
+    read_pod,
+)
+from queuecontroller.gpushares.extender.ranking import BINPACK, Ranking
+from queuecontroller.gpushares.extender.verdicts import (
+    FITS,
+    Verdicts,
+    move,
+    place_on,
+    scratch,
+    takes,
+)
+from queuecontroller.gpushares.extender.victims import Budget, Holder, Victims, choose
+from queuecontroller.gpushares.extender.wire import Passed
+from queuecontroller.scheduler.placement.request import GpuRequest
+from queuecontroller.scheduler.placement.stock import Stock
+
+Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
+"""Where the queue has placed a pod, on one of these nodes if there is a choice; in words, why it
+has no place for one of its own now; None: it is none of its own."""
+NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
+
+CLEARED: Final = "is being cleared for the pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Where a pod says nothing."""
+
+    node_policy: str = BINPACK
+    request: GpuRequest = ANY_GPU
+    """Of it, the policies for GPUs count."""
+    names: ResourceNames = HAMI
+    best_only: bool = False
+    """Of the nodes with room only the one that suits best is answered."""
+
+
+class Extender:
+    def __init__(
+        self,
+        stock: Stock,
+        ledger: PodLedger,
+        defaults: Defaults,
+        queued: Queued = lambda _, __: None,
+        why_away: Callable[[str], str] = lambda _: NO_GPUS,
+    ) -> None:
+        """`why_away`: why a node that is not in the stock is not."""
+        self.stock = stock
+        self.ledger = ledger
+        self._defaults = defaults
+        self._queued = queued
+        self._why_away = why_away
+        self._verdicts = Verdicts()
+        self._ranking = Ranking()
+
+    def read(self, pod: Mapping[str, Any]) -> PodAsk:
+        return read_pod(pod, self._defaults.names, self._defaults.request)
+
+    # -- filter -----------------------------------------------------------------------------------
+
+    def filter(self, pod: Mapping[str, Any], names: Sequence[str]) -> Passed:
+        assumed = self.ledger.assumed_place(str(pod["metadata"].get("uid")))
+        own = assumed or self._queued(pod, names)
+        if isinstance(own, str):
+            return Passed((), dict.fromkeys(names, own))
+        if own is not None:
+            placed = f"the pod has its place on node {own.node}"
+            elsewhere = {name: placed for name in names if name != own.node}
+            return Passed(tuple(one for one in names if one == own.node), {}, elsewhere)
+        ask = self.read(pod)
+        if ask.wrong:
+            return Passed((), {}, dict.fromkeys(names, ask.wrong))
+        if not ask.containers:
+            return Passed(tuple(names))
+        kept = self.ledger.kept
+        if not kept:
+            return self._judged(ask, names)
+        with self._as_if_not_kept(ask.uid):
+            passed = self._judged(ask, names)
+        mine = kept.get(ask.uid)
+        node = mine.place.node if mine is not None else ""
+        if node in passed.failed:
+            failed = dict(passed.failed)
+            why = failed.pop(node)
+            if self.is_ready(ask.uid):
+                return replace(passed, names=(*passed.names, node), failed=failed)
+            passed = replace(passed, failed={**failed, node: f"{CLEARED}; until then it {why}"})
+        if not passed.names and any(one.priority < ask.priority for one in kept.values()):
+            with self._as_if_not_kept(ask.uid, ask.priority):
+                again = self._judged(ask, names)
+            passed = again if again.names else passed
+        return passed
+
+    def is_ready(self, uid: str) -> bool:
+        """What is kept for the pod is free. What is kept for others is in nobody's way there: it
+        was counted when the place was chosen, and some of it may not be free yet."""
+        kept = self.ledger.kept.get(uid)
+        room = self.stock.nodes.get(kept.place.node) if kept is not None else None
+        if kept is None or room is None:
+            return False
+        undo = self.ledger.without_all_kept()
+        try:
+            return takes(room, kept.place.held)
+        finally:
+            undo()
+
+    @contextmanager
+    def _as_if_not_kept(self, uid: str, below: int | None = None) -> Iterator[None]:
+        undo = self.ledger.without_kept(uid, below)
+        try:
+            yield
+        finally:
+            undo()
+
+    def _judged(self, ask: PodAsk, names: Sequence[str]) -> Passed:
+        judge = self._verdicts.of_shape(ask)
+        passed: list[str] = []
+        failed: dict[str, str] = {}
+        hopeless: dict[str, str] = {}
+        nodes = self.stock.nodes
+        for name in names:
+            room = nodes.get(name)
+            if room is None:
+                hopeless[name] = self._why_away(name)
+                continue
+            why, would_never = judge.look(room)
+            if why == FITS:
+                passed.append(name)
+            elif would_never:
+                hopeless[name] = why
+            else:
+                failed[name] = why
+        return Passed(tuple(passed), failed, hopeless)
+
+    def best(self, ask: PodAsk, names: Sequence[str]) -> PodPlace | None:
+        """On the node among these with room for it that suits it best."""
+        judge = self._verdicts.of_shape(ask)
+        known = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        fit = [room for room in known if judge.look(room)[0] == FITS]
+        if ask.wrong or not fit:
+            return None
+        policy = ask.node_policy or self._defaults.node_policy
+        room = max(fit, key=lambda one: self._ranking.value(one, ask, policy))
+        found = place_on(room, ask.containers)
+        return found if isinstance(found, PodPlace) else None
+
+    # -- prioritize -------------------------------------------------------------------------------
+
+    def prioritize(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, int]]:
+        ask = self.read(pod)
+        nodes = self.stock.nodes
+        rooms = [nodes[name] for name in names if name in nodes]
+        if not ask.containers or self._queued(pod, names) is not None:
+            return [(name, 0) for name in names]
+        points = self._ranking.points(rooms, ask, self._policy(ask))
+        return [(name, points.get(name, 0)) for name in names]
+
+    def narrowed(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+        """The first of those that suit best; all of them where every one is wanted, or where GPUs
+        do not decide."""
+        if not self._defaults.best_only or len(names) < 2:
+            return tuple(names)
+        ask = self.read(pod)
+        rooms = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        if not ask.containers or not rooms:
+            return tuple(names)
+        policy = self._policy(ask)
+        return (max(rooms, key=lambda room: self._ranking.value(room, ask, policy)).name,)
+
+    def _policy(self, ask: PodAsk) -> str:
+        return ask.node_policy or self._defaults.node_policy
+
+    # -- preempt ----------------------------------------------------------------------------------
+
+    def preempt(
+        self,
+        pod: Mapping[str, Any],
+        proposed: Mapping[str, tuple[list[str], int]],
+        budgets: Sequence[Budget],
+    ) -> dict[str, tuple[list[str], int]]:
+        """By node who is to go: those proposed, and whom it takes besides for the shares; without
+        the nodes where that does not help."""
+        ask = self.read(pod)
+        if ask.wrong or self.is_queued(pod):
+            return {}
+        if not ask.containers:
+            return dict(proposed)
+        found = {}
+        for node, (uids, broken) in proposed.items():
+            more = self.displaced(ask, node, budgets, frozenset(uids))
+            if more is not None:
+                every = [*uids, *(one.uid for one in more.pods)]
+                found[node] = (every, broken + more.violations)
+        return {node: one for node, one in found.items() if one[0]}
+
+    def displaced(
+        self,
+        ask: PodAsk,
+        node: str,
+        budgets: Sequence[Budget],
+        going: Collection[str] = (),
+        guarded: Collection[str] = (),
+        soon: str = "",
+    ) -> Victims | None:
+        """Who has to leave the node besides; nobody, where those who go are enough. None: it would
+        not help. What is kept for pods of lower priority is no obstacle. See `victims.choose`."""
+        room = self.stock.nodes.get(node)
+        if room is None:
+            return None
+        with self._as_if_not_kept(ask.uid, ask.priority):
+            holders = [*self._holders(node), *self._ghosts(node, going)]
+            return choose(room, ask, holders, budgets, going, guarded, soon)
+
+    def is_promised(self, uid: str, going: Collection[str]) -> bool:
+        """What is kept for the pod is there once these have gone, beside what is kept for others of
+        its priority and above."""
+        kept = self.ledger.kept.get(uid)
+        room = self.stock.nodes.get(kept.place.node) if kept is not None else None
+        if kept is None or room is None:
+            return False
+        with self._as_if_not_kept(uid, kept.priority):
+            trial = scratch(room)
+        node = kept.place.node
+        for one in (*self._holders(node), *self._ghosts(node, going)):
+            if one.pod.leaving or one.pod.uid in going:
+                move(trial, one.shares, -1)
+        return takes(trial, kept.place.held)
+
+    def is_queued(self, pod: Mapping[str, Any]) -> bool:
+        """The queue keeps a place for it, or would."""
+        return self._queued(pod, None) is not None
+
+    def _ghosts(self, node: str, going: Collection[str]) -> Iterable[Holder]:
+        """Of those who go, such as the API server has no more and the node has still."""
+        for uid in going:
+            held = self.ledger.holding(uid) if uid not in self.ledger.pods else None
+            if held is not None and held[0] == node:
+                yield Holder(HeldPod(uid, "", "", node, leaving=True), held[1])
+
+    def _holders(self, node: str) -> Iterable[Holder]:
+        for uid, pod in self.ledger.on_node(node):
+            held = self.ledger.holding(uid)
+            if held is not None:
+                yield Holder(pod, held[1])
+
+    # -- bind -------------------------------------------------------------------------------------
+
+    def place(self, pod: Mapping[str, Any], node: str) -> PodPlace | str | None:
+        """Its GPUs there, or why it cannot have them; None: it wants none."""
+        own = self._queued(pod, [node])
+        if isinstance(own, str):
+            return own
+        if own is not None:
+            if own.node == node:
+                return own
+            return f"the queue has placed the pod on node {own.node}"
+        ask = self.read(pod)
+        if ask.wrong:
+            return ask.wrong
+        if not ask.containers:
+            return None
+        room = self.stock.nodes.get(node)
+        if room is None:
+            return f"node {node} {self._why_away(node)}"
+        if ask.uid in self.ledger.kept and self.is_ready(ask.uid):
+            kept = self.ledger.kept[ask.uid].place
+            if kept.node == node:
+                return kept
+        for below in (None, ask.priority) if self.ledger.kept else (None,):
+            with self._as_if_not_kept(ask.uid, below):
+                found = place_on(room, ask.containers)
+            if isinstance(found, PodPlace):
+                return found
+        return f"node {node} {found}"
+
+
+def with_policies(chosen: Mapping[str, object]) -> Defaults:
+    """Of fields that `placement.request.gpu_policies` has read."""
+    return Defaults(request=replace(GpuRequest(), **chosen))  # type: ignore[arg-type]

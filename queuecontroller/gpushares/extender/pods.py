@@ -1,0 +1,246 @@
+"""What a pod asks of GPUs, container by container, in HAMi's names; and where it was placed.
+
+Amounts mean what they mean to the node's agent: without memory all of it, without cores (or with 0)
+no cap and an equal weight in company, with 100 the GPU for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.scheduler.placement.request import (
+    NODE_POLICY,
+    WHOLE_PPM,
+    AskError,
+    GpuRequest,
+    annotated,
+)
+from queuecontroller.scheduler.placement.stock import Share
+from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
+
+PLACEMENT: Final = "sluice.dev/placement"
+"""On a pod: its node and GPUs, written with the binding by who leads; `workload` says whose place
+it is, where the queue keeps it."""
+MIB: Final = 1 << 20
+MOST_GPUS: Final = 64
+"""Of one container."""
+MOST_MIB: Final = 1 << 30
+MOST_SHARES: Final = 1024
+LONGEST_PLACEMENT: Final = 64 << 10
+OVER: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceNames:
+    """What the resources are called here; HAMi lets people choose."""
+
+    count: str = "nvidia.com/gpu"
+    memory: str = "nvidia.com/gpumem"
+    memory_percent: str = "nvidia.com/gpumem-percentage"
+    cores: str = "nvidia.com/gpucores"
+    memory_factor: int = 1
+    """MiB in one of the resource for memory."""
+
+
+HAMI: Final = ResourceNames()
+ANY_GPU: Final = GpuRequest()
+_POLICY_FIELDS: Final = frozenset(("gpu_policy", "by_links", "idle_only", "by_numa"))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAsk:
+    name: str
+    request: GpuRequest
+    before: bool = False
+    """An init container: it is over when the others begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAsk:
+    namespace: str
+    name: str
+    uid: str
+    priority: int
+    containers: tuple[ContainerAsk, ...]
+    """Those that ask for GPUs."""
+    node_policy: str = ""
+    """As annotated; empty: as the cluster's default says."""
+    may_displace: bool = True
+    wrong: str = ""
+    """Why it cannot be meant."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def shape(self) -> Hashable:
+        """Pods of one shape fit the same nodes."""
+        return self.containers
+
+    def describe(self) -> str:
+        parts = [one.request.describe() for one in self.containers]
+        return " and ".join(parts) if len(parts) <= 3 else f"{parts[0]} and {len(parts) - 1} more"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """A pod on the GPUs of one node."""
+
+    node: str
+    containers: Mapping[str, tuple[Share, ...]]
+    before: tuple[str, ...] = ()
+    """Of them, those that are over when the others begin."""
+    beyond: tuple[Share, ...] = ()
+    """What these take that the others do not."""
+    workload: str = ""
+    """The queue's, which holds it then; empty: the pod holds it itself."""
+
+    @property
+    def held(self) -> tuple[Share, ...]:
+        """All it takes there."""
+        together = (
+            share
+            for name, shares in self.containers.items()
+            if name not in self.before
+            for share in shares
+        )
+        return (*together, *self.beyond)
+
+    def text(self) -> str:
+        """As the annotation has it."""
+        containers = {
+            name: [_plain(one) for one in shares] for name, shares in self.containers.items()
+        }
+        made: dict[str, Any] = {"node": self.node, "containers": containers}
+        if self.before:
+            made["before"] = self.before
+        if self.beyond:
+            made["beyond"] = [_plain(one) for one in self.beyond]
+        if self.workload:
+            made["workload"] = self.workload
+        return json.dumps(made, separators=(",", ":"))
+
+
+def _plain(share: Share) -> dict[str, Any]:
+    made = {"uuid": share.uuid, "memory_bytes": share.memory_bytes, "share_ppm": share.share_ppm}
+    return {**made, "alone": True} if share.alone else made
+
+
+def read_place(text: str) -> PodPlace | None:
+    """None: we have not written it."""
+    if len(text) > LONGEST_PLACEMENT:
+        return None
+    try:
+        found = json.loads(text)
+        place = PodPlace(
+            found["node"],
+            {
+                str(name): tuple(_read_share(one) for one in shares)
+                for name, shares in found["containers"].items()
+            },
+            tuple(str(one) for one in found.get("before") or ()),
+            tuple(_read_share(one) for one in found.get("beyond") or ()),
+            str(found.get("workload") or ""),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    if not isinstance(place.node, str) or not place.node or len(place.held) > MOST_SHARES:
+        return None
+    return place
+
+
+def _read_share(one: Mapping[str, Any]) -> Share:
+    uuid, memory, share = one["uuid"], one["memory_bytes"], one["share_ppm"]
+    if not (isinstance(uuid, str) and type(memory) is int and type(share) is int):
+        raise TypeError("a share of another form")
+    if not (0 <= memory <= MOST_MIB * MIB and 0 <= share <= WHOLE_PPM):
+        raise ValueError("a share out of bounds")
+    return Share(uuid, memory, share, one.get("alone") is True)
+
+
+def place_of(document: Mapping[str, Any]) -> PodPlace | None:
+    """Where the pod's annotation says it was placed."""
+    text = (document["metadata"].get("annotations") or {}).get(PLACEMENT)
+    return read_place(text) if isinstance(text, str) else None
+
+
+def is_over(document: Mapping[str, Any]) -> bool:
+    return (document.get("status") or {}).get("phase") in OVER
+
+
+def read_pod(
+    document: Mapping[str, Any],
+    names: ResourceNames = HAMI,
+    default: GpuRequest = ANY_GPU,
+) -> PodAsk:
+    """The policies for GPUs of `default` count where the pod's annotation names none. Raises
+    KeyError, TypeError, AttributeError for what is no pod."""
+    head, spec = document["metadata"], document["spec"]
+    annotations = head.get("annotations") or {}
+    made = PodAsk(
+        str(head.get("namespace") or "default"),
+        str(head.get("name") or ""),
+        str(head.get("uid") or ""),
+        int(spec.get("priority") or 0),
+        (),
+        may_displace=spec.get("preemptionPolicy") != "Never",
+    )
+    try:
+        told = {str(key): str(value) for key, value in annotations.items()}
+        chosen = annotated(told)
+        chosen.pop("node_policy", None)
+        policy = told.get(NODE_POLICY, "").strip()
+        own = _POLICY_FIELDS & chosen.keys()
+        base = replace(GpuRequest() if own else default, **chosen)  # type: ignore[arg-type]
+        asks = []
+        for field, before in (("initContainers", True), ("containers", False)):
+            for one in spec.get(field) or ():
+                request = _request(one, names, base)
+                if request is not None:
+                    over_first = before and one.get("restartPolicy") != "Always"
+                    asks.append(ContainerAsk(str(one.get("name") or ""), request, over_first))
+        return replace(made, containers=tuple(asks), node_policy=policy)
+    except AskError as error:
+        return replace(made, wrong=str(error))
+
+
+def _request(
+    container: Mapping[str, Any], names: ResourceNames, base: GpuRequest
+) -> GpuRequest | None:
+    """None: it asks for no GPU. Raises AskError."""
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+    def amount(name: str, most: int) -> int:
+        text = asked.get(name)
+        if text is None:
+            return 0
+        try:
+            found = parse_amount(name, text)
+        except QuantityError as error:
+            raise AskError(f"container {container.get('name')}: {name}: {error}") from None
+        if not 0 <= found <= most:
+            raise AskError(
+                f"container {container.get('name')}: {name}: {found} is not between 0 and {most}"
+            )
+        return found
+
+    count = amount(names.count, MOST_GPUS)
+    if not count:
+        return None
+    memory = amount(names.memory, MOST_MIB // names.memory_factor) * names.memory_factor
+    percent = amount(names.memory_percent, 100)
+    cores = amount(names.cores, 100)
+    return replace(
+        base,
+        gpus=count,
+        memory_bytes=memory * MIB if memory else None,
+        memory_ppm=None if memory else (percent or 100) * 10_000,
+        share_ppm=(cores or 100) * 10_000,
+        hard=cores > 0,
+        exclusive=cores == 100,
+    )

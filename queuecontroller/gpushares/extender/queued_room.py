@@ -1,0 +1,336 @@
+"""Shares of GPUs for workloads of the queue, out of the stock that plain pods are placed from: how
+many pods a node takes, where each goes, and what is kept for them once they hold quota.
+
+A pod of a workload is judged as the extender will judge it when it is there (`verdicts`), container
+by container, so what is kept for it is what it gets.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.gpushares.extender.ledger import PodLedger
+from queuecontroller.gpushares.extender.pods import ContainerAsk, PodAsk, PodPlace, read_place
+from queuecontroller.gpushares.extender.ranking import Ranking
+from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, move, place_on, scratch
+from queuecontroller.scheduler.model.objects import (
+    PlacedPods,
+    PodSet,
+    PodSetAssignment,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.scheduler.placement.stock import NodeRoom, Stock, parts_on
+from queuecontroller.scheduler.placement.topology.devices import Places, Short, each_of
+from queuecontroller.scheduler.placement.topology.ground import Amounts
+
+Asks = Mapping[str, PodAsk]
+"""By pod set, of those whose pods ask for shares and are placed by who asks us."""
+MOST_PODS: Final = 4096
+"""Of one pod set: a second of the one loop that decides for everybody."""
+MOST_NOTED: Final = 512 << 10
+"""Characters of a Workload's places; etcd takes 1.5 MiB of an object, and its pods' templates are
+in it, too."""
+MOST_COUNTS: Final = 100_000
+NO_NODES: Final = "no node has reported its GPUs yet"
+_HIDDEN: Final = "nvidia.com/priority"
+NOT_HEARD: Final = "which pods hold GPUs already"
+
+
+class SharesOfQueued:
+    """The port `placement.topology.devices.Devices`."""
+
+    def __init__(
+        self,
+        stock: Stock,
+        ledger: PodLedger,
+        defaults: Defaults,
+        asks: Callable[[WorkloadKey], Asks],
+        reclaims: bool = True,
+    ) -> None:
+        """`asks`: what the pods of a workload ask for, as they will be when they are made;
+        `reclaims`: those that are done give back what they had before the others are."""
+        self._reclaims = reclaims
+        self._stock = stock
+        self._ledger = ledger
+        self._defaults = defaults
+        self._asks = asks
+        names = defaults.names
+        self._hidden = {
+            *(names.count, names.memory, names.memory_percent, names.cores),
+            _HIDDEN,
+        }
+        self._verdicts = Verdicts()
+        self._ranking = Ranking()
+        self._counts: OrderedDict[Hashable, int] = OrderedDict()
+        self.unheard = NOT_HEARD
+        self.wrong: dict[WorkloadKey, str] = {}
+        """What admissions said that cannot be theirs; nothing is kept for it."""
+
+    @property
+    def changes(self) -> int:
+        return self._stock.changes
+
+    @property
+    def freed(self) -> int:
+        return self._stock.freed
+
+    def heard(self) -> None:
+        """Of all pods that hold GPUs."""
+        if self.unheard:
+            self.unheard = ""
+            self._stock.note_freed()
+
+    def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
+        found = each_of(pod_set)
+        if pod_set.name not in self._asks(workload.key):
+            return found
+        return {name: amount for name, amount in found.items() if name not in self._hidden}
+
+    def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> SharesTrial:
+        return SharesTrial(self, self._asks(workload.key), gone)
+
+    # -- what is kept -----------------------------------------------------------------------------
+
+    def hold(self, key: WorkloadKey, places: Places) -> None:
+        read = {name: _read(key, each) for name, each in places.items()}
+        self._ledger.reserve(key, read)
+
+    def release(self, key: WorkloadKey) -> None:
+        self.wrong.pop(key, None)
+        self._ledger.reserved.release(key)
+
+    def restored(self, workload: Workload) -> None:
+        key = workload.key
+        self.wrong.pop(key, None)
+        asks = self._asks(key)
+        kept: dict[str, list[PodPlace]] = {}
+        done: dict[str, int] = {}
+        for one in workload.admission.pod_sets if workload.admission is not None else ():
+            why = _why_not_its_own(one.places, one.count, asks.get(one.name))
+            if why:
+                self.wrong[key] = f"pod set {one.name}: {why}"
+            else:
+                kept[one.name] = _read(key, one.places)
+                if one.topology is None:  # of a domain it is not known how many of its pods are
+                    done[one.name] = self._done(workload, one)
+        self._ledger.reserve(key, kept, {name: count for name, count in done.items() if count})
+
+    def _done(self, workload: Workload, given: PodSetAssignment) -> int:
+        """Pods that count no more, as for quota."""
+        gone = workload.reclaimable_pods.get(given.name, 0) if self._reclaims else 0
+        wanted = next((one.count for one in workload.pod_sets if one.name == given.name), 0)
+        return max(0, given.count - max(0, wanted - gone)) if gone else 0
+
+    def nodes_of(self, places: Collection[PlacedPods]) -> Mapping[str, int]:
+        found: Counter[str] = Counter()
+        for one in places:
+            place = read_place(one.place)
+            if place is not None:
+                found[place.node] += one.count
+        return found
+
+
+class SharesTrial:
+    def __init__(self, room: SharesOfQueued, asks: Asks, gone: Collection[WorkloadKey]) -> None:
+        self._room = room
+        self._asks = asks
+        self._stock = room._stock
+        self._placed: dict[str, list[PodPlace]] = {}
+        if asks:
+            self._bring_back = self._stock.without(gone)
+            self._holds = self._stock.trial()
+
+    def undo(self) -> None:
+        if self._asks:
+            self._holds.undo()
+            self._bring_back()
+
+    def wants(self, pod_set: str) -> bool:
+        return pod_set in self._asks
+
+    def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
+        room = self._stock.nodes.get(node)
+        if room is None or self._asks[pod_set].wrong:
+            return 0
+        ask, first = self._asks[pod_set], self._asks[after].containers if after else ()
+        key = (ask.containers, first, room.version, most)
+        counts = self._room._counts
+        if key not in counts:
+            counts[key] = _count(room, ask.containers, first, most)
+            while len(counts) > MOST_COUNTS:
+                counts.popitem(last=False)
+        return counts[key]
+
+    def place(
+        self, pod_set: str, limits: Mapping[str, int], count: int
+    ) -> Mapping[str, int] | Short:
+        ask = self._asks[pod_set]
+        nodes = self._stock.nodes
+        if ask.wrong:
+            return Short(f"pod set {pod_set}: {ask.wrong}", for_ever=True)
+        if count > MOST_PODS:
+            text = f"{count} pods ask for GPUs, {MOST_PODS} at most are placed: make several jobs"
+            return Short(f"pod set {pod_set}: {text} of it", for_ever=True)
+        if not nodes:
+            return Short(NO_NODES)
+        judge = self._room._verdicts.of_shape(ask)
+        left = {name: limit for name, limit in limits.items() if limit > 0 and name in nodes}
+        line = [
+            (self._worth(nodes[name], ask), name)
+            for name in left
+            if judge.look(nodes[name])[0] == FITS
+        ]
+        heapq.heapify(line)
+        found: Counter[str] = Counter()
+        made: list[PodPlace] = []
+        while line and len(made) < count:
+            _, name = heapq.heappop(line)
+            place = place_on(nodes[name], ask.containers)
+            if isinstance(place, str):
+                continue
+            self._holds.hold(name, place.held)
+            made.append(place)
+            found[name] += 1
+            if found[name] < left[name] and judge.look(nodes[name])[0] == FITS:
+                heapq.heappush(line, (self._worth(nodes[name], ask), name))
+        if len(made) < count:
+            return self._short(pod_set, limits, len(made), count)
+        self._placed.setdefault(pod_set, []).extend(made)
+        if sum(len(one.place) for each in self.places().values() for one in each) > MOST_NOTED:
+            text = f"what is kept for it takes more than {MOST_NOTED >> 10} KiB to note"
+            return Short(f"pod set {pod_set}: {text}: make several jobs of it", for_ever=True)
+        return found
+
+    def why_not(self, pod_set: str, nodes: Collection[str]) -> str:
+        judge = self._room._verdicts.of_shape(self._asks[pod_set])
+        for name in nodes:
+            room = self._stock.nodes.get(name)
+            why = judge.look(room)[0] if room is not None else "has reported no GPUs"
+            if why != FITS:
+                return f"node {name} {why}"
+        return ""
+
+    def places(self) -> Places:
+        made = {}
+        for name, each in self._placed.items():
+            counts = Counter(one.text() for one in each)
+            made[name] = tuple(PlacedPods(text, count) for text, count in counts.items())
+        return made
+
+    def _worth(self, room: NodeRoom, ask: PodAsk) -> int:
+        """Less is better."""
+        policy = ask.node_policy or self._room._defaults.node_policy
+        return -self._room._ranking.value(room, ask, policy)
+
+    def _short(self, pod_set: str, limits: Mapping[str, int], made: int, count: int) -> Short:
+        judge = self._room._verdicts.of_shape(self._asks[pod_set])
+        there = [self._stock.nodes[name] for name in limits if name in self._stock.nodes]
+        verdicts = [judge.look(room) for room in there]
+        lack = [(room.name, why) for room, (why, _) in zip(there, verdicts, strict=True) if why]
+        text = f"pod set {pod_set}: GPU shares for {made} of {count} pods"
+        if lack:
+            name, why = max(lack, key=lambda one: (self._stock.nodes[one[0]].free_bytes, one[0]))
+            text += f"; {len(lack)} of {len(limits)} nodes have none: {name} {why}"
+        elif not there:
+            text += f"; of {len(limits)} nodes that it may go to none reports GPUs"
+        never = bool(there) and not made and all(for_ever for _, for_ever in verdicts)
+        return Short(text, never)
+
+
+def _count(
+    room: NodeRoom,
+    containers: tuple[ContainerAsk, ...],
+    first: tuple[ContainerAsk, ...],
+    most: int,
+) -> int:
+    trial = scratch(room)
+    if first:
+        place = place_on(trial, first)
+        if isinstance(place, str):
+            return 0
+        move(trial, place.held, 1)
+    if len(containers) == 1 and containers[0].request.count == 1:
+        return min(most, _of_one(trial, containers[0]))
+    for number in range(most):
+        place = place_on(trial, containers)
+        if isinstance(place, str):
+            return number
+        move(trial, place.held, 1)
+    return most
+
+
+def _of_one(room: NodeRoom, one: ContainerAsk) -> int:
+    """Of pods that ask for a part of one GPU, by arithmetic."""
+    ask, found = one.request, 0
+    for gpu in room.gpus.values():
+        if not gpu.gives_shares or ask.wants(gpu.gpu) is not None:
+            continue
+        if ask.idle_only and gpu.holders:
+            continue
+        parts = parts_on(
+            gpu, ask.memory_on(gpu.gpu), ask.share_ppm if ask.hard else 0, ask.exclusive
+        )
+        found += min(parts, 1) if ask.idle_only else parts
+    return found
+
+
+def _read(key: WorkloadKey, places: Collection[PlacedPods]) -> list[PodPlace]:
+    made: list[PodPlace] = []
+    for one in places:
+        place = read_place(one.place)
+        if place is not None:
+            made += [replace(place, workload=key)] * one.count
+    return made
+
+
+def _why_not_its_own(places: Collection[PlacedPods], count: int, ask: PodAsk | None) -> str:
+    """Why a pod set cannot have been given this; empty: it can."""
+    if not places:
+        return ""
+    if ask is None:
+        return "asks for no shares of GPUs, and has places"
+    if sum(one.count for one in places) > min(count, MOST_PODS):
+        return f"has {count} pods, and more places"
+    if sum(len(one.place) for one in places) > MOST_NOTED:
+        return f"has places of more than {MOST_NOTED >> 10} KiB"
+    for one in places:
+        place = read_place(one.place)
+        if place is None:
+            return "has a place that cannot be read"
+        if why := mismatch(place, ask):
+            return why
+    return ""
+
+
+def mismatch(place: PodPlace, ask: PodAsk) -> str:
+    """Why it is no place for such a pod; empty: it is one."""
+    if ask.wrong:
+        return ask.wrong
+    wanted = {one.name: one for one in ask.containers}
+    if place.containers.keys() != wanted.keys():
+        given = ", ".join(place.containers) or "none"
+        return f"GPUs are kept for the containers {given}, not {', '.join(wanted) or 'none'}"
+    for name, shares in place.containers.items():
+        request = wanted[name].request
+        if len(shares) != request.count or len({one.uuid for one in shares}) != len(shares):
+            return f"container {name} asks for {request.count} GPUs, {len(shares)} are kept"
+        for one in shares:
+            memory = request.memory_bytes
+            if memory is not None and one.memory_bytes != memory:
+                kept, asked = one.memory_bytes >> 20, memory >> 20
+                return f"container {name} asks for {asked} MiB, {kept} MiB are kept"
+            if one.share_ppm != (request.share_ppm if request.hard else 0):
+                return f"container {name} asks for another part of the time than is kept"
+            if one.alone != request.exclusive or one.mig:
+                return f"container {name} asks for other company than is kept"
+    if place.beyond and not place.before:
+        return "more is kept than its containers ask for"
+    if set(place.before) != {one.name for one in ask.containers if one.before}:
+        return "other containers run before the others than those that GPUs are kept for"
+    return ""

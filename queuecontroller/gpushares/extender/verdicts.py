@@ -1,0 +1,255 @@
+"""Whether a node can take a pod, and if not why, in amounts; and which of its GPUs the pod gets.
+
+A thousand nodes are judged for each pod, and most pods are alike: a verdict is kept by the pod's
+shape until the node changes, and where the node's figures in the index decide, no GPU is looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuecontroller.gpushares.extender.pods import ContainerAsk, PodAsk, PodPlace
+from queuecontroller.scheduler.placement.gpus import choose_gpus
+from queuecontroller.scheduler.placement.node_index import IDLE, SIZES, TIMES
+from queuecontroller.scheduler.placement.request import GpuRequest
+from queuecontroller.scheduler.placement.stock import GpuRoom, NodeRoom, Share
+
+MOST_SHAPES: Final = 128
+"""Remembered: pods come in few shapes at a time, and each costs a line for every node."""
+FITS: Final = ""
+Known = dict[str, tuple[int, tuple[str, bool]]]
+"""By node: of which version of it, and the verdict."""
+
+_PER_SIZE: Final = IDLE + 1
+
+
+def describe(request: GpuRequest) -> str:
+    """As one would say it to whoever wrote the pod."""
+    if request.memory_bytes is not None:
+        memory = f"{request.memory_bytes >> 20} MiB"
+    else:
+        memory = f"{(request.memory_ppm or 0) / 10_000:g} % of the memory"
+    if request.exclusive:
+        time = " and no company"
+    elif request.hard:
+        time = f" and {request.share_ppm / 10_000:g} % of the time"
+    else:
+        time = ""
+    return f"{request.count} GPU{'s' if request.count > 1 else ''} with {memory}{time}"
+
+
+class Verdicts:
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+
+    def of_shape(self, ask: PodAsk) -> Judge:
+        known = self._known.get(ask.shape)
+        if known is None:
+            known = self._known[ask.shape] = {}
+            while len(self._known) > MOST_SHAPES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(ask.shape)
+        return Judge(ask.containers, known)
+
+
+class Judge:
+    def __init__(self, containers: tuple[ContainerAsk, ...], known: Known) -> None:
+        self._containers = containers
+        self._known = known
+        self._quick = _Quick(containers[0].request) if len(containers) == 1 else None
+
+    def look(self, room: NodeRoom) -> tuple[str, bool]:
+        """Why not, FITS when it does; and whether not even an empty node of its kind would do."""
+        known = self._known.get(room.name)
+        if known is not None and known[0] == room.version:
+            return known[1]
+        if self._quick is not None and self._quick.fits(room):
+            verdict = FITS, False
+        elif self._quick is not None:
+            verdict = _look_at(room, self._containers[0].request)
+        else:
+            placed = place_on(room, self._containers)
+            verdict = (FITS, False)
+            if isinstance(placed, str):
+                verdict = placed, any(_look_at(room, one.request)[1] for one in self._containers)
+        self._known[room.name] = (room.version, verdict)
+        return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Quick:
+    """Says yes by a node's figures alone, where they are enough for it."""
+
+    request: GpuRequest
+
+    def fits(self, room: NodeRoom) -> bool:
+        ask = self.request
+        if any(ask.picks):
+            return False
+        if ask.one_numa_node or not room.keys or ask.count > SIZES[-1]:
+            return False
+        idle = ask.exclusive or ask.idle_only
+        if idle and ask.hard:  # of idle ones it is not known here how much time they have at all
+            return False
+        size = bisect_left(SIZES, ask.count)
+        time = IDLE if idle else bisect_left(TIMES, ask.share_ppm) if ask.hard else 0
+        need = ask.memory_bytes
+        if need is None:
+            need = max((memory for _, memory in room.pool), default=0)
+            need = need * (ask.memory_ppm or 0) // 1_000_000
+        return room.keys[size * _PER_SIZE + time] >= need
+
+
+def why_not(room: NodeRoom, request: GpuRequest) -> str:
+    """FITS when it does."""
+    return _look_at(room, request)[0]
+
+
+def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
+    """Why not, and whether it would not do either if nobody else were there."""
+    obstacles: Counter[str] = Counter()
+    best_bytes = best_ppm = fitting = able = 0
+    for gpu in room.gpus.values():
+        kind = _obstacle(gpu, request)
+        if kind == FITS:
+            fitting += 1
+            continue
+        obstacles[kind] += 1
+        able += kind not in _FOR_EVER and gpu.gpu.memory_bytes >= request.memory_on(gpu.gpu)
+        if kind == "memory":
+            best_bytes = max(best_bytes, gpu.memory_bytes)
+        elif kind == "time":
+            best_ppm = max(best_ppm, gpu.share_ppm)
+    if fitting >= request.count:
+        if request.one_numa_node and choose_gpus(room, request, lambda _: None) is None:
+            return f"needs {describe(request)} on one NUMA node: none has so many free", False
+        return FITS, False
+    if not room.gpus:
+        return f"needs {describe(request)}: has none", True
+    need = request.memory_bytes
+    if need is None:
+        need = max(request.memory_on(gpu.gpu) for gpu in room.gpus.values())
+    words = {
+        "memory": f"lack memory (most free on one: {max(0, best_bytes) >> 20} of {need >> 20} MiB)",
+        "time": f"lack time (most free on one: {max(0, best_ppm) // 10_000} of"
+        f" {request.share_ppm // 10_000} %)",
+    }
+    said = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
+    have = f"{fitting} of {len(room.gpus)} will do"
+    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'it has no more'}"
+    return why, fitting + able < request.count
+
+
+_IN_MIG_MODE: Final = "are in MIG mode"
+_FOREIGN: Final = "are not of those that it takes"
+_FOR_EVER: Final = frozenset((_IN_MIG_MODE, _FOREIGN))
+
+
+def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
+    """The kind of it, the same for many."""
+    card = gpu.gpu
+    if not gpu.gives_shares:
+        return _IN_MIG_MODE if card.mig_enabled else f"are {card.health}"
+    if request.wants(card) is not None:
+        return _FOREIGN
+    if gpu.slots < 1:
+        return f"have all {card.slots} slots taken"
+    if gpu.alone:
+        return "are held by pods that want no company"
+    if gpu.holders and (request.exclusive or request.idle_only):
+        return "are in use"
+    if gpu.memory_bytes < request.memory_on(card):
+        return "memory"
+    if request.hard and gpu.share_ppm < request.share_ppm:
+        return "time"
+    return FITS
+
+
+# --- the choice -------------------------------------------------------------------------------
+
+
+def place_on(room: NodeRoom, containers: Sequence[ContainerAsk]) -> PodPlace | str:
+    """The pod's GPUs on the node, or why there are none for it. Containers that run together get
+    theirs one after the other; one that runs before them takes of theirs first."""
+    trial = scratch(room) if len(containers) > 1 else room
+    chosen: dict[str, tuple[Share, ...]] = {}
+    for one in containers:
+        if one.before:
+            continue
+        shares = choose_gpus(trial, one.request, lambda _: None)
+        if shares is None:
+            return why_not(trial, one.request) or f"needs {describe(one.request)}: not together"
+        chosen[one.name] = shares
+        if len(containers) > 1:
+            move(trial, shares, 1)
+    together = tuple(share for shares in chosen.values() for share in shares)
+    beyond: dict[str, Share] = {}
+    for one in containers:
+        if not one.before:
+            continue
+        shares = _before(room, one.request, [share.uuid for share in together])
+        if shares is None:
+            return why_not(room, one.request) or f"needs {describe(one.request)}: not together"
+        chosen[one.name] = shares
+        for share in shares:
+            _raise(beyond, share, together)
+    first = tuple(one.name for one in containers if one.before)
+    return PodPlace(room.name, chosen, first, tuple(beyond.values()))
+
+
+def scratch(room: NodeRoom) -> NodeRoom:
+    """That can be written on."""
+    gpus = {uuid: copy.copy(gpu) for uuid, gpu in room.gpus.items()}
+    return NodeRoom(room.name, room.capacity, gpus)
+
+
+def move(room: NodeRoom, shares: Iterable[Share], sign: int) -> None:
+    """1: they come, -1: they leave."""
+    for share in shares:
+        gpu = room.gpus.get(share.uuid)
+        if gpu is not None:
+            gpu.memory_bytes -= sign * share.memory_bytes
+            gpu.share_ppm -= sign * share.share_ppm
+            gpu.slots -= sign
+            gpu.holders += sign
+            gpu.alone += sign * share.alone
+
+
+def takes(room: NodeRoom, shares: Iterable[Share]) -> bool:
+    """Whether there is room for just these."""
+    trial = scratch(room)
+    for share in shares:
+        gpu = trial.gpus.get(share.uuid)
+        if gpu is None or not gpu.gives_shares or gpu.slots < 1 or gpu.alone:
+            return False
+        if share.alone and gpu.holders:
+            return False
+        if gpu.memory_bytes < share.memory_bytes or gpu.share_ppm < share.share_ppm:
+            return False
+        move(trial, (share,), 1)
+    return True
+
+
+def _before(room: NodeRoom, request: GpuRequest, uuids: Sequence[str]) -> tuple[Share, ...] | None:
+    """On the GPUs that the pod has later, if they do: the kubelet hands on the same devices."""
+    if len(set(uuids)) >= request.count and not request.use_uuids:
+        shares = choose_gpus(room, replace(request, use_uuids=tuple(uuids)), lambda _: None)
+        if shares is not None:
+            return shares
+    return choose_gpus(room, request, lambda _: None)
+
+
+def _raise(beyond: dict[str, Share], share: Share, together: Sequence[Share]) -> None:
+    """What it takes of a GPU beyond what is held there anyway."""
+    have = [one for one in together if one.uuid == share.uuid]
+    memory = share.memory_bytes - sum(one.memory_bytes for one in have)
+    time = share.share_ppm - sum(one.share_ppm for one in have)
+    known = beyond.get(share.uuid, Share(share.uuid, 0, 0))
+    memory, time = max(memory, known.memory_bytes), max(time, known.share_ppm)
+    if not have or memory > 0 or time > 0:
+        beyond[share.uuid] = Share(share.uuid, max(0, memory), max(0, time), share.alone)

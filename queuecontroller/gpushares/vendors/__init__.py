@@ -1,0 +1,35 @@
+"""Accelerators of other vendors, by the protocol that HAMi and their own device plugins speak: a
+plugin registers on its node, we choose and write what a pod is given, the plugin reads it."""
+
+from __future__ import annotations
+
+from queuecontroller.gpushares.vendors.asks import Ask, AskError, PodAsk
+from queuecontroller.gpushares.vendors.devices import BadRegister, Card, Device, Given, Part
+from queuecontroller.gpushares.vendors.placing import (
+    allocation,
+    asks_of,
+    cards_of,
+    fit,
+    quota_of,
+)
+from queuecontroller.gpushares.vendors.rules import Changes, Vendor
+from queuecontroller.gpushares.vendors.table import ROWS
+
+__all__ = [
+    "ROWS",
+    "Ask",
+    "AskError",
+    "BadRegister",
+    "Card",
+    "Changes",
+    "Device",
+    "Given",
+    "Part",
+    "PodAsk",
+    "Vendor",
+    "allocation",
+    "asks_of",
+    "cards_of",
+    "fit",
+    "quota_of",
+]

@@ -1,0 +1,250 @@
+"""Devices that other vendors' plugins have registered, and what is given of them: the texts of
+HAMi's protocol as values, and back.
+
+What a plugin wrote on its node is bounded and believed in nothing but what it is about: its own
+devices. Memory is in MiB, cores in the vendor's own unit (percent, or cores of a chip).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from sluicecommon.reader import shown
+
+MOST_DEVICES: Final = 1024
+"""Of one vendor on one node."""
+LONGEST: Final = 256 << 10
+"""Characters: of all annotations of an object, Kubernetes takes so many."""
+MOST: Final = (1 << 31) - 1
+"""HAMi's numbers have 32 bits."""
+NOTHING_MORE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+_SHORT, _LONG = 7, 9
+"""Fields of a device in the older form, without and with its index and mode."""
+
+
+class BadRegister(ValueError):
+    """What a node has in a vendor's register cannot be read: the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    id: str
+    index: int
+    slots: int
+    """Pods it takes at a time."""
+    memory_mib: int
+    cores: int
+    type: str
+    numa: int = 0
+    mode: str = ""
+    healthy: bool = True
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What else the vendor says, for its own rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a container is given of one device."""
+
+    device: str
+    index: int
+    type: str
+    memory_mib: int
+    cores: int
+    slots: int = 1
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+Given = tuple[tuple[Part, ...], ...]
+"""By container, init containers first."""
+
+
+@dataclass(slots=True)
+class Card:
+    """A device, and what is given of it."""
+
+    device: Device
+    slots: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+    holders: list[Mapping[str, str]] = field(default_factory=list)
+    """The annotations of each pod that has a part of it."""
+
+    def take(self, part: Part, annotations: Mapping[str, str]) -> None:
+        self.slots += part.slots
+        self.memory_mib += part.memory_mib
+        self.cores += part.cores
+        self.holders.append(annotations)
+
+    def copy(self) -> Card:
+        return Card(self.device, self.slots, self.memory_mib, self.cores, list(self.holders))
+
+
+# -- registers ------------------------------------------------------------------------------------
+
+
+def read_register(text: str) -> tuple[Device, ...]:
+    """Of either form: JSON as HAMi has it now, or its older one with commas and colons. Raises
+    BadRegister."""
+    if len(text) > LONGEST:
+        raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
+    text = text.strip()
+    entries = _json_list(text) if text.startswith("[") else _plain_list(text)
+    return checked(entries)
+
+
+def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Raises BadRegister: too many, or two of one name."""
+    found: dict[str, Device] = {}
+    for one in devices:
+        if one.id in found:
+            raise BadRegister(f"device {shown(one.id)} is there twice")
+        found[one.id] = one
+        if len(found) > MOST_DEVICES:
+            raise BadRegister(f"more than {MOST_DEVICES} devices")
+    return tuple(found.values())
+
+
+def parsed(text: str) -> Any:
+    """Raises BadRegister."""
+    if len(text) > LONGEST:
+        raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRegister(f"is no JSON: {str(error)[:200]}") from error
+
+
+def number(value: object, what: str, default: int = 0) -> int:
+    """Raises BadRegister."""
+    if value is None:
+        return default
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value.strip()[:12])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise BadRegister(f"{what}: {shown(value)} is no number from 0 to {MOST}")
+    return value
+
+
+def name(value: object, what: str) -> str:
+    """One that may stand in an allocation, whose separators it must not have. Raises
+    BadRegister."""
+    if not isinstance(value, str) or not value or len(value) > 253 or set(value) & set(",:;\n"):
+        raise BadRegister(f"{what}: {shown(value)} is no name without any of , : ;")
+    return value
+
+
+def _json_list(text: str) -> Iterable[Device]:
+    for i, one in enumerate(parsed(text)):
+        at = f"device {i}"
+        if not isinstance(one, dict):
+            raise BadRegister(f"{at}: {shown(one)} is no object")
+        info = one.get("custominfo")
+        yield Device(
+            name(one.get("id"), f"{at}: id"),
+            number(one.get("index"), f"{at}: index"),
+            number(one.get("count"), f"{at}: count"),
+            number(one.get("devmem"), f"{at}: devmem"),
+            number(one.get("devcore"), f"{at}: devcore"),
+            str(one.get("type") or "")[:253],
+            max(0, _numa(one.get("numa"))),
+            str(one.get("mode") or "")[:253],
+            one.get("health") is True,  # left out where it is false, as Go does
+            info if isinstance(info, dict) else {},
+        )
+
+
+def _numa(value: object) -> int:
+    """-1, where a machine knows none."""
+    return value if isinstance(value, int) and -1 <= value <= 1024 else 0
+
+
+def _plain_list(text: str) -> Iterable[Device]:
+    if ":" not in text:
+        raise BadRegister(f"{shown(text)} is neither JSON nor devices that end with a colon")
+    for i, one in enumerate(part for part in text.split(":") if part):
+        at, fields = f"device {i}", one.split(",")
+        if len(fields) not in (_SHORT, _LONG):
+            raise BadRegister(f"{at}: has {len(fields)} fields, not {_SHORT} or {_LONG}")
+        if fields[6].strip().lower() not in ("true", "false"):
+            raise BadRegister(f"{at}: health: {shown(fields[6])} is neither true nor false")
+        numa = fields[5].strip()
+        yield Device(
+            name(fields[0], f"{at}: id"),
+            number(fields[7], f"{at}: index") if len(fields) == _LONG else i,
+            number(fields[1], f"{at}: count"),
+            number(fields[2], f"{at}: devmem"),
+            number(fields[3], f"{at}: devcore"),
+            fields[4],
+            0 if numa == "-1" else number(numa, f"{at}: numa"),
+            fields[8] if len(fields) == _LONG else "hami-core",
+            fields[6].strip().lower() == "true",
+        )
+
+
+def write_register(
+    devices: Sequence[Device], more: Mapping[str, Mapping[str, Any]] = NOTHING_MORE
+) -> str:
+    """As JSON, without what is zero; `info` is not part of it. `more`: fields by device."""
+    entries = []
+    for one in devices:
+        entry: dict[str, Any] = {
+            "id": one.id,
+            "index": one.index,
+            "count": one.slots,
+            "devmem": one.memory_mib,
+            "devcore": one.cores,
+            "type": one.type,
+            "numa": one.numa,
+            "mode": one.mode,
+            "health": one.healthy,
+            **more.get(one.id, {}),
+        }
+        entries.append({key: value for key, value in entry.items() if value})
+    return json.dumps(entries, separators=(",", ":"))
+
+
+# -- allocations ----------------------------------------------------------------------------------
+
+
+def encode(given: Given) -> str:
+    """`ID,TYPE,MiB,cores:` for each part, and `;` after each container."""
+    return "".join(
+        "".join(f"{p.device},{p.type},{p.memory_mib},{p.cores}:" for p in parts) + ";"
+        for parts in given
+    )
+
+
+def decode(text: str) -> Given:
+    """Raises BadRegister."""
+    if len(text) > LONGEST:
+        raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
+    containers = text.split(";")
+    if not containers[-1].strip():
+        del containers[-1]
+    given = []
+    for i, one in enumerate(containers):
+        parts = []
+        for piece in one.split(":"):
+            if not piece:
+                continue
+            fields = piece.split(",")
+            if len(fields) < 4:
+                raise BadRegister(f"container {i}: {shown(piece)} is not ID,TYPE,MiB,CORES")
+            parts.append(
+                Part(
+                    name(fields[0], f"container {i}: id"),
+                    -1,
+                    fields[1],
+                    number(fields[2], f"container {i}: memory"),
+                    number(fields[3], f"container {i}: cores"),
+                )
+            )
+        given.append(tuple(parts))
+    return tuple(given)

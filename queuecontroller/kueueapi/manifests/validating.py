@@ -1,0 +1,140 @@
+"""Whether an object may be stored: what the API server is answered about Kueue's kinds.
+
+What a file would be refused for is refused here in the same words; besides it what only the API
+can say (the form of names, required lists) and what may not change while a Workload holds quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from queuecontroller.frameworks.names import ELASTIC
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.manifests.checking import check_kind, problems_as_api
+from queuecontroller.kueueapi.manifests.kueue import (
+    read_cluster_queue,
+    read_cohort,
+    read_flavor,
+    read_local_queue,
+    read_topology_levels,
+)
+from queuecontroller.kueueapi.manifests.workloads import read_workload
+from sluicecommon.reader import ManifestError, Problem, shown
+
+_READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyType(
+    {
+        "ClusterQueue": read_cluster_queue,
+        "Cohort": read_cohort,
+        "LocalQueue": read_local_queue,
+        "ResourceFlavor": read_flavor,
+        "Topology": read_topology_levels,
+        "Workload": read_workload,
+    }
+)
+_TOPOLOGY_WISHES: Final = ("required", "preferred", "unconstrained")
+_FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "priorityClassName")
+
+
+def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Problem]:
+    """Everything for which it must be refused; `old` is what it replaces."""
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        what = f"{shown(kind)} is none of {GROUP}"
+        return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
+    if old is not None and _same_wishes(document, old, kind):
+        return []
+    found = problems_as_api(document, KINDS[kind])
+    told = {one.field for one in found}
+    try:
+        if kind in _READERS:
+            _READERS[kind](document, "")
+        else:
+            check_kind(kind, document)
+    except ManifestError as error:
+        found += [one for one in error.problems if one.field not in told]
+    if not found:  # these look only at what is as it should be
+        if kind in ("ClusterQueue", "Cohort"):
+            found += _in_two_groups(document)
+        if kind == "Workload":
+            found += _pod_sets(document)
+            found += _changes(document, old or {})
+    return found
+
+
+def _same_wishes(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
+    """What was stored before a rule was made must still lose its finalizers, or nobody could ever
+    delete it."""
+    wishes = [name for name in KINDS[kind].fields.of if name != "status"]
+    return all(document.get(name) == old.get(name) for name in wishes)
+
+
+def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return document.get("spec") or {}
+
+
+def _in_two_groups(document: Mapping[str, Any]) -> Iterator[Problem]:
+    places: dict[tuple[str, str], str] = {}
+    for i, group in enumerate(_spec(document).get("resourceGroups") or ()):
+        at = f"spec.resourceGroups[{i}]"
+        names = [("resource", one, f"{at}.coveredResources") for one in group["coveredResources"]]
+        names += [("flavor", one["name"], f"{at}.flavors") for one in group["flavors"]]
+        for what, name, place in names:
+            first = places.setdefault((what, name), place)
+            if first != place:
+                text = f"{what} {shown(name)} is in two groups (the first is {first})"
+                yield Problem(place, text, "leave it in one of them")
+        covered = set(group["coveredResources"])
+        for j, flavor in enumerate(group["flavors"]):
+            for k, one in enumerate(flavor["resources"]):
+                if one["name"] not in covered:
+                    yield Problem(
+                        f"{at}.flavors[{j}].resources[{k}].name",
+                        f"{shown(one['name'])} is not among the group's coveredResources",
+                        "add it there, or take the quota out",
+                    )
+
+
+def _pod_sets(document: Mapping[str, Any]) -> Iterator[Problem]:
+    for i, one in enumerate(_spec(document).get("podSets") or ()):
+        at = f"spec.podSets[{i}]"
+        least, count = one.get("minCount"), one.get("count", 1)
+        if least is not None and least > count:
+            yield Problem(f"{at}.minCount", f"{least} is more than count ({count})", "write less")
+        wishes = one.get("topologyRequest") or {}
+        if len(given := [name for name in _TOPOLOGY_WISHES if wishes.get(name)]) > 1:
+            what = f"{' and '.join(given)} are given together"
+            yield Problem(f"{at}.topologyRequest", what, "leave one of them")
+
+
+def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Problem]:
+    if not (_reserved(old) and _reserved(document)):
+        return
+    for name in _FIXED_WHILE_RESERVED:
+        if name == "podSets" and _shrinks(document, old):
+            continue
+        if _spec(document).get(name) != _spec(old).get(name):
+            what = "cannot be changed while quota is reserved"
+            yield Problem(f"spec.{name}", what, "set spec.active to false first, then change it")
+
+
+def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """The Workload of an elastic job may lose pods while they run."""
+    annotations = (document.get("metadata") or {}).get("annotations") or {}
+    if annotations.get(ELASTIC) != "true":
+        return False
+    now, was = (_spec(one).get("podSets") or [] for one in (document, old))
+    return len(now) == len(was) and all(
+        one.get("count", 1) <= other.get("count", 1)
+        and {**one, "count": 0} == {**other, "count": 0}
+        for one, other in zip(now, was, strict=True)
+    )
+
+
+def _reserved(document: Mapping[str, Any]) -> bool:
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return any(
+        isinstance(one, dict) and one.get("type") == "QuotaReserved" and one.get("status") == "True"
+        for one in conditions
+    )

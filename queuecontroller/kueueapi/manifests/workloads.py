@@ -1,0 +1,255 @@
+"""Kueue's Workload as the engine's value, from any of its three API versions, and the pods of a
+template as a pod set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from queuecontroller.gpushares.claims.counting import Known, claims_of
+from queuecontroller.kueueapi.manifests.checking import read_kind
+from queuecontroller.kueueapi.manifests.pods import (
+    AS_GIVEN,
+    container_requests,
+    over_limit,
+    pod_requests,
+    read_node_affinity,
+    read_tolerations,
+)
+from queuecontroller.scheduler.model.objects import (
+    Admission,
+    AdmissionCheckStatus,
+    CheckState,
+    Condition,
+    PlacedPods,
+    PodSet,
+    PodSetAssignment,
+    RequeueState,
+    TopologyAssignment,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.scheduler.model.transformations import Transformations
+from queuecontroller.scheduler.placement.topology.slices import domains_of
+from sluicecommon.kubernetes.quantity import saturate
+from sluicecommon.reader import ManifestError, Reader
+
+REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
+PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
+"""Of the pod template, where a job says what a Workload says in topologyRequest."""
+More: TypeAlias = Callable[[Reader], Mapping[str, int]]
+"""What a pod counts for besides, by its spec."""
+GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
+"""Prefixes of those that placement reads."""
+
+
+def read_workload(
+    value: object,
+    path: str = "Workload",
+    change: Transformations = AS_GIVEN,
+    claims: Known | None = None,
+) -> Workload:
+    """`claims`: what the claims of its pods count by; None: for nothing."""
+
+    def build(reader: Reader) -> Workload:
+        namespace = reader.child("metadata").text("namespace")
+        more = None if claims is None else partial(claims_of, namespace=namespace, known=claims)
+        return _workload(reader, lambda spec: _pod_sets(spec, change, more))
+
+    return read_kind(build, "Workload", value, path)
+
+
+def read_workload_again(value: object, path: str, known: Workload) -> Workload:
+    """Of an object that was read before and has the same generation: its spec is as it was, which
+    is the most of the work. Raises ManifestError."""
+    reader = Reader(value, path)
+    result = _workload(reader, lambda spec: known.pod_sets)
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return result
+
+
+def _pod_sets(spec: Reader, change: Transformations, more: More | None) -> tuple[PodSet, ...]:
+    return tuple(read_pod_set(one, change, more) for one in spec.children("podSets"))
+
+
+def read_pod_set(
+    reader: Reader, change: Transformations = AS_GIVEN, more: More | None = None
+) -> PodSet:
+    template = reader.child("template")
+    topology = reader.child("topologyRequest")
+    count = reader.whole("count", 1, least=0)
+    least = reader.optional_whole("minCount", least=1)
+    made = pod_set_of(template, reader.text("name", "main"), count, least, change)
+    if more is not None:
+        made = replace(made, requests=_with(made.requests, more(template.child("spec"))))
+    return replace(
+        made,
+        group=topology.optional_text("podSetGroupName"),
+        required_topology=topology.optional_text("required") or made.required_topology,
+        preferred_topology=topology.optional_text("preferred") or made.preferred_topology,
+        unconstrained_topology=topology.flag("unconstrained"),
+        slice_topology=topology.optional_text("podSetSliceRequiredTopology"),
+        slice_size=topology.optional_whole("podSetSliceSize", least=1),
+        slice_layers=_layers(topology),
+    )
+
+
+def _with(requests: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    if not more:
+        return requests
+    names = (*requests, *(name for name in more if name not in requests))
+    return {name: saturate(requests.get(name, 0) + more.get(name, 0)) for name in names}
+
+
+def _layers(topology: Reader) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (one.required("topology"), one.whole("size", 1, least=1))
+        for one in topology.children("podsetSliceRequiredTopologyConstraints")
+    )
+
+
+def pod_set_of(
+    template: Reader, name: str, count: int, least: int | None, change: Transformations
+) -> PodSet:
+    """Pods of one template; `least` are enough to begin with."""
+    spec = template.child("spec")
+    annotations = template.child("metadata").labels("annotations")
+    return PodSet(
+        name=name,
+        count=count,
+        min_count=least,
+        requests=pod_requests(spec, change),
+        pod_requests=pod_requests(spec),
+        node_selector=spec.labels("nodeSelector"),
+        affinity=read_node_affinity(spec),
+        tolerations=read_tolerations(spec, "tolerations"),
+        required_topology=annotations.get(REQUIRED_TOPOLOGY),
+        preferred_topology=annotations.get(PREFERRED_TOPOLOGY),
+        annotations={
+            name: value for name, value in annotations.items() if name.startswith(GPU_ANNOTATIONS)
+        },
+        containers=tuple(container_requests(spec)),
+        over_limit=over_limit(spec),
+    )
+
+
+def _assignment(reader: Reader) -> PodSetAssignment:
+    return PodSetAssignment(
+        name=reader.text("name", "main"),
+        count=reader.whole("count", 1, least=0),
+        flavors=reader.labels("flavors"),
+        usage=reader.amounts("resourceUsage"),
+        topology=_topology(reader),
+        places=tuple(
+            PlacedPods(one.required("place"), one.whole("count", 1, least=1))
+            for one in reader.children("gpuPlaces")
+        ),
+    )
+
+
+def _topology(reader: Reader) -> TopologyAssignment | None:
+    """In either version's words."""
+    if not reader.has("topologyAssignment"):
+        return None
+    given = reader.child("topologyAssignment")
+    levels = given.texts("levels")
+    old, slices = given.raw("domains"), given.raw("slices")
+    domains: list[object] = old if isinstance(old, list) else []
+    if isinstance(slices, list):
+        domains = [*domains, *domains_of(slices)]
+    found = tuple(
+        (tuple(map(str, one["values"])), one["count"])
+        for one in domains
+        if isinstance(one, dict)
+        and isinstance(one.get("values"), list)
+        and isinstance(one.get("count"), int)
+        and len(one["values"]) == len(levels)
+    )
+    return TopologyAssignment(levels, found) if levels and found else None
+
+
+def _admission(status: Reader) -> Admission | None:
+    if not status.has("admission"):
+        return None
+    reader = status.child("admission")
+    return Admission(
+        reader.required("clusterQueue"),
+        tuple(_assignment(one) for one in reader.children("podSetAssignments")),
+    )
+
+
+def _condition(reader: Reader) -> Condition:
+    return Condition(
+        type=reader.required("type"),
+        status=reader.text("status") == "True",
+        reason=reader.text("reason"),
+        message=reader.text("message"),
+        changed_ns=reader.time_ns("lastTransitionTime") or 0,
+    )
+
+
+def _check(reader: Reader) -> AdmissionCheckStatus:
+    return AdmissionCheckStatus(
+        reader.required("name"),
+        reader.choice("state", CheckState, CheckState.PENDING, {}),
+        reader.text("message"),
+        reader.optional_whole("requeueAfterSeconds", least=0),
+    )
+
+
+def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) -> Workload:
+    head = reader.child("metadata")
+    spec, status = reader.child("spec"), reader.child("status")
+    requeue = status.child("requeueState")
+    annotations = head.child("annotations")
+    allowed = annotations.optional_text(ALLOWED_FLAVORS)
+    replaces = annotations.optional_text(REPLACEMENT_FOR)
+    priority_class = spec.child("priorityClassRef").optional_text("name")
+    return Workload(
+        namespace=head.text("namespace"),
+        name=head.required("name"),
+        uid=head.text("uid"),
+        created_ns=head.time_ns("creationTimestamp") or 0,
+        pod_sets=pod_sets(spec),
+        queue_name=spec.text("queueName"),
+        priority=spec.whole("priority"),
+        priority_class=priority_class or spec.optional_text("priorityClassName"),
+        active=spec.flag("active", True),
+        max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds", least=1),
+        past_execution_s=status.whole("accumulatedPastExecutionTimeSeconds", least=0),
+        preemption_gates=_closed_gates(spec, status),
+        admission=_admission(status),
+        conditions=tuple(_condition(one) for one in status.children("conditions")),
+        admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
+        reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
+        requeue_state=RequeueState(requeue.whole("count", least=0), requeue.time_ns("requeueAt")),
+        replaces=WorkloadKey(replaces) if replaces else None,
+        owner_uid=_controller_uid(head),
+        allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
+    )
+
+
+def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:
+    return {one.required("name"): one.whole("count", least=0) for one in reader.children(key)}
+
+
+def _closed_gates(spec: Reader, status: Reader) -> tuple[str, ...]:
+    opened = {
+        gate.text("name")
+        for gate in status.children("preemptionGates")
+        if gate.text("position", gate.text("state", "Open")) == "Open"
+    }
+    names = [gate.required("name") for gate in spec.children("preemptionGates")]
+    return tuple(name for name in names if name not in opened)
+
+
+def _controller_uid(head: Reader) -> str:
+    for owner in head.children("ownerReferences"):
+        if owner.flag("controller"):
+            return owner.text("uid")
+    return ""

@@ -1,0 +1,170 @@
+"""What stands between a workload and its start, and every change that would be enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from queuecontroller.scheduler.explain import wording
+from queuecontroller.scheduler.explain.fair_sharing import Turn, turn_of
+from queuecontroller.scheduler.explain.limits import LimitKind
+from queuecontroller.scheduler.explain.scratch import Scratch
+from queuecontroller.scheduler.explain.shortages import Candidate, Needs, Shortage, needs
+from queuecontroller.scheduler.lifecycle import SECOND_NS, execution_ends_ns
+from queuecontroller.scheduler.model.assignment import HOPELESS, NO_ROOM, Mode
+from queuecontroller.scheduler.model.flavor_resources import Fr
+from queuecontroller.scheduler.model.objects import Workload
+from queuecontroller.scheduler.model.reasons import PendingReason
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.scheduler import Scheduler
+
+_QUOTA: Final = frozenset({*HOPELESS, PendingReason.WAITING_FOR_QUOTA})
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    ways: tuple[str, ...]
+    """Each of them is enough, and completes "it would start if …"; the likeliest first."""
+    waiting_helps: bool
+    """False where nothing happens until somebody changes something."""
+    shortages: tuple[Shortage, ...] = ()
+    """All of them have to be mended."""
+    flavors: tuple[Candidate, ...] = ()
+    """What each flavor lacks, for the pod sets that do not fit."""
+    turn: Turn | None = None
+    """Where what LocalQueues have used decides whose turn it is."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "ways": list(self.ways),
+            "waitingHelps": self.waiting_helps,
+            "shortages": [wording.shortage_as_dict(one) for one in self.shortages],
+            "flavors": [
+                {"podSet": one.pod_set, "flavor": one.flavor, "text": wording.candidate(one)}
+                for one in self.flavors
+            ],
+            **({"turn": self.turn.as_dict()} if self.turn is not None else {}),
+        }
+
+
+def explain(
+    scheduler: Scheduler,
+    workload: Workload,
+    cluster_queue: str,
+    reason: str,
+    message: str,
+    now_ns: int,
+    ahead: int = 0,
+) -> Explanation:
+    """`cluster_queue` is where it stands, empty for nowhere; `reason` and `message` what the engine
+    last said of it; `ahead` how many stand before it."""
+    turn = turn_of(scheduler.pending.get(cluster_queue), workload.local_queue)
+    found = _explain(scheduler, workload, cluster_queue, reason, message, now_ns, ahead, turn)
+    return replace(found, turn=turn)
+
+
+def _explain(
+    scheduler: Scheduler,
+    workload: Workload,
+    cluster_queue: str,
+    reason: str,
+    message: str,
+    now_ns: int,
+    ahead: int,
+    turn: Turn | None,
+) -> Explanation:
+    unqueued = scheduler.why_unqueued(workload.key)
+    if unqueued is not None:
+        local = scheduler.local_queue(f"{workload.namespace}/{workload.queue_name}")
+        return _stuck(wording.unqueued(workload, local))
+    state = scheduler.cache.queues.get(cluster_queue)
+    line = scheduler.pending.get(cluster_queue)
+    info = line.get(workload.key) if line is not None else None
+    if state is None or info is None:
+        return Explanation((), waiting_helps=True)
+    inactive = scheduler.cache.why_inactive(cluster_queue)
+    if inactive is not None:
+        return _stuck(wording.inactive(state, inactive))
+    if not scheduler.validation.namespace_matches(state, info):
+        labels = scheduler.validation.namespace_labels(workload.namespace)
+        return _stuck(wording.namespace_mismatch(workload.namespace, state.spec, labels))
+    inadmissible = scheduler.validation.why_inadmissible(info)
+    if inadmissible is not None:
+        return _stuck(f"this were mended: {inadmissible[1]}")
+    found = needs(state, info, scheduler.settings)
+    if found.uncovered:
+        return _stuck(wording.uncovered(cluster_queue, found.uncovered))
+    if found.refused:
+        refused = [one for one in found.candidates if one.pod_set == found.refused]
+        return _stuck(wording.refused(cluster_queue, found.refused, refused), found)
+    if found.shortages:
+        return _short(scheduler, info, found, now_ns)
+    back_ns = workload.requeue_state.requeue_at_ns or 0
+    if back_ns > now_ns:
+        way = wording.backing_off((back_ns - now_ns) / SECOND_NS, workload.requeue_state.count)
+    elif reason in NO_ROOM:
+        way = wording.no_room(message)
+    elif ahead:
+        way = wording.its_turn(ahead, cluster_queue, turn)
+    elif reason in _QUOTA and state.spec.cohort is not None:
+        way = wording.kept(state.spec.cohort)
+    else:
+        return Explanation((), waiting_helps=True)
+    return Explanation((way,), waiting_helps=True)
+
+
+def _stuck(way: str, found: Needs | None = None) -> Explanation:
+    flavors = tuple(found.candidates) if found is not None else ()
+    return Explanation((way,), waiting_helps=False, flavors=flavors)
+
+
+def _short(scheduler: Scheduler, info: WorkloadInfo, found: Needs, now_ns: int) -> Explanation:
+    state = scheduler.cache.queues[info.cluster_queue]
+    hopeless = any(one.hopeless for one in found.shortages)
+    ways = []
+    if not hopeless:
+        held = {one.fr: _holders(scheduler, info, one.fr) for one in found.shortages}
+        ways.append(wording.free(found, {fr: who for fr, who in held.items() if who}))
+        end_ns, ends = _all_ended(scheduler, info, found)
+        if end_ns is not None:
+            ways.append(wording.maximum_time(max(0, end_ns - now_ns) / SECOND_NS, ends))
+    if all(limit.kind is LimitKind.BORROWING for one in found.shortages for limit in one.limits):
+        ways.append(wording.borrow_more(found))
+    ways.append(wording.raise_nominal(state.name, found, state.node.nominal))
+    less = wording.ask_less(info, found)
+    if less is not None:
+        ways.append(less)
+    return Explanation(tuple(ways), not hopeless, tuple(found.shortages), tuple(found.candidates))
+
+
+def _holders(scheduler: Scheduler, info: WorkloadInfo, fr: Fr) -> list[tuple[str, int]]:
+    """Who of the cohort tree holds most of it, own queue first."""
+    cache = scheduler.cache
+    mine = cache.queues[info.cluster_queue]
+
+    def of(infos: Iterable[WorkloadInfo]) -> list[tuple[str, int]]:
+        having = [(str(one.key), one.usage[fr]) for one in infos if one.usage.get(fr)]
+        return sorted(having, key=lambda pair: (-pair[1], pair[0]))
+
+    names = [node.name for node in mine.node.root.cluster_queues() if node.name != mine.name]
+    others = (one for name in names for one in cache.queues[name].workloads.values())
+    return [*of(mine.workloads.values()), *of(others)]
+
+
+def _all_ended(
+    scheduler: Scheduler, info: WorkloadInfo, found: Needs
+) -> tuple[int | None, list[str]]:
+    """By when so many of its ClusterQueue have reached their maximumExecutionTimeSeconds that it
+    fits, and who they are; None where that never is enough."""
+    state = scheduler.cache.queues[info.cluster_queue]
+    scratch = Scratch(state, scheduler.settings)
+    holding = state.workloads.values()
+    timed = [(end, one) for one in holding if (end := execution_ends_ns(one.workload)) is not None]
+    gone: list[str] = []
+    for end_ns, one in sorted(timed, key=lambda pair: (pair[0], pair[1].key)):
+        scratch.release(one.usage)
+        gone.append(str(one.key))
+        if scratch.assign(info, found.counts).mode is Mode.FIT:
+            return end_ns, gone
+    return None, gone

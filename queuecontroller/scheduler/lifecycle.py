@@ -1,0 +1,182 @@
+"""When a workload that holds quota has to stop on its own account, and when it may queue again.
+
+Checked in this order, the first that applies decides: it was deactivated, an admission check
+rejected it or wants a retry, its queue is being drained, it ran for too long, its pods were not
+ready in time. Reasons are Kueue's. Back-off after a timeout doubles from a base up to a maximum;
+past a limit of attempts the workload is deactivated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import (
+    CheckState,
+    ClusterQueue,
+    Condition,
+    LocalQueue,
+    RequeueState,
+    StopPolicy,
+    Workload,
+)
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    DEACTIVATED_FOR,
+    PODS_READY,
+    WAIT_FOR_RECOVERY,
+    WAIT_FOR_START,
+    EvictionReason,
+)
+
+SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PodsReadySettings:
+    """Kueue's waitForPodsReady. Off without a timeout."""
+
+    timeout_s: int | None = None
+    """From admission until the pods must be ready."""
+    recovery_timeout_s: int | None = None
+    """From the moment ready pods stop being ready; None waits for ever."""
+    backoff_base_s: int = 60
+    """Before the first requeue; Kueue's default."""
+    backoff_max_s: int = 3600
+    """Kueue's default."""
+    backoff_limit_count: int | None = None
+    """Requeues before the workload is deactivated; None never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The workload has to stop. Deactivated, it does not queue again until somebody says so."""
+
+    reason: EvictionReason
+    message: str
+    deactivates: bool = False
+    requeue: RequeueState | None = None
+    """Its new requeue state, where the reason counts attempts."""
+    cause: str = ""
+    """What stands behind the reason; what is in the reason itself is not said again."""
+
+
+def backoff_ns(attempt: int, key: str, settings: PodsReadySettings) -> int:
+    """How long the n-th requeue waits, from 1.
+
+    Up to a ten-thousandth is added, from the workload's name and not from chance, so that
+    workloads evicted together do not come back together and a replay stays a replay.
+    """
+    # The exponent is bounded: 2**60 seconds are more than any maximum.
+    seconds = min(settings.backoff_base_s << min(attempt - 1, 60), settings.backoff_max_s)
+    share = zlib.crc32(f"{key}#{attempt}".encode()) % 1000
+    return seconds * SECOND_NS + seconds * (SECOND_NS // 10_000) * share // 1000
+
+
+def due_eviction(
+    workload: Workload,
+    now_ns: int,
+    settings: PodsReadySettings,
+    cluster_queue: ClusterQueue | None = None,
+    local_queue: LocalQueue | None = None,
+) -> Eviction | None:
+    """Why the workload has to stop now, else None."""
+    if not workload.active:
+        return Eviction(EvictionReason.DEACTIVATED, "The workload is deactivated", True)
+    for check in workload.admission_checks:
+        if check.state is CheckState.REJECTED:
+            message = f"Admission check {check.name} rejected the workload: {check.message}"
+            return Eviction(EvictionReason.REJECTED, message, True)
+    for check in workload.admission_checks:
+        if check.state is CheckState.RETRY:
+            message = f"Admission check {check.name} asks for a retry: {check.message}"
+            again = _after_checks(workload, now_ns)
+            return Eviction(EvictionReason.ADMISSION_CHECK, message, requeue=again)
+    drain = StopPolicy.HOLD_AND_DRAIN
+    if cluster_queue is not None and cluster_queue.stop_policy is drain:
+        message = f"ClusterQueue {cluster_queue.name} is drained"
+        return Eviction(EvictionReason.CLUSTER_QUEUE_STOPPED, message)
+    if local_queue is not None and local_queue.stop_policy is drain:
+        message = f"LocalQueue {local_queue.name} is drained"
+        return Eviction(EvictionReason.LOCAL_QUEUE_STOPPED, message)
+    return _ran_too_long(workload, now_ns) or _not_ready(workload, now_ns, settings)
+
+
+def _after_checks(workload: Workload, now_ns: int) -> RequeueState | None:
+    """When it may be tried again, by the check that wants it latest; None: at once."""
+    every = workload.admission_checks
+    pauses = [one.retry_after_s or 0 for one in every if one.state is CheckState.RETRY]
+    longest_s = max(pauses, default=0)
+    if not longest_s:
+        return None
+    return replace(workload.requeue_state, requeue_at_ns=now_ns + longest_s * SECOND_NS)
+
+
+def due_at_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
+    """When `due_eviction` may change its answer with nothing but time passing."""
+    times = (execution_ends_ns(workload), _must_be_ready_ns(workload, settings))
+    return min((time for time in times if time is not None), default=None)
+
+
+def execution_ends_ns(workload: Workload) -> int | None:
+    """When it has run for its maximumExecutionTimeSeconds; None where nothing says so."""
+    admitted = workload.condition(ADMITTED)
+    if workload.max_execution_s is None or admitted is None or not admitted.status:
+        return None
+    left_s = max(0, workload.max_execution_s - workload.past_execution_s)
+    return admitted.changed_ns + left_s * SECOND_NS
+
+
+def _ran_too_long(workload: Workload, now_ns: int) -> Eviction | None:
+    ends_ns = execution_ends_ns(workload)
+    if ends_ns is None or now_ns < ends_ns:
+        return None
+    message = f"ran longer than {workload.max_execution_s} s"
+    return Eviction(EvictionReason.MAXIMUM_EXECUTION_TIME, message, True)
+
+
+def _must_be_ready_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
+    admitted, ready = workload.condition(ADMITTED), workload.condition(PODS_READY)
+    if settings.timeout_s is None or admitted is None or not admitted.status:
+        return None
+    if ready is None or ready.changed_ns < admitted.changed_ns:
+        return admitted.changed_ns + settings.timeout_s * SECOND_NS
+    if ready.status:
+        return None
+    if ready.reason != WAIT_FOR_RECOVERY:
+        return admitted.changed_ns + settings.timeout_s * SECOND_NS
+    if settings.recovery_timeout_s is None:
+        return None
+    return ready.changed_ns + settings.recovery_timeout_s * SECOND_NS
+
+
+def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> Eviction | None:
+    due_ns = _must_be_ready_ns(workload, settings)
+    if due_ns is None or now_ns < due_ns:
+        return None
+    attempt = workload.requeue_state.count + 1
+    limit = settings.backoff_limit_count
+    if limit is not None and attempt > limit:
+        message = f"requeued {limit} times and its pods were never ready in time"
+        return Eviction(EvictionReason.REQUEUING_LIMIT, message, True)
+    again_ns = now_ns + backoff_ns(attempt, workload.key, settings)
+    requeue = RequeueState(attempt, again_ns)
+    ready, admitted = workload.condition(PODS_READY), workload.condition(ADMITTED)
+    assert admitted is not None
+    since_ns = ready.changed_ns if ready is not None else 0
+    recovers = ready is not None and ready.reason == WAIT_FOR_RECOVERY
+    if recovers and since_ns >= admitted.changed_ns:
+        message = f"pods were not ready again after {settings.recovery_timeout_s} s"
+        cause = WAIT_FOR_RECOVERY
+    else:
+        message = f"pods were not ready {settings.timeout_s} s after admission"
+        cause = WAIT_FOR_START
+    return Eviction(EvictionReason.PODS_READY_TIMEOUT, message, requeue=requeue, cause=cause)
+
+
+def reason_and_cause(evicted: Condition) -> tuple[str, str]:
+    """Kueue's `reason` and `underlyingCause` of an eviction, by its condition."""
+    if evicted.reason.startswith(DEACTIVATED_FOR):
+        return str(EvictionReason.DEACTIVATED), evicted.reason.removeprefix(DEACTIVATED_FOR)
+    return evicted.reason, evicted.cause

@@ -1,0 +1,274 @@
+"""The pending workloads of a ClusterQueue that serves its LocalQueues by what they have used.
+
+One line for each LocalQueue. The head is the head of the line whose LocalQueue has used least;
+among equals, priority and time decide as everywhere. Only a workload that waits for those it
+preempted goes first whatever its LocalQueue has used. (In Kueue one that used less may take what
+was freed for it; it would preempt that one again, and so on until usage has turned.)
+
+A shape that cannot start in one line cannot in another, as in `pending`: of those that are no older
+than one that failed none is looked at until quota is freed, whatever namespace it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import QueueingStrategy, WorkloadKey
+from queuecontroller.scheduler.model.workload_info import Shape, WorkloadInfo
+from queuecontroller.scheduler.pending.fifo import Order, PendingQueue, Why, order_of
+from queuecontroller.scheduler.quota.usage_history import UsageHistory
+
+_MOST_KINDS: Final = 1000
+_SETTLED_HALF_LIVES: Final = 256
+"""After that many no history moves any more, see `decay`."""
+
+
+class FairPendingQueue(PendingQueue):
+    __slots__ = (
+        "_comings",
+        "_failed",
+        "_first",
+        "_idle",
+        "_kind_of",
+        "_kinds",
+        "_lines_of",
+        "_local_queue_of",
+        "_sorted",
+        "_sorted_at",
+        "_told",
+        "history",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        strategy: QueueingStrategy,
+        history: UsageHistory,
+        heard: list[WorkloadKey] | None = None,
+    ) -> None:
+        super().__init__(name, strategy, heard)
+        self.history: UsageHistory = history
+        self._lines_of: dict[str, PendingQueue] = {}
+        """By LocalQueue; only of those in which somebody waits."""
+        self._local_queue_of: dict[WorkloadKey, str] = {}
+        self._first: WorkloadKey | None = None
+        """Who waits for those it preempted."""
+        self._kinds: dict[Shape, int] = {}
+        """A number for each shape, namespaces left out."""
+        self._kind_of: dict[WorkloadKey, int] = {}
+        self._failed: dict[int, tuple[int, Why]] = {}
+        """By kind: since quota was freed last, the oldest that could not start, by its time, and
+        why."""
+        self._idle: set[str] = set()
+        """Lines without a head since then."""
+        self._told = -1
+        self._sorted: list[str] = []
+        """LocalQueues in the order they are served."""
+        self._sorted_at = (-1, 0)
+        self._comings = 0
+        """Grows when a line comes or goes."""
+
+    def __len__(self) -> int:
+        return len(self._local_queue_of)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._local_queue_of
+
+    def get(self, key: WorkloadKey) -> WorkloadInfo | None:
+        queue = self._local_queue_of.get(key)
+        return self._lines_of[queue].get(key) if queue is not None else None
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def push(self, info: WorkloadInfo, not_before_ns: int = 0, now_ns: int = 0) -> None:
+        name = info.workload.local_queue
+        if self._local_queue_of.get(info.key, name) != name:
+            self.remove(info.key)
+        line = self._lines_of.get(name)
+        if line is None:
+            line = self._lines_of[name] = PendingQueue(name, self.strategy, self.heard)
+            self._comings += 1
+        self._local_queue_of[info.key] = name
+        self._kind_of[info.key] = self._kind(info)
+        self._idle.discard(name)
+        line.push(info, not_before_ns, now_ns)
+
+    def _kind(self, info: WorkloadInfo) -> int:
+        if len(self._kinds) > _MOST_KINDS + 4 * len(self):  # most of them are of the past
+            self._kinds.clear()
+            self._failed.clear()
+            for line in self._lines_of.values():
+                for one in line.everyone():
+                    self._kind_of[one.key] = self._kind(one)
+        priority, _, *rest = info.shape
+        return self._kinds.setdefault((priority, *rest), len(self._kinds))
+
+    def remove(self, key: WorkloadKey) -> WorkloadInfo | None:
+        name = self._local_queue_of.pop(key, None)
+        if name is None:
+            return None
+        if self._first == key:
+            self._first = None
+        line = self._lines_of[name]
+        info = line.remove(key)
+        del self._kind_of[key]
+        if not len(line):
+            del self._lines_of[name]
+            self._comings += 1
+        return info
+
+    # -- the head ---------------------------------------------------------------------------------
+
+    def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
+        if freed != self._told:
+            self._told = freed
+            self._look_anew()
+        if self._first is not None:
+            line = self._lines_of[self._local_queue_of[self._first]]
+            found = line.head(freed, now_ns)
+            if found is not None and found.key == self._first:
+                return found
+        best: WorkloadInfo | None = None
+        least = 0
+        figure, idle = self.history.figure, self._idle
+        for name in self._in_turn():
+            if name in idle:
+                continue
+            if best is not None and figure(name) > least:
+                break
+            found = self._head_of(name, freed, now_ns)
+            if found is not None and (best is None or order_of(found) < order_of(best)):
+                best, least = found, figure(name)
+        return best
+
+    def _head_of(self, name: str, freed: int, now_ns: int) -> WorkloadInfo | None:
+        line = self._lines_of[name]
+        while (found := line.head(freed, now_ns)) is not None:
+            failed = self._failed.get(self._kind_of[found.key])
+            if failed is None or found.order_ns < failed[0]:
+                return found
+            line.mark_shape_inadmissible(found, failed[1])
+        if line.wakes_at_ns() is None:
+            self._idle.add(name)
+        return None
+
+    def _in_turn(self) -> list[str]:
+        at = (self.history.version, self._comings)
+        if at != self._sorted_at:
+            if at[1] != self._sorted_at[1]:
+                self._sorted = list(self._lines_of)
+            self._sorted.sort(key=self.history.figure)
+            self._sorted_at = at
+        return self._sorted
+
+    def _look_anew(self) -> None:
+        self._failed.clear()
+        self._idle.clear()
+
+    def wakes_at_ns(self) -> int | None:
+        found = [line.wakes_at_ns() for line in self._lines_of.values()]
+        found.append(self._reorders_at_ns())
+        return min((due for due in found if due is not None), default=None)
+
+    def _reorders_at_ns(self) -> int | None:
+        """When another LocalQueue comes before that of a head that keeps its place, if ever.
+
+        The difference of two histories moves on a straight line in 2**-(time / half-life), so it
+        changes its sign once at most: not at all when it has the same sign at the end of time.
+        """
+        if self.strategy is not QueueingStrategy.STRICT_FIFO:
+            return None  # who cannot start is out of the way
+        figure, in_the_end = self.history.figure, self.history.figure_in_the_end
+        lines = self._lines_of.items()
+        heads = ((name, head) for name, line in lines if (head := line.head(line.freed, 0)))
+        ranked = sorted((figure(name), order_of(head), name) for name, head in heads)
+        if len(ranked) < 2:
+            return None
+        first = ranked[0]
+        last = (in_the_end(first[2]), *first[1:])
+        overtakers = [one for one in ranked[1:] if (in_the_end(one[2]), *one[1:]) < last]
+        times = [self._overtakes_at_ns(first, one) for one in overtakers]
+        return min((due for due in times if due is not None), default=None)
+
+    def _overtakes_at_ns(
+        self, first: tuple[int, Order, str], other: tuple[int, Order, str]
+    ) -> int | None:
+        """The first sampling moment at which the other comes before the first."""
+        history = self.history
+
+        def overtaken(samples: int) -> bool:
+            at_ns = history.sampling_after_ns(history.sampled_ns, samples)
+            mine = history.figure_at(first[2], at_ns)
+            theirs = history.figure_at(other[2], at_ns)
+            return (theirs, *other[1:]) < (mine, *first[1:])
+
+        interval_ns = history.sampling_after_ns(0)
+        most = _SETTLED_HALF_LIVES * history.settings.half_life_ns // interval_ns + 1
+        high = 1
+        while not overtaken(high):
+            if high > most:
+                return None
+            high *= 2
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if overtaken(middle) else (middle, high)
+        return history.sampling_after_ns(history.sampled_ns, high)
+
+    # -- after an evaluation ----------------------------------------------------------------------
+
+    def _line(self, info: WorkloadInfo) -> PendingQueue:
+        return self._lines_of[self._local_queue_of[info.key]]
+
+    def mark_shape_inadmissible(self, info: WorkloadInfo, why: Why) -> None:
+        kind = self._kind_of[info.key]
+        oldest_ns, _ = self._failed.get(kind, (info.order_ns, why))
+        self._failed[kind] = min(info.order_ns, oldest_ns), why
+        self._line(info).mark_shape_inadmissible(info, why)
+
+    def why(self, key: WorkloadKey) -> Why | None:
+        queue = self._local_queue_of.get(key)
+        return self._lines_of[queue].why(key) if queue is not None else None
+
+    def mark_inadmissible(self, info: WorkloadInfo) -> None:
+        self._line(info).mark_inadmissible(info)
+
+    def keep_first(self, info: WorkloadInfo) -> None:
+        if self._first is not None and self._first != info.key:
+            line = self._lines_of[self._local_queue_of[self._first]]
+            line.keep_none_first()
+        self._first = info.key
+        self._line(info).keep_first(info)
+
+    def requeue_inadmissible(self) -> None:
+        self._look_anew()
+        for line in self._lines_of.values():
+            line.requeue_inadmissible()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def everyone(self) -> list[WorkloadInfo]:
+        figure = self.history.figure
+        every = (
+            (figure(name), order_of(info), info)
+            for name, line in self._lines_of.items()
+            for info in line.everyone()
+        )
+        return [info for _, _, info in sorted(every, key=lambda entry: entry[:2])]
+
+    def unordered(self) -> Iterator[WorkloadInfo]:
+        return (info for line in self._lines_of.values() for info in line.unordered())
+
+    def is_inadmissible(self, info: WorkloadInfo) -> bool:
+        if self._line(info).is_inadmissible(info):
+            return True
+        failed = self._failed.get(self._kind_of[info.key])
+        return failed is not None and info.order_ns >= failed[0] and self._first != info.key
+
+    def local_queues(self) -> Iterator[tuple[str, int]]:
+        """LocalQueues in which somebody waits, those served first first, and their figures."""
+        figure = self.history.figure
+        return (
+            (name, figure(name)) for name in sorted(self._lines_of, key=lambda n: (figure(n), n))
+        )

@@ -1,0 +1,247 @@
+"""What one pod asks of the GPUs it gets, with HAMi's names for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from queuecontroller.scheduler.placement.capacity import GpuCapacity
+from queuecontroller.scheduler.placement.weights import WEIGHTS, weights
+
+WHOLE_PPM: Final = 1_000_000
+
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+USE_INDEX: Final = "nvidia.com/use-gpuindexes"
+NOUSE_INDEX: Final = "nvidia.com/nouse-gpuindexes"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+MODES: Final = ("hami-core", "mig", "mps")
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+SHARE_POLICY: Final = "sluice.dev/share-policy"
+"""Ours: hard, elastic or exclusive."""
+
+
+class Policy(StrEnum):
+    BINPACK = "binpack"
+    """The fullest that fits, so that whole GPUs and nodes stay free."""
+    SPREAD = "spread"
+    """The emptiest."""
+
+
+BY_TOPOLOGY: Final = "topology"
+"""Ours, as a policy for nodes: for schedulers, those on which the pod's GPUs are linked or of one
+NUMA node. The queue takes a node as its default says."""
+TOPOLOGY: Final = "topology-aware"
+MUTEX: Final = "mutex"
+NUMA: Final = "numa"
+GPU_POLICIES: Final = (*Policy, TOPOLOGY, MUTEX, NUMA)
+"""HAMi's; several may be given, separated by commas."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """One pod. Of memory one of the two is given."""
+
+    gpus: int = 1
+    memory_bytes: int | None = None
+    memory_ppm: int | None = None
+    """Of whatever GPU is chosen."""
+    share_ppm: int = WHOLE_PPM
+    hard: bool = True
+    """The share is a promise; else a weight, and weights may add up to more than the GPU."""
+    exclusive: bool = False
+    """GPUs that hold nothing else."""
+    mig: tuple[str, ...] = ()
+    """The profile of each MIG instance it wants, on GPUs in MIG mode, instead of shares; all else
+    about memory and time is then the profile's."""
+    gpu_uuids: tuple[str, ...] = ()
+    """Exactly these."""
+    use_types: tuple[str, ...] = ()
+    """A part of the model's name, whatever the case; any of them."""
+    nouse_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    nouse_uuids: tuple[str, ...] = ()
+    use_indexes: tuple[int, ...] = ()
+    """By the driver's number on the node."""
+    nouse_indexes: tuple[int, ...] = ()
+    modes: tuple[str, ...] = ()
+    """Of MODES, those that a GPU may be in; empty: any."""
+    weights: tuple[int, ...] = ()
+    """How much slots, time and memory count where the fullest or the emptiest is looked for, in the
+    order of `weighing.WEIGHED`; empty: memory first, then time."""
+    one_numa_node: bool = False
+    node_policy: Policy = Policy.BINPACK
+    gpu_policy: Policy = Policy.BINPACK
+    by_links: bool = False
+    """topology-aware: the best linked GPUs, and a single one from among the worst linked."""
+    idle_only: bool = False
+    """mutex: GPUs that hold nothing when they are chosen; others may join later."""
+    by_numa: bool = False
+    """numa: GPUs of one NUMA node before linked ones."""
+
+    @property
+    def count(self) -> int:
+        """GPUs, or MIG instances."""
+        return len(self.mig) or len(self.gpu_uuids) or self.gpus
+
+    @property
+    def picks(self) -> tuple[tuple[object, ...], ...]:
+        """What makes one GPU do and another one not, whatever is free."""
+        return (
+            self.use_types,
+            self.nouse_types,
+            self.gpu_uuids,
+            self.use_uuids,
+            self.nouse_uuids,
+            self.use_indexes,
+            self.nouse_indexes,
+            self.modes,
+        )
+
+    def memory_on(self, gpu: GpuCapacity) -> int:
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+        return gpu.memory_bytes * part // WHOLE_PPM
+
+    def least_bytes(self, kinds: Iterable[tuple[str, int]]) -> int | None:
+        """The least memory it takes of any GPU, by model and memory of those there are; None if
+        none of them is of a model it takes."""
+        wanted = [memory for model, memory in kinds if self.wants_type(model)]
+        if not wanted:
+            return None
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+        return min(wanted) * part // WHOLE_PPM
+
+    def wants_type(self, model: str) -> bool:
+        low = model.lower()
+        return (
+            not self.use_types or any(part.lower() in low for part in self.use_types)
+        ) and not any(part.lower() in low for part in self.nouse_types)
+
+    def wants(self, gpu: GpuCapacity) -> str | None:
+        """Why this GPU is not one the pod would take at all; None: it is."""
+        if self.gpu_uuids and gpu.uuid not in self.gpu_uuids:
+            return "is not one of those named"
+        if self.use_uuids and gpu.uuid not in self.use_uuids:
+            return f"is not in {USE_UUID}"
+        if gpu.uuid in self.nouse_uuids:
+            return f"is in {NOUSE_UUID}"
+        if self.use_indexes and gpu.index not in self.use_indexes:
+            return f"is not in {USE_INDEX}"
+        if gpu.index in self.nouse_indexes:
+            return f"is in {NOUSE_INDEX}"
+        if self.modes and mode_of(gpu) not in self.modes:
+            return f"is in mode {mode_of(gpu)}, which is not in {VGPU_MODE}"
+        model = gpu.type.lower()
+        if self.use_types and not any(part.lower() in model for part in self.use_types):
+            return f"is a {gpu.type}, which is not in {USE_TYPE}"
+        if any(part.lower() in model for part in self.nouse_types):
+            return f"is a {gpu.type}, which is in {NOUSE_TYPE}"
+        return None
+
+    def describe(self) -> str:
+        if self.mig:
+            counts = Counter(self.mig)
+            return " and ".join(
+                f"{counts[name]} MIG instance{'s' if counts[name] > 1 else ''} {name}"
+                for name in sorted(counts)
+            )
+        if self.memory_bytes is not None:
+            memory = f"{self.memory_bytes >> 20} MiB"
+        else:
+            part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
+            memory = f"{part / 10_000:g} % of the memory"
+        plural = "s" if self.count > 1 else ""
+        alone = ", without company" if self.exclusive else ""
+        return (
+            f"{self.count} GPU{plural} with {memory} and {self.share_ppm / 10_000:g} % of the"
+            f" time{alone}"
+        )
+
+
+def mode_of(gpu: GpuCapacity) -> str:
+    """Of MODES."""
+    return "mig" if gpu.mig_enabled else "hami-core"
+
+
+class AskError(ValueError):
+    """What is asked of GPUs cannot be; the text names it and what would do."""
+
+
+class AnnotationError(AskError):
+    """The text names the annotation and what it takes."""
+
+
+def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
+    """Fields of GpuRequest that annotations decide. Raises AnnotationError."""
+
+    def listed(name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in annotations.get(name, "").split(",") if part.strip())
+
+    fields: dict[str, object] = {
+        "use_types": listed(USE_TYPE),
+        "nouse_types": listed(NOUSE_TYPE),
+        "use_uuids": listed(USE_UUID),
+        "nouse_uuids": listed(NOUSE_UUID),
+        "use_indexes": _indexes(USE_INDEX, listed(USE_INDEX)),
+        "nouse_indexes": _indexes(NOUSE_INDEX, listed(NOUSE_INDEX)),
+        "modes": _modes(listed(VGPU_MODE)),
+    }
+    if annotations.get(WEIGHTS, "").strip():
+        try:
+            fields["weights"] = weights(annotations[WEIGHTS])
+        except ValueError as error:
+            raise AnnotationError(f"{WEIGHTS}: {error}") from None
+    bind = annotations.get(NUMA_BIND, "false").strip().lower()
+    if bind not in ("true", "false"):
+        raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
+    fields["one_numa_node"] = bind == "true"
+    text = annotations.get(NODE_POLICY, "").strip()
+    if text and text != BY_TOPOLOGY:
+        try:
+            fields["node_policy"] = Policy(text)
+        except ValueError:
+            allowed = " or ".join(Policy)
+            raise AnnotationError(f"{NODE_POLICY}: {text!r} is not {allowed}") from None
+    return fields | gpu_policies(GPU_POLICY, listed(GPU_POLICY))
+
+
+def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
+    found = []
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and len(part) < 5):
+            raise AnnotationError(f"{what}: {part[:40]!r} is no number of a GPU on its node")
+        found.append(int(part))
+    return tuple(found)
+
+
+def _modes(parts: tuple[str, ...]) -> tuple[str, ...]:
+    for one in parts:
+        if one not in MODES:
+            raise AnnotationError(f"{VGPU_MODE}: {one!r} is none of {', '.join(MODES)}")
+    if parts == ("mps",):
+        raise AnnotationError(f"{VGPU_MODE}: mps is not there; hami-core shares without a server")
+    return parts
+
+
+def gpu_policies(what: str, names: Iterable[str]) -> dict[str, object]:
+    """Fields of GpuRequest for HAMi's policies. Raises AnnotationError, which says of `what`."""
+    fields: dict[str, object] = {}
+    for name in names:
+        if name in tuple(Policy):
+            fields["gpu_policy"] = Policy(name)
+        elif name in GPU_POLICIES:
+            fields[{TOPOLOGY: "by_links", MUTEX: "idle_only", NUMA: "by_numa"}[name]] = True
+        else:
+            raise AnnotationError(f"{what}: {name!r} is none of {', '.join(GPU_POLICIES)}")
+    return fields

@@ -1,0 +1,275 @@
+"""The engine's port for room, over a stock: who may go where, and what is kept for whom.
+
+A workload's own holdings count as free for itself. What is kept for somebody lies over what those
+who have to leave for it still hold: the stock is overdrawn there until they are gone, so nobody
+else gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from queuecontroller.scheduler.model.assignment import Assignment
+from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.scheduler.placement.preemption.fill_back import FillBack
+from queuecontroller.scheduler.placement.preemption.holders import HoldersByNode
+from queuecontroller.scheduler.placement.preemption.search import Search
+from queuecontroller.scheduler.placement.stock import Share, Stock
+from queuecontroller.scheduler.preemption.candidates import Candidates
+from queuecontroller.scheduler.preemption.room import Opening, SearchBudget, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPods:
+    """Of one pod set, what the engine gave: how many, and each resource's flavor."""
+
+    name: str
+    count: int
+    flavors: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """All pods of a workload that need a place; `wrong`: why there cannot be one at all."""
+
+    pods: tuple[PodToPlace, ...] = ()
+    topology: Topology = field(default_factory=Topology)
+    wrong: str = ""
+
+
+class Wishes(Protocol):
+    """What a room has to know of workloads, and cannot see in the stock."""
+
+    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish: ...
+
+    def shape(self, workload: Workload) -> Hashable:
+        """See `engine.room.Room`."""
+
+    def pauses(self, key: WorkloadKey) -> bool:
+        """Whether it is only paused when it is preempted: memory and slots stay its own."""
+
+    def yields(self, key: WorkloadKey, priority: int) -> bool:
+        """Whether one of this priority may have the memory it keeps while it is paused."""
+
+    def resting(self, priority: int) -> Collection[WorkloadKey]:
+        """Paused workloads without quota that yield to this priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Key of what is kept for a pod; of a class of its own, equal to no other key."""
+
+    workload: WorkloadKey
+    pod: str
+
+
+Found = tuple[list[Chosen], Verdict]
+Placed = tuple[str, tuple[Share, ...]]
+"""Node, and what of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was found, and what was asked when the stock was as `changes` says."""
+
+    workload: Workload
+    given: list[GivenPods]
+    gone: set[WorkloadKey]
+    changes: int
+    found: Found
+
+
+class StockRoom:
+    def __init__(self, stock: Stock, wishes: Wishes) -> None:
+        self.stock = stock
+        self._wishes = wishes
+        self._kept: dict[WorkloadKey, list[Chosen]] = {}
+        self._last_look: _Look | None = None
+        """Most who are looked at are the next that something is kept for."""
+        self._holders_by_node = HoldersByNode(stock)
+
+    @property
+    def generation(self) -> int:
+        return self.stock.changes
+
+    @property
+    def freed(self) -> int:
+        return self.stock.freed
+
+    def shape(self, workload: Workload) -> Hashable:
+        return self._wishes.shape(workload)
+
+    def look(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        given = _given(assignment)
+        found = self._find(info.workload, given, gone)
+        self._last_look = _Look(info.workload, given, set(gone), self.stock.changes, found)
+        return found[1]
+
+    def openings(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        candidates: Candidates,
+        budget: SearchBudget,
+    ) -> Iterator[Opening]:
+        wish = self._wishes.wish(info.workload, _given(assignment))
+        resting, time_only = self._at_most(info)
+        gone = {info.key, *candidates.gone, *resting}
+        search = Search(
+            self.stock,
+            self._holders_by_node,
+            candidates,
+            wish.pods,
+            wish.topology,
+            gone,
+            time_only,
+            budget,
+        )
+        return search.openings()
+
+    def fill_back(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+    ) -> FillBack:
+        wish = self._wishes.wish(info.workload, _given(assignment))
+        resting, time_only = self._at_most(info)
+        left = {info.key, *gone, *resting}
+        return FillBack(self.stock, wish.pods, left, who, time_only)
+
+    def _at_most(
+        self, info: WorkloadInfo
+    ) -> tuple[set[WorkloadKey], Callable[[WorkloadKey], bool]]:
+        """What may be taken for its sake beside those who leave: paused workloads, and who else
+        would keep memory and slots."""
+        key, priority = info.key, info.priority
+        resting = set(self._wishes.resting(priority)) - {key}
+
+        def time_only(one: WorkloadKey) -> bool:
+            stays = one != key and one not in resting and self._wishes.pauses(one)
+            return stays and not self._wishes.yields(one, priority)
+
+        return resting, time_only
+
+    def restored(self, workload: Workload) -> None:
+        """Its pods are in the stock, or will be placed: an admission says nothing of GPUs."""
+
+    def moved(self, key: WorkloadKey) -> None:
+        self._holders_by_node.moved(key)
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        given, last, leave = _given(assignment), self._last_look, set(gone)
+        if (
+            last is not None
+            and last.workload is info.workload
+            and (last.given, last.gone, last.changes) == (given, leave, self.stock.changes)
+        ):
+            return self._keep(info.workload, last.found)
+        return self.claim(info.workload, given, leave)
+
+    def claim(
+        self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey] = ()
+    ) -> Verdict:
+        """`keep`, for a workload the engine has dealt with before."""
+        return self._keep(workload, self._find(workload, given, gone))
+
+    def forget_look(self) -> None:
+        """To be called when something has changed that the stock does not show."""
+        self._last_look = None
+
+    def _keep(self, workload: Workload, found: Found) -> Verdict:
+        chosen, verdict = found
+        if not verdict.refusal and self._kept.get(workload.key, []) != chosen:
+            self.release(workload.key)
+            self._kept[workload.key] = chosen
+            for one in chosen:
+                key = Kept(workload.key, one.pod)
+                self.stock.hold(key, one.node, one.shares, workload.key)
+        return verdict
+
+    def release(self, key: WorkloadKey) -> None:
+        for one in self._kept.pop(key, ()):
+            self.stock.release(Kept(key, one.pod))
+
+    def kept(self, key: WorkloadKey) -> list[Chosen] | None:
+        return self._kept.get(key)
+
+    def take_over(self, workload: WorkloadKey, pod: str, key: Hashable, place: Placed) -> bool:
+        """What is kept for a workload's only pod is from now on held under `key`, if that is just
+        the place; nothing else changes. False: it is not."""
+        kept = self._kept.get(workload, ())
+        if [(one.pod, one.node, one.shares) for one in kept] != [(pod, *place)]:
+            return False
+        del self._kept[workload]
+        self.stock.rename(Kept(workload, pod), key)
+        return True
+
+    def _find(
+        self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey]
+    ) -> Found:
+        wish = self._wishes.wish(workload, given)
+        if wish.wrong:
+            return [], Verdict(wish.wrong, preempting_helps=False)
+        if not wish.pods:
+            return [], Verdict()
+        leave = set(gone)
+        found = self._place(workload.key, wish, leave, self._wishes.pauses)
+        if not isinstance(found, NoPlace):
+            return found, Verdict(in_the_way=self._in_the_way(found, leave))
+        resting = set(self._wishes.resting(workload.priority)) - {workload.key}
+        yields = {
+            key
+            for key in leave
+            if self._wishes.pauses(key) and self._wishes.yields(key, workload.priority)
+        }
+        if not resting and not yields:
+            return [], Verdict(found.reason)
+        after = self._place(
+            workload.key,
+            wish,
+            leave | resting,
+            lambda key: key not in resting and key not in yields and self._wishes.pauses(key),
+        )
+        if isinstance(after, NoPlace):
+            return [], Verdict(found.reason)
+        frees = self._in_the_way(after, resting)
+        if leave - {workload.replaces}:  # others have to leave too, so it waits in any case
+            return after, Verdict(in_the_way=self._in_the_way(after, leave), frees=frees)
+        refusal = f"{found.reason}; {', '.join(sorted(frees))}, paused, gives its memory up for it"
+        return [], Verdict(refusal, frees=frees, preempting_helps=False)
+
+    def _place(
+        self,
+        key: WorkloadKey,
+        wish: Wish,
+        gone: Collection[WorkloadKey],
+        pauses: Callable[[WorkloadKey], bool],
+    ) -> list[Chosen] | NoPlace:
+        undo = self.stock.without({key, *gone}, lambda one: one != key and pauses(one))
+        try:
+            return place(self.stock, wish.pods, wish.topology)
+        finally:
+            undo()
+
+    def _in_the_way(
+        self, chosen: Iterable[Chosen], owners: Collection[WorkloadKey]
+    ) -> frozenset[WorkloadKey]:
+        uuids = {share.uuid for one in chosen for share in one.shares}
+        return frozenset(self.stock.owners_on(owners, uuids))
+
+
+def _given(assignment: Assignment) -> list[GivenPods]:
+    return [
+        GivenPods(one.name, one.count, {name: given.flavor for name, given in one.flavors.items()})
+        for one in assignment.pod_sets
+    ]

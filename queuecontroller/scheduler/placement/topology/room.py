@@ -1,0 +1,491 @@
+"""The engine's port for room, over nodes, their topologies, and parts of their devices
+(`engine/preemption/room.py`).
+
+A workload that no topology concerns, and that asks for no part of a device, has room always: quota
+alone decides about it. What a workload holds counts as free for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+
+from queuecontroller.scheduler.model.assignment import Assignment
+from queuecontroller.scheduler.model.objects import (
+    Admission,
+    PodSet,
+    PodSetAssignment,
+    ResourceFlavor,
+    TopologyAssignment,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.scheduler.model.reasons import PendingReason
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.placement.topology.choose import Ask, Given, Unfit, choose, pods_in
+from queuecontroller.scheduler.placement.topology.devices import (
+    DEVICES,
+    LEADS,
+    Devices,
+    NoDevices,
+    Places,
+    Short,
+    Trial,
+)
+from queuecontroller.scheduler.placement.topology.ground import (
+    HOSTNAME,
+    Ground,
+    Part,
+    Values,
+    place_of,
+)
+from queuecontroller.scheduler.placement.topology.leaves import Leaves, leaves_of
+from queuecontroller.scheduler.placement.topology.wishes import (
+    GivenPods,
+    Placing,
+    assignment_of,
+    placings,
+    topology_flavor,
+    whole_values,
+)
+from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
+from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
+
+_NO_TOPOLOGY = (HOSTNAME,)
+"""Levels of a pod set that only its devices bind to nodes."""
+_LOOK_STEPS = 200
+"""Of a search's budget, for one look at all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the pods of a workload would go."""
+
+    parts: tuple[Part, ...] = ()
+    topology: Mapping[str, TopologyAssignment] | None = None
+    """By pod set."""
+    places: Places = field(default_factory=dict)
+
+
+class TopologyRoom:
+    def __init__(
+        self,
+        ground: Ground,
+        flavors: Callable[[], Mapping[str, ResourceFlavor]],
+        topologies: Callable[[], Mapping[str, tuple[str, ...]]],
+        balanced: bool = False,
+        devices: Devices | None = None,
+    ) -> None:
+        """`topologies`: their levels, the widest first."""
+        self.ground = ground
+        self.devices: Devices = devices if devices is not None else NoDevices()
+        self._flavors = flavors
+        self._topologies = topologies
+        self._balanced = balanced
+
+    @property
+    def generation(self) -> int:
+        return self.ground.changes + self.devices.changes
+
+    @property
+    def freed(self) -> int:
+        return self.ground.freed + self.devices.freed
+
+    def shape(self, workload: Workload) -> Hashable:
+        return tuple(
+            (
+                tuple(sorted(one.pod_requests.items())),
+                one.slice_topology,
+                one.slice_size,
+                one.slice_layers,
+                tuple(tuple(sorted(each.items())) for each in one.containers),
+                tuple(sorted(one.annotations.items())),
+            )
+            for one in workload.pod_sets
+        )
+
+    # -- what the engine asks ---------------------------------------------------------------------
+
+    def look(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        found = self._find(info.workload, _given(assignment), gone)
+        if isinstance(found, Unfit):
+            return _refused(found)
+        places = {part.place for part in found.parts}
+        holders = {key for place in places for key in self.ground.holders(place)}
+        return Verdict(in_the_way=frozenset(holders.intersection(gone)))
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        found = self._find(info.workload, _given(assignment), gone)
+        if isinstance(found, Unfit):
+            return _refused(found)
+        self.ground.hold(info.key, found.parts)
+        self.devices.hold(info.key, found.places)
+        return Verdict(topology=found.topology or {}, places=found.places)
+
+    def release(self, key: WorkloadKey) -> None:
+        self.ground.release(key)
+        self.devices.release(key)
+
+    def moved(self, key: WorkloadKey) -> None:
+        """What it holds is told by `keep`, `restored` and `release`."""
+
+    def restored(self, workload: Workload) -> None:
+        if workload.admission is not None:
+            self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
+            self.devices.restored(workload)
+
+    def openings(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        candidates: Candidates,
+        budget: SearchBudget,
+    ) -> Iterator[Opening]:
+        """One: the shortest beginning of the order of preemption that makes room."""
+        order = self._in_order(candidates)
+        given = _given(assignment)
+
+        def fits(number: int) -> bool:
+            budget.take(_LOOK_STEPS)
+            gone = {*candidates.gone, *(one.key for _, one in order[:number])}
+            return not isinstance(self._find(info.workload, given, gone), Unfit)
+
+        budget.pause()
+        if not order or not fits(len(order)):
+            return
+        low, high = 1, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if fits(middle):
+                high = middle
+            else:
+                low = middle + 1
+        yield Opening(order[high - 1][0], tuple(order[:high]))
+
+    def _in_order(self, candidates: Candidates) -> list[tuple[Turn, WorkloadInfo]]:
+        """Those who may be made to go and hold something here, by their turns."""
+        found: list[tuple[Turn, WorkloadInfo]] = []
+        for key in self.ground.everybody():
+            ranked = candidates.ranked_of(key)
+            turn = candidates.turn(ranked) if ranked is not None else None
+            if ranked is not None and turn is not None:
+                found.append((turn, ranked[1]))
+        found.sort(key=itemgetter(0))
+        if found:
+            candidates.look_until(found[-1][0], lambda key: bool(self.ground.held(key)))
+        return [(turn, one) for turn, one in found if candidates.still_goes(one, turn)]
+
+    def fill_back(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        gone: Collection[WorkloadKey],
+        who: Collection[WorkloadKey],
+    ) -> FillBack:
+        return _Trial(self, info.workload, _given(assignment), set(gone), set(who))
+
+    # -- one workload -----------------------------------------------------------------------------
+
+    def _find(
+        self, workload: Workload, given: list[GivenPods], gone: Collection[WorkloadKey]
+    ) -> Found | Unfit:
+        without = {workload.key, *gone}
+        trial = self.devices.trial(workload, without)
+        try:
+            return self._find_in(trial, workload, given, without)
+        finally:
+            trial.undo()
+
+    def _find_in(
+        self,
+        trial: Trial,
+        workload: Workload,
+        given: list[GivenPods],
+        without: Collection[WorkloadKey],
+    ) -> Found | Unfit:
+        mine: Counter[tuple[Hashable, str]] = Counter()
+        parts: list[Part] = []
+        made: dict[str, TopologyAssignment] = {}
+        for placing in self._placings(workload, given, self._balanced, trial.wants):
+            if unheard := self.ground.unheard or self._unheard(trial, placing):
+                return Unfit(f"not heard of yet: {unheard}")
+            name = placing.flavor.topology_name or ""
+            levels = self._topologies().get(name) if name else _NO_TOPOLOGY
+            if not levels:
+                return Unfit(f'topology "{name}" is not there', misconfigured=True)
+            leaves = leaves_of(self.ground, name, levels, placing, without, mine)
+            if name:
+                found = self._by_topology(name, levels, placing, leaves, trial)
+            else:
+                found = self._by_devices(placing, leaves, trial)
+            if isinstance(found, Unfit):
+                return found
+            for part in _parts(name, levels, placing, found):
+                parts.append(part)
+                for resource, amount in part.each.items():
+                    mine[part.place, resource] += amount * part.count
+            if name:
+                made[placing.ask.name] = assignment_of(levels, found.workers)
+            if found.leader is not None:
+                made[placing.ask.leader_name] = assignment_of(levels, [(found.leader, 1)])
+        return Found(tuple(parts), made, trial.places())
+
+    def _placings(
+        self,
+        workload: Workload,
+        given: list[GivenPods],
+        balanced: bool,
+        wants: Callable[[str], bool] = lambda _: False,
+    ) -> Iterator[Placing]:
+        def each(pod_set: PodSet) -> Mapping[str, int]:
+            return self.devices.each(workload, pod_set)
+
+        return placings(workload, given, self._flavors(), balanced, each, wants)
+
+    def _unheard(self, trial: Trial, placing: Placing) -> str:
+        asks = any(trial.wants(one.name) for one in placing.pod_sets)
+        return self.devices.unheard if asks else ""
+
+    def _by_topology(
+        self,
+        name: str,
+        levels: tuple[str, ...],
+        placing: Placing,
+        leaves: Leaves,
+        trial: Trial,
+    ) -> Given | Unfit:
+        ask = self._counted(placing.ask, leaves, trial)
+        found = choose(name, levels, leaves.free, ask)
+        if isinstance(found, Unfit):
+            return self._explained(found, leaves, ask, trial)
+        wanted = [(ask.leader_name, found.leader, 1)] if found.leader is not None else []
+        wanted += [(ask.name, values, count) for values, count in found.workers]
+        for pod_set, values, count in wanted:
+            if trial.wants(pod_set):
+                short = trial.place(pod_set, leaves.nodes[values], count)
+                if isinstance(short, Short):
+                    return Unfit(short.reason, short.for_ever, by_topology=False)
+        return found
+
+    def _counted(self, ask: Ask, leaves: Leaves, trial: Trial) -> Ask:
+        """With the devices as one more sum: how many pods find theirs in each domain."""
+        workers, leads = (
+            trial.wants(ask.name),
+            ask.leader is not None and trial.wants(ask.leader_name),
+        )
+        beside = 0
+        for values, nodes in leaves.nodes.items():
+            free = leaves.free[values]
+            if workers:
+                counts = {one: trial.count(ask.name, one, ask.count) for one in nodes}
+                free[DEVICES] = sum(counts.values())
+            if leads:
+                able = [one for one in nodes if trial.count(ask.leader_name, one, 1)]
+                free[LEADS] = len(able)
+                if able and workers and not beside:
+                    after = trial.count(ask.name, able[0], ask.count, ask.leader_name)
+                    beside = counts[able[0]] - after
+        if workers:
+            ask = replace(ask, each={**ask.each, DEVICES: 1})
+        if leads and ask.leader is not None:
+            ask = replace(ask, leader={**ask.leader, LEADS: 1, DEVICES: beside})
+        return ask
+
+    def _by_devices(self, placing: Placing, leaves: Leaves, trial: Trial) -> Given | Unfit:
+        """Of a pod set without a topology: wherever its devices are."""
+        limits: dict[str, int] = {}
+        values_of: dict[str, Values] = {}
+        for values, nodes in leaves.nodes.items():
+            room = pods_in(leaves.free[values], placing.ask.each)
+            for node, limit in nodes.items():
+                limits[node], values_of[node] = min(limit, room), values
+        found = trial.place(placing.ask.name, limits, placing.ask.count)
+        if not isinstance(found, Short):
+            counts: Counter[Values] = Counter()
+            for node, count in found.items():
+                counts[values_of[node]] += count
+            return Given(tuple(sorted(counts.items())))
+        said = leaves.left_out(placing.ask.each)
+        total = len(self.ground.nodes)
+        reason = f"{found.reason}; of {total} nodes: {', '.join(said)}" if said else found.reason
+        return Unfit(reason, found.for_ever and not said, by_topology=False)
+
+    def _explained(self, unfit: Unfit, leaves: Leaves, ask: Ask, trial: Trial) -> Unfit:
+        """With what the nodes lack."""
+        if unfit.misconfigured:
+            return unfit
+        said = leaves.left_out(ask.each)
+        if not said:
+            return unfit
+        text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(said)}"
+        short = [
+            node
+            for values, nodes in leaves.nodes.items()
+            for node in nodes
+            if DEVICES in ask.each and not leaves.free[values].get(DEVICES)
+        ]
+        why = trial.why_not(ask.name, short) if short else ""
+        return Unfit(f"{text}; {why}" if why else text)
+
+    # -- what was given ---------------------------------------------------------------------------
+
+    def parts_of(self, workload: Workload, admission: Admission) -> Iterator[Part]:
+        """What an admission holds."""
+        sets = {one.name: one for one in workload.pod_sets}
+        for one in admission.pod_sets:
+            flavor = topology_flavor(one.flavors, self._flavors())
+            pod_set = sets.get(one.name)
+            if pod_set is None:
+                continue
+            each = self.devices.each(workload, pod_set)
+            if one.topology is None or flavor is None:
+                for node, count in self.devices.nodes_of(one.places).items():
+                    yield Part(self._host(node), count, each)
+                continue
+            name = flavor.topology_name or ""
+            levels = self._topologies().get(name) or one.topology.levels
+            for values, count in whole_values(one, levels, self.ground.hosts):
+                yield Part(place_of(name, levels, values), count, each)
+
+    # -- nodes that failed ------------------------------------------------------------------------
+
+    def replaced(self, workload: Workload, node: str) -> Admission | None:
+        """Its admission with the pods of a node that failed somewhere else, and all others where
+        they are; None: there is no room for them. Changes nothing."""
+        admission = workload.admission
+        assert admission is not None
+        kept: list[PodSetAssignment] = []
+        mine: Counter[tuple[Hashable, str]] = Counter()
+        for part in self.parts_of(workload, admission):
+            if part.place != node:
+                for resource, amount in part.each.items():
+                    mine[part.place, resource] += amount * part.count
+        for one in admission.pod_sets:
+            if any(self._host(name) == node for name in self.devices.nodes_of(one.places)):
+                return None  # what was kept for its pods is gone with the node
+            after = self._without(workload, one, node, mine)
+            if after is None:
+                return None
+            kept.append(after)
+        return Admission(admission.cluster_queue, tuple(kept))
+
+    def _host(self, name: str) -> str:
+        known = self.ground.nodes.get(name)
+        return known.host if known is not None else name
+
+    def _without(
+        self,
+        workload: Workload,
+        one: PodSetAssignment,
+        node: str,
+        mine: Counter[tuple[Hashable, str]],
+    ) -> PodSetAssignment | None:
+        topology = one.topology
+        lost = (
+            sum(count for values, count in topology.domains if values[-1] == node)
+            if topology
+            else 0
+        )
+        if topology is None or not lost or topology.levels[-1] != HOSTNAME:
+            return one
+        alone = [GivenPods(one.name, lost, one.flavors)]
+        placing = next(self._placings(workload, alone, False), None)
+        levels = self._topologies().get((placing.flavor.topology_name if placing else "") or "")
+        if placing is None or not levels:
+            return None
+        rest = [(v, n) for v, n in whole_values(one, levels, self.ground.hosts) if v[-1] != node]
+        leaves = leaves_of(
+            self.ground, placing.flavor.topology_name or "", levels, placing, {workload.key}, mine
+        ).free
+        depth = _must_share(levels, placing)
+        ask = _loose(placing)
+        if depth and (within := self._within(levels[:depth], node, rest)) is not None:
+            leaves = {values: free for values, free in leaves.items() if values[:depth] == within}
+        elif depth and rest:
+            return None  # where it was nobody knows any more
+        else:
+            ask = placing.ask
+        for values in [one for one in leaves if one[-1] == node]:
+            del leaves[values]
+        found = choose(placing.flavor.topology_name or "", levels, leaves, ask)
+        if isinstance(found, Unfit):
+            return None
+        counts = Counter(dict(rest))
+        for values, count in found.workers:
+            counts[values] += count
+            for resource, amount in placing.ask.each.items():
+                mine[values[-1], resource] += amount * count
+        made = assignment_of(levels, sorted(counts.items()))
+        return replace(one, topology=made)
+
+    def _within(
+        self, levels: tuple[str, ...], node: str, rest: list[tuple[Values, int]]
+    ) -> Values | None:
+        """The domain of these levels that a node is in, or was."""
+        there = self.ground.hosts.get(node)
+        if there is not None:
+            return tuple(there.labels.get(level, "") for level in levels)
+        known = {values[: len(levels)] for values, _ in rest}
+        return known.pop() if len(known) == 1 else None
+
+
+def _must_share(levels: tuple[str, ...], placing: Placing) -> int:
+    """How many levels those that are put elsewhere must have in common with the others: a slice's,
+    and those of what was required."""
+    asked = [placing.ask.required, *(layer.level for layer in placing.ask.layers)]
+    depths = [levels.index(one) + 1 for one in asked if one in levels]
+    return max((one for one in depths if one < len(levels)), default=0)
+
+
+def _loose(placing: Placing) -> Ask:
+    """The pods of one node wherever they fit within what was looked at."""
+    ask = placing.ask
+    return Ask(ask.name, ask.count, ask.each)
+
+
+class _Trial:
+    def __init__(
+        self,
+        room: TopologyRoom,
+        workload: Workload,
+        given: list[GivenPods],
+        gone: set[WorkloadKey],
+        who: set[WorkloadKey],
+    ) -> None:
+        self._room, self._workload, self._given = room, workload, given
+        self._gone, self._who = gone, who
+
+    def may_stay(self, key: WorkloadKey) -> bool:
+        without = self._who - {key}
+        found = self._room._find(self._workload, self._given, self._gone | without)
+        if isinstance(found, Unfit):
+            return False
+        self._who = without
+        return True
+
+
+def _refused(unfit: Unfit) -> Verdict:
+    reason = PendingReason.WAITING_FOR_PLACEMENT
+    if unfit.by_topology:
+        reason = PendingReason.TOPOLOGY_PLACEMENT_FAILED
+    return Verdict(unfit.reason, preempting_helps=not unfit.misconfigured, reason=reason)
+
+
+def _given(assignment: Assignment) -> list[GivenPods]:
+    return [
+        GivenPods(one.name, one.count, {name: got.flavor for name, got in one.flavors.items()})
+        for one in assignment.pod_sets
+    ]
+
+
+def _parts(name: str, levels: tuple[str, ...], placing: Placing, found: Given) -> Iterable[Part]:
+    for values, count in found.workers:
+        yield Part(place_of(name, levels, values), count, placing.ask.each)
+    if found.leader is not None and placing.ask.leader is not None:
+        yield Part(place_of(name, levels, found.leader), 1, placing.ask.leader)

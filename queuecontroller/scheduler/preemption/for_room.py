@@ -1,0 +1,179 @@
+"""Whether a workload that can have quota finds room too, and who would have to leave for that.
+
+Preempting is only worth it if there is room afterwards. So the targets chosen for quota are checked
+against the nodes; where they free too little, or quota was there but no room, more are added.
+
+1. Candidates: as for quota, of the own queue by withinClusterQueue; of others that borrow by
+   reclaimWithinCohort, and those only while the workload stays within the queue's own quota. They
+   are in the order of preemption. Who makes no room by leaving is left out.
+2. Prefix: the shortest beginning of that order with which gone there is room.
+3. Minimal set: of the prefix, those on the GPUs where the workload would go, less everybody whom
+   the fill-back finds not to be needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
+from typing import Final
+
+from queuecontroller.scheduler.model.assignment import Assignment, Mode
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
+from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
+from queuecontroller.scheduler.preemption.room import Room, SearchBudget, SearchDeferred, Verdict
+from queuecontroller.scheduler.preemption.search import PreemptionContext
+from queuecontroller.scheduler.quota.cache import Cache
+from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
+
+Judgement = tuple[Assignment, Sequence[Target]]
+
+
+_LOOK_STEPS: Final = 50
+"""For each pod."""
+_MOST_TIMES: Final = 8
+"""A search deferred so often is ended in one go: the nodes change faster than it looks."""
+
+
+class RoomSearch:
+    def __init__(self, cache: Cache, room: Room, now_ns: int, steps: int) -> None:
+        """`steps`: of search, after which no other is begun in this cycle."""
+        self._cache = cache
+        self._room = room
+        self._now_ns = now_ns
+        self._budget = SearchBudget(steps)
+        self._may_search = True
+
+    def begin(self, info: WorkloadInfo) -> None:
+        """From here on it is the workload's turn: all its searches, or none."""
+        self._may_search = not self._budget.is_over
+        self._budget.begin(may_stop=info.deferrals < _MOST_TIMES)
+
+    def judge(
+        self,
+        queue: ClusterQueueState,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        targets: Sequence[Target],
+    ) -> Judgement:
+        """The assignment, and who has to go for it with room in mind; NO_FIT when nothing helps.
+        Raises SearchDeferred when that has to be searched and the cycle has searched enough."""
+        question = _Question(self._cache, self._room, queue, info, assignment, self._budget)
+        verdict = question.look(targets)
+        if not verdict.refusal:
+            return assignment, targets
+        assignment.no_room, assignment.frees = verdict.refusal, verdict.frees
+        assignment.no_room_reason = verdict.reason
+        more: Sequence[Target] = ()
+        if verdict.preempting_helps:
+            if not self._may_search:
+                raise SearchDeferred(assignment)
+            try:
+                more = question.targets(targets, self._now_ns)
+            except SearchDeferred:
+                raise SearchDeferred(assignment) from None
+        assignment.mode = Mode.PREEMPT if more else Mode.NO_FIT
+        return assignment, more
+
+
+class _Question:
+    def __init__(
+        self,
+        cache: Cache,
+        room: Room,
+        queue: ClusterQueueState,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        budget: SearchBudget,
+    ) -> None:
+        self._cache = cache
+        self._room = room
+        self._budget = budget
+        self._queue = queue
+        self._info = info
+        self._assignment = assignment
+        self._gone: frozenset[WorkloadKey] = frozenset(cache.set_apart) | gone_with(info)
+
+    def look(self, targets: Sequence[Target]) -> Verdict:
+        pods = sum(one.count for one in self._assignment.pod_sets)
+        self._budget.take(_LOOK_STEPS * pods)
+        return self._room.look(
+            self._info, self._assignment, self._gone | {one.info.key for one in targets}
+        )
+
+    def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
+        """`first`, who go for the quota, and the fewest others; nobody when all are too few."""
+        run, verdict = self._shortest_run(first, now_ns)
+        if not run:
+            return []
+        chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
+        if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
+            chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
+        keys = [one.info.key for one in chosen]
+        trial = self._room.fill_back(self._info, self._assignment, self._gone, keys)
+        needed = self._needed(chosen, lambda one, rest: trial.may_stay(one.info.key))
+        if len(needed) == len(chosen) or not self.look(needed).refusal:
+            return needed
+        return self._needed(chosen, lambda one, rest: not self.look([*rest]).refusal)
+
+    def _needed(
+        self, chosen: Sequence[Target], may_stay: Callable[[Target, Collection[Target]], bool]
+    ) -> list[Target]:
+        """The fill-back: `chosen` without those that need not leave, the last one tried first.
+        `may_stay` is told who else goes then."""
+        nodes = [self._cache.queues[one.info.cluster_queue].node for one in chosen]
+        rest = dict(enumerate(chosen))
+        for node, one in zip(nodes, chosen, strict=True):
+            node.remove_usage(one.info.usage)
+        try:
+            for at in range(len(chosen) - 1, -1, -1):
+                one = rest.pop(at)
+                nodes[at].add_usage(one.info.usage)
+                fits = self._queue.node.fits(self._assignment.usage)
+                if not (fits and may_stay(one, rest.values())):
+                    nodes[at].remove_usage(one.info.usage)
+                    rest[at] = one
+        finally:
+            for at, one in rest.items():
+                nodes[at].add_usage(one.info.usage)
+        return [rest[at] for at in sorted(rest)]
+
+    def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
+        """The fewest in the order of preemption with whom gone there is room, without those who
+        stand where nothing is won, and what was found with them gone; nobody if there is none."""
+        usage = self._assignment.usage
+        context = PreemptionContext(
+            self._cache, self._queue, self._info, frozenset(usage), usage, now_ns
+        )
+        taken = {one.info.key for one in first} | self._gone
+        candidates = Candidates(context, [one.info for one in first], taken)
+        nothing: tuple[list[Target], Verdict] = [], Verdict()
+        if not candidates.queues:
+            return nothing
+        too_few: Turn | None = None
+        for opening in self._room.openings(self._info, self._assignment, candidates, self._budget):
+            run = [candidates.target(info) for _, info in opening.who]
+            verdict = self.look([*first, *run]) if run else None
+            if verdict is None or verdict.refusal:
+                too_few = opening.turn
+                continue
+            if too_few is None:
+                return run, verdict  # before the first opening there is no room
+            low = bisect_right(opening.who, too_few, key=itemgetter(0)) + 1
+            high = len(run)
+            while low < high:  # the shortest run that does is in [low, high]
+                middle = (low + high) // 2
+                found = self.look([*first, *run[:middle]])
+                if found.refusal:
+                    low = middle + 1
+                else:
+                    high, verdict = middle, found
+            return run[:high], verdict
+        return nothing
+
+
+def gone_with(info: WorkloadInfo) -> frozenset[WorkloadKey]:
+    """Who leaves when it starts: the slice it grows out of."""
+    replaces = info.workload.replaces
+    return frozenset((replaces,)) if replaces is not None else frozenset()

@@ -1,0 +1,208 @@
+"""Whose call is carried out next. One loop serves everybody, so time in it is what is shared.
+
+Calls wait in a lane for each caller, lanes stand in classes: nodes, admins with the controllers of
+checks, users. The class that has had the least time goes first, in it the lane that has had the
+least. So whoever floods waits for itself, nodes cannot starve users nor users nodes, and an honest
+call waits at most for one of each who is waiting too. Who comes back after a rest starts where the
+others are: rest is not saved up.
+
+A call that takes long is a generator: it stops at every `yield`, and after SLICE_S it waits for the
+next turn of its lane. Whatever it reads may have changed by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from time import thread_time
+from typing import Any, Final, TypeVar
+
+from queuecontroller.server.callers.listeners import Crowded
+from queuecontroller.state.access import Caller
+
+T = TypeVar("T")
+
+MOST_WAITING: Final = 64
+"""Calls of one caller. A client that waits for its answers has a few."""
+TURNS_S: Final = 0.004
+"""Calls carried out before others get a turn in the event loop: what comes together is decided, and
+written, together."""
+SLICE_S: Final = 0.001
+"""Of a call in slices, in one turn: an honest call may wait for one of each of 33 others."""
+QUIET_PASSES: Final = 3
+"""Of the event loop without a new call before the next turns. gRPC hands over one call in about
+three passes; with turns in each of them, calls came in more slowly than they were carried out, and
+stood in gRPC's line, which knows no lanes."""
+MOST_PASSES: Final = 64
+OVERHEAD_S: Final = 0.0003
+"""What gRPC costs us for any call, about."""
+MOST_IDLE: Final = 4096
+
+
+class Class(IntEnum):
+    NODES = 0
+    ADMINS = 1
+    USERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Sliced:
+    """The rest of a call that takes more than a turn."""
+
+    steps: Generator[None, None, Any]
+
+    def __call__(self) -> Generator[None, None, Any]:
+        return self.steps
+
+
+@dataclass(slots=True)
+class _Lane:
+    caller: Caller
+    had_s: float = 0.0
+    busy: bool = False
+    waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Lanes:
+    had_s: float = 0.0
+    """What the class has had."""
+    floor_s: float = 0.0
+    """What the lane had that was served last."""
+    lanes: dict[str, _Lane] = field(default_factory=dict)
+    active: dict[str, _Lane] = field(default_factory=dict)
+
+
+ENOUGH_WAITING: Final = {Class.NODES: 16, Class.ADMINS: 16, Class.USERS: 4}
+"""Calls of one caller; while so many wait, no more are read. What has been read waits in gRPC's own
+line, where all callers stand behind one another, so that line must stay short."""
+
+
+def class_of(caller: Caller) -> Class:
+    if caller.nodes and not caller.admin:
+        return Class.NODES
+    return Class.ADMINS if caller.admin or caller.checks else Class.USERS
+
+
+class FairCalls:
+    def __init__(
+        self,
+        clock: Callable[[], float] = thread_time,
+        busy: Callable[[Caller, bool], None] = lambda _caller, _enough: None,
+    ) -> None:
+        """`busy` is told whether a caller has enough calls waiting."""
+        self._clock = clock
+        self._busy = busy
+        self._classes = [_Lanes() for _ in Class]
+        self._pumping = False
+        self._arrived = False
+        self._quiet = 0
+        """Passes of the loop since a call arrived."""
+        self._passed = 0
+        """And since the last turn."""
+        self._floor_s = 0.0
+        self.crowded_total = 0
+        """Calls refused because too many of the same caller were waiting."""
+
+    async def run(self, caller: Caller, call: Callable[[], T | Generator[None, None, T]]) -> T:
+        """What `call` gives, when it is this caller's turn. Raises Crowded, and what `call`
+        raises."""
+        loop = asyncio.get_running_loop()
+        lanes = self._classes[class_of(caller)]
+        lane = lanes.lanes.get(caller.key)
+        if lane is None:
+            self._drop_idle(lanes)
+            lane = lanes.lanes[caller.key] = _Lane(caller, lanes.floor_s)
+        if len(lane.waiting) >= MOST_WAITING:
+            self.crowded_total += 1
+            raise Crowded(f"{caller.shown} has {MOST_WAITING} calls waiting: let them be answered")
+        if not lanes.active:
+            lanes.had_s = max(lanes.had_s, self._floor_s)
+        if not lane.waiting:
+            lane.had_s = max(lane.had_s, lanes.floor_s)
+            lanes.active[caller.key] = lane
+        future: asyncio.Future[T] = loop.create_future()
+        lane.waiting.append((future, call))
+        self._arrived = True
+        if len(lane.waiting) >= ENOUGH_WAITING[class_of(caller)]:
+            lane.busy = True
+            self._busy(caller, True)
+        if not self._pumping:
+            self._pumping = True
+            loop.call_soon(self._pump)
+        return await future
+
+    def _drop_idle(self, lanes: _Lanes) -> None:
+        if len(lanes.lanes) >= MOST_IDLE:
+            lanes.lanes = dict(lanes.active)
+
+    def _pump(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._quiet = 0 if self._arrived else self._quiet + 1
+        self._arrived = False
+        if self._quiet < QUIET_PASSES and self._passed < MOST_PASSES:
+            self._passed += 1
+            loop.call_soon(self._pump)
+            return
+        self._quiet = self._passed = 0
+        left_s = TURNS_S
+        while left_s > 0:
+            cost_s = self._next()
+            if cost_s is None:
+                self._pumping = False
+                return
+            left_s -= cost_s
+        loop.call_soon(self._pump)  # after what else is ready
+
+    def _next(self) -> float | None:
+        """Carries out one call, or a slice of one; what it cost, s, and None when there is none."""
+        waiting = [lanes for lanes in self._classes if lanes.active]
+        if not waiting:
+            return None
+        lanes = min(waiting, key=lambda one: one.had_s)
+        key, lane = min(lanes.active.items(), key=lambda item: item[1].had_s)
+        future, call = lane.waiting.popleft()
+        if not lane.waiting:
+            del lanes.active[key]
+        self._floor_s, lanes.floor_s = lanes.had_s, lane.had_s
+        cost_s, left = self._carry_out(future, call)
+        if left is not None:
+            lane.waiting.appendleft((future, left))
+            lanes.active[key] = lane
+        if lane.busy and len(lane.waiting) < ENOUGH_WAITING[class_of(lane.caller)] // 2:
+            lane.busy = False
+            self._busy(lane.caller, False)
+        lane.had_s += cost_s
+        lanes.had_s += cost_s
+        return cost_s
+
+    def _carry_out(
+        self, future: asyncio.Future[Any], call: Callable[[], Any]
+    ) -> tuple[float, Callable[[], Any] | None]:
+        """What it took, and what is left of it."""
+        if future.done():  # its caller is gone
+            if isinstance(call, _Sliced):
+                call.steps.close()
+            return 0.0, None
+        began_s = self._clock()
+        overhead_s = 0.0 if isinstance(call, _Sliced) else OVERHEAD_S
+        left = None
+        try:
+            found = call()
+            if isinstance(found, Generator):
+                left = _Sliced(found)
+                next(found)
+                while self._clock() < began_s + SLICE_S:
+                    next(found)
+            else:
+                future.set_result(found)
+        except StopIteration as end:
+            left = None
+            future.set_result(end.value)
+        except Exception as error:  # the caller's own; it becomes a status there
+            left = None
+            future.set_exception(error)
+        return self._clock() - began_s + overhead_s, left

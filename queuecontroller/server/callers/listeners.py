@@ -1,0 +1,457 @@
+"""The doors: a Unix socket whose other end the kernel names, and TCP for TLS.
+
+grpc-python can neither tell who is at the other end of a Unix socket nor count its connections. So
+we accept ourselves and relay the bytes to gRPC's own sockets in a directory that nobody else may
+enter, from a socket bound to a name of its own in there. That name is what `context.peer()` shows,
+and it leads back to the connection. TLS is gRPC's: what passes here is sealed.
+
+What a stranger may take is bounded here, before any of it is read: connections that have proven
+nothing are few, short-lived, and the greediest address loses its own first; those of one caller are
+counted; a part of all is kept for nodes and admins; who sends more than it may is read slowly, and
+those who send many calls at once are read in turns (reading.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from queuecontroller.server.callers.fair_reading import FairReading
+from queuecontroller.state.access import Caller, Role
+
+log = logging.getLogger(__name__)
+
+MAX_UNAUTHENTICATED: Final = 256
+"""Connections without a call yet. A TLS handshake takes 10 ms: so many wait only when attacked."""
+PROVE_WITHIN_S: Final = 10.0
+BURST_BYTES: Final = 5 << 20
+"""What one connection may send at once: a message of the default size, and small ones."""
+BYTES_A_SECOND: Final = 1 << 20
+MOST_EARLY_BYTES: Final = 1 << 20
+"""Before gRPC has answered, its clients send 64 KiB at most."""
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+RESERVED_PART: Final = 4
+"""One in four connections is kept for nodes and admins."""
+MOST_OF: Final = {Role.USER: 32, Role.CHECK: 32, Role.NODE: 16, Role.ADMIN: 128}
+"""Connections of one caller. A node has one, and a second while it comes back."""
+_BACKLOG: Final = 1024
+_ACCEPTS_A_PASS: Final = 16
+"""Of the event loop, and not all that knock: a thousand take 0.2 s, in which nobody is served."""
+
+
+class Crowded(Exception):
+    """Somebody has more of something than anybody may; the text says of what."""
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    number: int
+    address: str
+    """What it is counted by until it has proven more: the host, or `uid 1000`."""
+    since_s: float
+    tls: bool
+    kernel: Caller | None = None
+    """By the socket's credentials."""
+    caller: Caller | None = None
+    """Proven."""
+    outer: asyncio.Transport | None = None
+    inner: asyncio.Transport | None = None
+    early: bytes = b""
+    """What came before there was a way inside: Python before 3.11.3 reads a transport once that was
+    paused as it began."""
+    stopped_for: set[str] = field(default_factory=set)
+    """Why it is not read just now."""
+    budget: float = BURST_BYTES
+    budget_at_s: float = 0.0
+    read_at_s: float = 0.0
+    wrong_tokens: int = 0
+
+    def stop(self, why: str) -> None:
+        self.stopped_for.add(why)
+        if self.outer is not None and not self.outer.is_closing():
+            self.outer.pause_reading()
+
+    def go_on(self, why: str) -> None:
+        self.stopped_for.discard(why)
+        if not self.stopped_for and self.outer is not None and not self.outer.is_closing():
+            self.outer.resume_reading()
+
+    def fileno(self) -> int:
+        """Raises nothing: -1 for a closed one."""
+        outer = self.outer
+        if outer is None or outer.is_closing():
+            return -1
+        fd: int = outer.get_extra_info("socket").fileno()
+        return fd
+
+    def abort(self) -> None:
+        for end in (self.outer, self.inner):
+            if end is not None:
+                end.abort()
+
+
+class Listeners:
+    def __init__(self, most: int, private: Path, kernel: Callable[[int], Caller]) -> None:
+        """`private` is a directory of mode 0700; `kernel` gives the caller of a uid."""
+        self._most = most
+        self._private = private
+        self._kernel = kernel
+        self._numbers = itertools.count(1)
+        self._connections: dict[str, Connection] = {}
+        self._unproven: dict[Connection, None] = {}
+        self._of_caller: dict[str, dict[Connection, None]] = {}
+        self._pauses: dict[str, float] = {}
+        """The last pause of who was too fast, s."""
+        self._paused: set[str] = set()
+        self._busy: set[str] = set()
+        """Callers with enough calls waiting."""
+        self._listeners: list[asyncio.Server] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._socket: Path | None = None
+        self.reading = FairReading()
+        self.refused_total = 0
+        """Connections that were closed because there were too many."""
+
+    @property
+    def plain_target(self) -> str:
+        return f"unix:{self._private / 'plain.sock'}"
+
+    @property
+    def tls_target(self) -> str:
+        return f"unix:{self._private / 'tls.sock'}"
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    async def listen_unix(self, path: Path) -> None:
+        """Raises OSError."""
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.exists() and await _answers(path):
+            raise OSError(f"server.socket: {path}: somebody serves there already")
+        path.unlink(missing_ok=True)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(
+            lambda: _Outer(self, False), str(path), backlog=_ACCEPTS_A_PASS
+        )
+        _lengthen(server)
+        # Everybody may knock: who it is decides what it may.
+        os.chmod(path, 0o666)
+        self._listeners.append(server)
+        self._socket = path
+
+    async def listen_tcp(self, host: str, port: int) -> int:
+        """The port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: _Outer(self, True), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
+        )
+        _lengthen(server)
+        self._listeners.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def start(self) -> None:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if self._keeping is not None:
+            self._keeping.cancel()
+        for one in list(self._connections.values()):
+            one.abort()
+        self.reading.close()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+
+    # -- who is there -----------------------------------------------------------------------------
+
+    def of(self, peer: str) -> Connection | None:
+        """By gRPC's name of the peer."""
+        return self._connections.get(peer)
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def prove(self, connection: Connection, caller: Caller) -> None:
+        """From now on the connection counts as this caller's. Raises Crowded, and closes it."""
+        if connection.caller is not None:
+            return
+        most = max((MOST_OF[role] for role in caller.roles), default=4)
+        trusted = caller.roles & {Role.NODE, Role.ADMIN}
+        strangers = sum(map(len, self._of_caller.values()))
+        reserve = 0 if trusted else self._most // RESERVED_PART
+        why = ""
+        if len(self._of_caller.get(caller.key, ())) >= most:
+            why = f"{caller.shown} has {most} connections already"
+        elif strangers >= self._most - reserve:
+            why = f"{strangers} connections are open; the rest is kept for nodes and admins"
+        if why:
+            self.refused_total += 1
+            asyncio.get_running_loop().call_later(0.5, connection.abort)  # the answer goes first
+            raise Crowded(why)
+        connection.caller = caller
+        self._unproven.pop(connection, None)
+        self._of_caller.setdefault(caller.key, {})[connection] = None
+        if caller.key in self._paused:
+            connection.stop("penalty")
+        if caller.key in self._busy:
+            connection.stop("busy")
+        self.reading.joined(caller.key, connection)
+
+    def began(self, connection: Connection) -> None:
+        """A call of the connection's begins; its caller is proven if it ever will be."""
+        now_s = asyncio.get_running_loop().time()
+        line_s = now_s - connection.read_at_s
+        if connection.caller is not None:
+            self.reading.began(connection.caller.key, connection, now_s)
+        self.reading.waited(line_s, now_s)
+
+    def busy(self, caller: Caller, enough: bool) -> None:
+        """Whether this caller has enough calls waiting: then no more of them are read."""
+        if enough is (caller.key in self._busy):
+            return
+        if enough:
+            self._busy.add(caller.key)
+            self.reading.saw_many(caller.key, asyncio.get_running_loop().time())
+        else:
+            self._busy.discard(caller.key)
+        for one in list(self._of_caller.get(caller.key, ())):
+            if enough:
+                one.stop("busy")
+            else:
+                one.go_on("busy")
+
+    def slow_down(self, caller: Caller) -> None:
+        """Nothing of this caller's is read for a while; longer each time it goes on at once."""
+        if caller.key in self._paused:
+            return
+        seconds = min(LONGEST_PAUSE_S, 2 * self._pauses.get(caller.key, FIRST_PAUSE_S / 2))
+        self._pauses[caller.key] = seconds
+        self._paused.add(caller.key)
+        for one in list(self._of_caller.get(caller.key, ())):
+            one.stop("penalty")
+        asyncio.get_running_loop().call_later(seconds, self._end_penalty, caller.key, seconds)
+
+    def _end_penalty(self, key: str, seconds: float) -> None:
+        self._paused.discard(key)
+        for one in list(self._of_caller.get(key, ())):
+            one.go_on("penalty")
+        asyncio.get_running_loop().call_later(LONGEST_PAUSE_S, self._forgive, key, seconds)
+
+    def _forgive(self, key: str, seconds: float) -> None:
+        if self._pauses.get(key) == seconds and key not in self._paused:
+            del self._pauses[key]
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def accepted(self, transport: asyncio.Transport, tls: bool) -> Connection | None:
+        """None: it is not let in."""
+        now_s = asyncio.get_running_loop().time()
+        connection = Connection(next(self._numbers), "", now_s, tls, outer=transport)
+        connection.budget_at_s = now_s
+        if tls:
+            peer = transport.get_extra_info("peername")
+            connection.address = str(peer[0]) if peer else "?"
+        else:
+            uid = _uid_of(transport.get_extra_info("socket"))
+            connection.kernel = self._kernel(uid)
+            connection.address = f"uid {uid}"
+        if not self._has_room(connection):
+            self.refused_total += 1
+            transport.abort()
+            return None
+        self._unproven[connection] = None
+        self._connections[self._name(connection)] = connection
+        return connection
+
+    def _has_room(self, connection: Connection) -> bool:
+        """Makes room by taking from who has the most unproven ones."""
+        kernel = connection.kernel
+        if kernel is not None:
+            have = len(self._of_caller.get(kernel.key, ()))
+            if have >= max(MOST_OF[role] for role in kernel.roles):
+                return False
+        if len(self._unproven) < MAX_UNAUTHENTICATED and len(self._connections) < self._most:
+            return True
+        shares = Counter(one.address for one in self._unproven)
+        if not shares:
+            return False
+        greediest, count = shares.most_common(1)[0]
+        if count <= shares[connection.address]:
+            return False
+        victim = next(one for one in self._unproven if one.address == greediest)
+        self.refused_total += 1
+        victim.abort()
+        self.ended(victim)
+        return True
+
+    async def relay(self, connection: Connection, outer: _Outer) -> None:
+        path = self._private / f"c{connection.number}"
+        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            inner.setblocking(False)
+            inner.bind(str(path))
+            loop = asyncio.get_running_loop()
+            target = self.tls_target if connection.tls else self.plain_target
+            await loop.sock_connect(inner, target.removeprefix("unix:"))
+            path.unlink()  # the name is known to both ends now
+            await loop.create_unix_connection(lambda: _Inner(connection, outer), sock=inner)
+        except OSError as error:
+            log.warning("no way inside for %s: %s", connection.address, error)
+            inner.close()
+            path.unlink(missing_ok=True)
+            connection.abort()
+
+    def ended(self, connection: Connection) -> None:
+        if self._connections.pop(self._name(connection), None) is None:
+            return
+        self._unproven.pop(connection, None)
+        if connection.caller is not None:
+            key = connection.caller.key
+            mine = self._of_caller[key]
+            del mine[connection]
+            if not mine:
+                del self._of_caller[key]
+            self.reading.left(key, connection)
+
+    def _name(self, connection: Connection) -> str:
+        return f"unix:{self._private / f'c{connection.number}'}"
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            oldest_s = asyncio.get_running_loop().time() - PROVE_WITHIN_S
+            for one in [one for one in self._unproven if one.since_s < oldest_s]:
+                one.abort()
+
+
+_BUFFER: Final = memoryview(bytearray(64 << 10))
+"""One for all: what came is handed on before anything else is read. asyncio's own way takes 256 KiB
+from the system for each read."""
+
+
+class _End(asyncio.BufferedProtocol):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+
+class _Outer(_End):
+    """The caller's end."""
+
+    def __init__(self, doors: Listeners, tls: bool) -> None:
+        self._doors = doors
+        self._tls = tls
+        self._connection: Connection | None = None
+        self._relaying: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._connection = self._doors.accepted(transport, self._tls)
+        if self._connection is not None:
+            self._connection.stop("connecting")
+            relay = self._doors.relay(self._connection, self)
+            self._relaying = asyncio.get_running_loop().create_task(relay)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        data = bytes(_BUFFER[:nbytes])
+        if connection.inner is not None:
+            connection.inner.write(data)
+        elif len(connection.early) + len(data) <= MOST_EARLY_BYTES:
+            connection.early += data
+        else:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        gained = (now_s - connection.budget_at_s) * BYTES_A_SECOND
+        connection.budget = min(BURST_BYTES, connection.budget + gained) - nbytes
+        connection.budget_at_s = connection.read_at_s = now_s
+        if connection.budget < 0:
+            connection.stop("bytes")
+            loop.call_later(-connection.budget / BYTES_A_SECOND, connection.go_on, "bytes")
+
+    def eof_received(self) -> bool:
+        if self._connection is not None and self._connection.inner is not None:
+            with contextlib.suppress(OSError):
+                self._connection.inner.write_eof()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connection is not None:
+            if self._connection.inner is not None:
+                self._connection.inner.close()
+            self._doors.ended(self._connection)
+
+    def pause_writing(self) -> None:
+        if self._connection is not None and self._connection.inner is not None:
+            self._connection.inner.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._connection is not None and self._connection.inner is not None:
+            self._connection.inner.resume_reading()
+
+
+class _Inner(_End):
+    """gRPC's end."""
+
+    def __init__(self, connection: Connection, outer: _Outer) -> None:
+        self._connection = connection
+        self._outer = outer
+
+    def connection_made(self, transport: Any) -> None:
+        self._connection.inner = transport
+        if self._connection.outer is None or self._connection.outer.is_closing():
+            transport.abort()
+            return
+        transport.write(self._connection.early)
+        self._connection.early = b""
+        self._connection.go_on("connecting")
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._connection.outer is not None:
+            self._connection.outer.write(bytes(_BUFFER[:nbytes]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connection.outer is not None:
+            self._connection.outer.close()
+
+    def pause_writing(self) -> None:
+        self._connection.stop("gRPC is behind")
+
+    def resume_writing(self) -> None:
+        self._connection.go_on("gRPC is behind")
+
+
+def _lengthen(server: asyncio.Server) -> None:
+    """The kernel's line of who knocks: asyncio takes its length for how many to accept at once."""
+    for one in server.sockets:
+        with socket.socket(fileno=os.dup(one.fileno())) as same:
+            same.listen(_BACKLOG)
+
+
+def _uid_of(connection: Any) -> int:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", raw)[1]
+    return uid
+
+
+async def _answers(path: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(str(path))
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,63 @@
+"""HAMi's device-config.yaml from its file, and what the settings say besides."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.vendors.config import DeviceConfig, read_device_config
+from queuecontroller.server.config import ConfigError, ExtenderSettings, SharesSettings
+from sluicecommon import yaml_text
+from sluicecommon.hami import PartKind, split
+
+UNSAID: Final = ExtenderSettings()
+NAMED: Final = {
+    "count": "resource_count",
+    "memory": "resource_memory",
+    "percent": "resource_memory_percentage",
+    "cores": "resource_cores",
+}
+log = logging.getLogger(__name__)
+
+
+def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rules:
+    """With HAMi's file, where there is one; names that the settings change are the settings'.
+    Raises ConfigError, OSError."""
+    devices = DeviceConfig()
+    if given.hami_devices:
+        devices = read_devices(Path(given.hami_devices))
+        for warning in devices.warnings:
+            log.warning("%s", warning)
+    changed = {
+        name: chosen
+        for name, setting in NAMED.items()
+        if (chosen := getattr(extender, setting)) != getattr(UNSAID, setting)
+    }
+    devices = replace(devices, nvidia=replace(devices.nvidia, **changed))
+    return Rules(
+        devices,
+        given.scheduler,
+        frozenset(given.replaced_schedulers),
+        frozenset({*given.served_schedulers, given.scheduler} - {""}),
+        frozenset(given.writers),
+        given.as_claims,
+    )
+
+
+def read_devices(path: Path) -> DeviceConfig:
+    """Raises ConfigError, OSError."""
+    documents: dict[str, Any] = {}
+    try:
+        found = yaml_text.read_all(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError([f"{path}: {error}"]) from error
+    for document in found:
+        for part in split(str(path), document, yaml_text.read) if document is not None else ():
+            if part.kind is PartKind.DEVICE_CONFIG:
+                documents |= part.document
+    if not documents:
+        raise ConfigError([f"{path}: has no device-config.yaml of HAMi's"])
+    return read_device_config(documents, str(path))

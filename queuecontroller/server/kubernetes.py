@@ -1,0 +1,456 @@
+"""The composition root of `sluice-queue serve` in a cluster: in mode kubernetes Kueue's objects in
+the API server are the queue, in mode beside Kueue itself decides and asks whether there is room.
+
+Exit status as in `serving`: 0 stopped by a signal, 69 something needed is missing or Kueue runs in
+the cluster, 70 a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES as QUEUES
+from queuecontroller.cluster.controller import Controller
+from queuecontroller.cluster.leader.shell import LeaderShell
+from queuecontroller.cluster.plan import Plan
+from queuecontroller.cluster.podplacement.extender_service import VERBS, refusal
+from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.setup.configuration import Given, given_by
+from queuecontroller.cluster.setup.front_proxy import Access as MayDo
+from queuecontroller.cluster.setup.front_proxy import read_front_proxy
+from queuecontroller.cluster.setup.job_webhooks import (
+    MUTATE_PATH,
+    SHARES_PATH,
+    json_patch,
+    patch_of,
+    problems_of,
+)
+from queuecontroller.cluster.setup.preflight import Unfit, check_beside, check_cluster
+from queuecontroller.cluster.setup.registration import keep_registered
+from queuecontroller.cluster.status.visibility import Question, answer
+from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.extender.answers import Defaults, with_policies
+from queuecontroller.gpushares.extender.pods import ResourceNames
+from queuecontroller.kueueapi.crds import Webhook
+from queuecontroller.scheduler.placement.request import Policy, gpu_policies
+from queuecontroller.server.api.calls import Calls
+from queuecontroller.server.api.loop import GrpcLoop
+from queuecontroller.server.api.nodes import NodesApi
+from queuecontroller.server.api.server import GrpcServer, TlsUnusable
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.server.callers.fair_calls import FairCalls
+from queuecontroller.server.callers.listeners import Listeners
+from queuecontroller.server.callers.token_review import DEADLINE_S, KubernetesReviewer
+from queuecontroller.server.collector import Collector
+from queuecontroller.server.config import (
+    ConfigError,
+    ExtenderSettings,
+    KubernetesSettings,
+    Settings,
+    split_address,
+)
+from queuecontroller.server.hami_file import rules_of
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.server.metrics.kueue import Around
+from queuecontroller.server.standalone import (
+    EXIT_UNAVAILABLE,
+    SWITCH_S,
+    SystemClock,
+    Uids,
+    authenticator,
+    book_settings,
+    kernel_callers,
+    open_doors,
+    page_door,
+    page_head,
+    start_logging,
+)
+from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
+from queuecontroller.server.web.http import HttpServer
+from queuecontroller.server.web.reviews import patched, reviewed
+from queuecontroller.server.web.visibility import VisibilityServer
+from queuecontroller.server.web.webhooks import WebhookServer
+from queuecontroller.state.access.lists import Names
+from queuecontroller.state.shell import EXIT_DEFECT, EXIT_OK
+from queuecontroller.version import version
+from sluicecommon import yaml_text
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.credentials import (
+    Access,
+    Credentials,
+    NoAccess,
+    from_kubeconfig,
+    in_cluster,
+)
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.reader import ManifestError, Problem
+
+if TYPE_CHECKING:
+    from sluicecommon.web.page import Backend
+
+log = logging.getLogger("sluice-queue")
+DEFAULT_NAMESPACE: Final = "sluice"
+WATCHES: Final = 64
+"""Connections for them: one for each kind."""
+WRITES: Final = 32
+"""Connections for them: the writers' widths together."""
+ANSWER_S: Final = 10.0
+"""A write that takes longer than a lease's rest might come to pass under the next leader."""
+AGAIN_S: Final = 2.0
+
+
+def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Serves until a signal; the exit status."""
+    start_logging(settings.server.log_level)
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        access = access_of(settings.kubernetes, environment)
+        given = configuration_of(settings)
+        for remark in given.remarks:
+            log.warning("%s", remark)
+        with asyncio.Runner(loop_factory=GrpcLoop) as runner:
+            return runner.run(_serve(settings, access, given, environment))
+    except (NoAccess, Unfit, OSError, ConfigError, ManifestError, TlsUnusable) as error:
+        log.critical("%s", error)
+        return EXIT_UNAVAILABLE
+
+
+def configuration_of(settings: Settings) -> Given:
+    """With Kueue's Configuration, where there is one. Raises ManifestError, OSError."""
+    book = book_settings(settings)
+    path = settings.kubernetes.kueue_configuration
+    if not path:
+        return Given(book=book)
+    try:
+        document = yaml_text.read(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ManifestError([Problem(path, str(error))]) from error
+    return given_by(document, book)
+
+
+def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:
+    """Raises NoAccess."""
+    if given.kubeconfig:
+        return from_kubeconfig(Path(given.kubeconfig), yaml_text.read)
+    access = in_cluster(environment)
+    if access is None:
+        raise NoAccess(
+            "kubernetes.mode: this is no pod with a service account's token: set"
+            " kubernetes.kubeconfig to reach a cluster from outside"
+        )
+    return access
+
+
+class NodeListeners:
+    """What nodes come through, where they are to come at all; the leader has sessions with them."""
+
+    def __init__(self, settings: Settings, access: Access, controller: Controller) -> None:
+        """Raises OSError."""
+        self._settings = settings
+        self._private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
+        self._doors = Listeners(settings.server.max_connections, self._private, kernel_callers())
+        self._reviewer = None
+        if audience := settings.kubernetes.audience:
+            client = ApiClient(Credentials(access), "sluice-queue", deadline_s=DEADLINE_S)
+            self._reviewer = KubernetesReviewer(client, audience)
+        acting = LeaderShell(lambda: controller.shell, lambda: controller.leader)
+        keeper = authenticator(settings, self._doors, self._reviewer)
+        calls = Calls(acting, keeper, self._doors, FairCalls(busy=self._doors.busy))
+        try:
+            wire = Wire(find_descriptors())
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        nodes = NodesApi(acting, wire, calls, settings.nodes.report_s)
+        self._server = GrpcServer(settings, self._doors, [nodes.handler(), calls.unknown()])
+
+    @staticmethod
+    def wanted(settings: Settings) -> bool:
+        return bool(settings.server.listen) or settings.server.socket not in ("", "none")
+
+    async def open(self, environment: Mapping[str, str]) -> None:
+        """Raises OSError, TlsUnusable."""
+        await self._server.start()
+        socket_only_if_named = self._settings.server.socket or "none"
+        server = replace(self._settings.server, socket=socket_only_if_named)
+        await open_doors(replace(self._settings, server=server), self._doors, environment)
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self._doors.close()
+        if self._reviewer is not None:
+            await self._reviewer.close()
+        shutil.rmtree(self._private, ignore_errors=True)
+
+
+async def _serve(
+    settings: Settings, access: Access, configured: Given, environment: Mapping[str, str]
+) -> int:
+    given = settings.kubernetes
+    uids = Uids()
+    namespace = given.namespace or access.namespace or DEFAULT_NAMESPACE
+    watching = ApiClient(Credentials(access), "sluice-queue", WATCHES)
+    writing = ApiClient(
+        Credentials(access), "sluice-queue", WRITES, min(ANSWER_S, given.leader_lease_s / 3)
+    )
+    sharing = None
+    rules = rules_of(settings.shares, settings.extender)
+    if given.webhooks_listen:
+        sharing = SharePods(rules, SystemClock().now_ns)
+    plan = Plan(
+        book=configured.book,
+        identity=f"{socket.gethostname()}_{uids()}",
+        namespace=namespace,
+        lease_s=given.leader_lease_s,
+        new_uid=uids,
+        clock=SystemClock(),
+        policy=configured.policy,
+        document=configured.document,
+        counts_claims=configured.counts_claims,
+        sharing=sharing,
+        extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
+        displaces=settings.extender.preemption,
+        register_nodes=settings.shares.register_nodes,
+        own_url=_own_url(settings.extender.own_address),
+        beside=given.mode == "beside",
+        records_all_events=given.events == "all",
+        report_s=settings.nodes.report_s,
+    )
+    controller = Controller(watching, writing, plan)
+    web = [
+        HttpServer(f"server.{name}", split_address(address), controller, metrics)
+        for name, address, metrics in (
+            ("metrics_listen", settings.server.metrics_listen, lambda: _metrics(controller)),
+            ("probes_listen", settings.server.probes_listen, None),
+        )
+        if address
+    ]
+    door = _scheduler_door(settings, controller)
+    servers = [
+        one
+        for one in (
+            _webhooks(settings, controller, sharing, door),
+            _loopback(settings, door),
+            _visibility(given, controller, writing),
+        )
+        if one
+    ]
+    nodes = NodeListeners(settings, access, controller) if NodeListeners.wanted(settings) else None
+    page = page_door(settings, lambda: _page_backend(controller, access, settings))
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    collector = Collector()
+    collector.start()
+    collecting = asyncio.create_task(collector.run())
+    try:
+        for one in web:
+            await one.start()
+        if page is not None:
+            await page.start()
+            page.open()
+        if not await _until_fit(watching, stopped, plan.beside):
+            return EXIT_OK
+        if nodes is not None:
+            await nodes.open(environment)
+        if not servers:
+            return await _run(controller, stopped)
+        for server in servers:
+            await server.start()
+        registering = asyncio.create_task(
+            keep_registered(
+                writing,
+                partial(webhook_of, given, namespace),
+                namespace,
+                webhooks=bool(given.webhooks_listen),
+                visibility=bool(given.visibility_listen),
+            )
+        )
+        try:
+            return await _run(controller, stopped)
+        finally:
+            registering.cancel()
+    finally:
+        collecting.cancel()
+        collector.stop()
+        for server in servers:
+            await server.close()
+        if nodes is not None:
+            await nodes.close()
+        for one in web:
+            await one.close()
+        if page is not None:
+            await page.close()
+        await watching.close()
+        await writing.close()
+
+
+def _page_backend(controller: Controller, access: Access, settings: Settings) -> Backend:
+    from queuecontroller.server.page.backend import QueuePage
+    from queuecontroller.server.page.viewers import ByToken
+
+    def namespaces() -> list[str]:
+        return [str(one["metadata"].get("namespace")) for one in controller.cache.all_of(QUEUES)]
+
+    def why_not() -> str:
+        return controller.why_not_ready or "another replica leads: this one only follows"
+
+    return QueuePage(
+        ByToken(access, namespaces),
+        lambda: controller.shell,
+        lambda: page_head(settings),
+        lambda: secrets.token_hex(6),
+        why_not,
+    )
+
+
+def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
+    usual = (Policy.SPREAD,) if rules.devices.is_given else (Policy.BINPACK,)
+    policies = gpu_policies("extender.gpu_policy", given.gpu_policy or usual)
+    nvidia = rules.devices.nvidia
+    names = ResourceNames(
+        nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
+    )
+    made = replace(with_policies(policies), node_policy=given.node_policy, names=names)
+    return replace(made, best_only=given.answers == "best")
+
+
+def _own_url(address: str) -> str:
+    if not address:
+        return ""
+    host, port = split_address(address)
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def _scheduler_door(settings: Settings, controller: Controller) -> ExtenderEndpoint | None:
+    given = settings.kubernetes
+    if not settings.extender.callers:
+        return None
+    files = (given.webhooks_certificate, given.webhooks_key, given.webhooks_ca)
+    return ExtenderEndpoint(
+        controller.answer_scheduler,
+        refusal,
+        VERBS,
+        Names.parse(settings.extender.callers),
+        lambda: controller.leader_url,
+        (Path(files[0]), Path(files[1]), Path(files[2])),
+    )
+
+
+def _loopback(settings: Settings, door: ExtenderEndpoint | None) -> LoopbackServer | None:
+    if door is None or not settings.extender.listen:
+        return None
+    return LoopbackServer(split_address(settings.extender.listen), door)
+
+
+def _webhooks(
+    settings: Settings,
+    controller: Controller,
+    sharing: SharePods | None,
+    door: ExtenderEndpoint | None,
+) -> WebhookServer | None:
+    given = settings.kubernetes
+    if not given.webhooks_listen or sharing is None:
+        return None
+
+    def patch(document: dict[str, Any], namespace: str) -> bytes:
+        return json_patch(document, patch_of(controller.cache, document, namespace))
+
+    return WebhookServer(
+        split_address(given.webhooks_listen),
+        Path(given.webhooks_certificate),
+        Path(given.webhooks_key),
+        {
+            MUTATE_PATH: partial(
+                patched, patch_of=patch, problems_of_change=partial(problems_of, controller.cache)
+            ),
+            SHARES_PATH: partial(reviewed, judge=sharing.answer),
+        },
+        door,
+    )
+
+
+def _visibility(
+    given: KubernetesSettings, controller: Controller, client: ApiClient
+) -> VisibilityServer | None:
+    if not given.visibility_listen:
+        return None
+    clock = SystemClock()
+
+    def answered(asked: Question) -> dict[str, Any]:
+        shell = controller.shell
+        book, views = (shell.book, shell.views) if shell is not None else (None, None)
+        return answer(asked, controller.cache, book, views, clock.now_ns())
+
+    return VisibilityServer(
+        split_address(given.visibility_listen),
+        (Path(given.webhooks_certificate), Path(given.webhooks_key)),
+        partial(read_front_proxy, client),
+        MayDo(client, monotonic).why_not,
+        answered,
+    )
+
+
+def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
+    """Raises OSError."""
+    bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
+    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
+
+
+async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:
+    """Asks the API server until it answers; False: stopped meanwhile. Raises Unfit."""
+    while not stopped.is_set():
+        try:
+            await (check_beside if beside else check_cluster)(client)
+            return True
+        except (ApiAway, ApiRefused) as error:
+            log.warning("%s", error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await stopped.wait()
+    return False
+
+
+async def _run(controller: Controller, stopped: asyncio.Event) -> int:
+    running = asyncio.create_task(controller.run())
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if running.done():
+        log.critical("defect", exc_info=running.exception())
+        return EXIT_DEFECT
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return EXIT_OK
+
+
+def _metrics(controller: Controller) -> bytes:
+    """A replica that does not lead has no figures."""
+    shell = controller.shell
+    sharing = controller.sharing
+    if shell is None:
+        return b""
+
+    def is_leaving(name: str) -> bool:
+        found = controller.cache.get(CLUSTER_QUEUES, name)
+        return found is not None and bool(found["metadata"].get("deletionTimestamp"))
+
+    return render(shell, version(), sharing, Around("leader", is_leaving))
+
+
+__all__ = ["access_of", "serve_kubernetes"]

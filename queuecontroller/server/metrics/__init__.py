@@ -1,0 +1,1 @@
+"""The controller's metrics: the catalogues, and their values at a scrape."""

@@ -1,0 +1,140 @@
+"""The exposition of /metrics, from the book as it is: a scrape changes nothing and asks nobody.
+
+What is Kueue's is in `kueue_metrics`; of anything there may be thousands of only so many are shown
+one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import generate_latest
+
+from queuecontroller.server.metrics import catalogue as m
+from queuecontroller.server.metrics.kueue import ALONE, MOST_QUEUES, Around, kueue_samples
+from queuecontroller.server.metrics.samples import Samples
+from queuecontroller.state.figures import DEFECTS
+from queuecontroller.state.shell import Shell
+
+if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
+    from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+
+MOST_NODES: Final = 1000
+"""Shown one by one, those that are ready first; the sums by state count all."""
+MOST_DEVICES: Final = 8000
+"""Of other vendors."""
+
+
+class QueueCollector:
+    def __init__(
+        self,
+        shell: Shell,
+        version: str,
+        sharing: SharePods | None = None,
+        around: Around = ALONE,
+    ) -> None:
+        self._shell = shell
+        self._version = version
+        self._sharing = sharing
+        self._around = around
+
+    def collect(self) -> Iterable[Family]:
+        samples = Samples()
+        kueue_samples(samples, self._shell, self._version, self._around)
+        self._service(samples)
+        self._sharing_of(samples)
+        return samples.families()
+
+    def _service(self, samples: Samples) -> None:
+        shell = self._shell
+        book, now_ns = shell.book, shell.now_ns()
+        samples.add(m.UP, (), int(not shell.why_not_ready))
+        samples.add(m.TERM, (), book.journal.term)
+        samples.add(m.REVISION, (), book.journal.revision)
+        samples.histogram(m.COMMITS, (), shell.writer.commit_s)
+        states: Counter[str] = Counter({"ready": 0, "away": 0, "lost": 0})
+        nodes = list(book.nodes.nodes.values())
+        for node in nodes:
+            ready = book.nodes.ready(node, now_ns)
+            states["ready" if ready else "lost" if node.record.lost else "away"] += 1
+        if len(nodes) > MOST_NODES:
+            nodes.sort(key=lambda one: not book.nodes.ready(one, now_ns))
+        for node in nodes[:MOST_NODES]:
+            gpus = node.capacity.gpus
+            given = sum(s.memory_bytes for a in book.nodes.of_node(node.name) for s in a.gpus)
+            outside = sum(gpu.outside_memory_bytes for gpu in gpus)
+            samples.add(
+                m.GPU_MEMORY, (node.name, "capacity"), sum(gpu.memory_bytes for gpu in gpus)
+            )
+            samples.add(m.GPU_MEMORY, (node.name, "given"), given)
+            samples.add(m.GPU_MEMORY, (node.name, "outside"), outside)
+        for state, count in states.items():
+            samples.add(m.NODES, (state,), count)
+        pods = Counter({"decided": 0, "running": 0, "paused": 0})
+        pods.update(str(one.state) for one in book.nodes.assignments.values())
+        for state, count in pods.items():
+            samples.add(m.PODS, (state,), count)
+        samples.add(m.UNPLACED, (), book.workloads.unplaced)
+        measured = book.room.fragmentation() if book.room is not None else {}
+        for request, found in measured.items():
+            mig = request.startswith("mig-")
+            samples.add(m.FRAGMENTATION, (request, "memory"), found.ppm / 1e6)
+            if not mig:  # an instance has its own time
+                samples.add(m.FRAGMENTATION, (request, "time"), found.time_ppm / 1e6)
+            samples.add(m.GPU_FITS, (request,), found.fits)
+        samples.add(m.STEPS, (), shell.writer.steps)
+        turns = book.workloads.figures.preemption_turns
+        for queue, count in islice(turns.items(), MOST_QUEUES):
+            samples.add(m.PREEMPTION_TURNS, (queue,), count)
+        samples.add(m.REGRESSIONS, (), book.nodes.regressions_total)
+        samples.add(m.STALE, (), book.nodes.stale_total)
+        samples.add(m.UNPROVEN, (), book.nodes.unproven_total)
+        samples.add(m.DUPLICATES, (), book.nodes.duplicates_total)
+        for labels, count in DEFECTS.items():
+            samples.add(m.DEFECTS, labels, count)
+        doors = dict(shell.doors())
+        samples.add(m.CONNECTIONS, (), doors.pop("open", 0))
+        for what, count in doors.items():
+            samples.add(m.TURNED_AWAY, (what,), count)
+        for loop, at_ns in shell.last_ok_ns.items():
+            samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
+
+    def _sharing_of(self, samples: Samples) -> None:
+        samples.add(m.HAMI_INFO, (self._version,), 1)
+        if self._sharing is None:
+            return
+        samples.add(m.DISPLACED, (), self._sharing.displaced_total)
+        quotas = self._sharing.quotas
+        limits = quotas.limits()
+        for key, amount in islice(quotas.used().items(), MOST_QUEUES):
+            samples.add(m.QUOTA_USED, (*key, str(limits.get(key, ""))), amount)
+        for key, amount in islice(limits.items(), MOST_QUEUES):
+            samples.add(m.QUOTA_LIMIT, key, amount)
+        for node, _, card in islice(self._sharing.foreign.figures(), MOST_DEVICES):
+            device = card.device
+            labels = (node, device.id, str(device.index), device.type)
+            samples.add(m.DEVICE_MEMORY, labels, device.memory_mib << 20)
+            samples.add(m.DEVICE_MEMORY_GIVEN, labels, card.memory_mib << 20)
+            samples.add(m.DEVICE_CORES, labels, device.cores)
+            samples.add(m.DEVICE_CORES_GIVEN, labels, card.cores)
+            samples.add(m.DEVICE_SHARED, labels, len(card.holders))
+            wider = (*labels, str(device.cores), str(device.memory_mib))
+            samples.add(m.DEVICE_OVERVIEW, wider, card.memory_mib << 20)
+            if device.memory_mib:
+                ratio = card.memory_mib / device.memory_mib
+                samples.add(m.DEVICE_MEMORY_RATIO, labels[:3], ratio)
+
+
+def render(
+    shell: Shell, version: str, sharing: SharePods | None = None, around: Around = ALONE
+) -> bytes:
+    """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(QueueCollector(shell, version, sharing, around))
+    text: bytes = generate_latest(registry)
+    return text

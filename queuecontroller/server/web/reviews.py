@@ -1,0 +1,144 @@
+"""What the API server asks a webhook and what it is answered: ConversionReview and AdmissionReview,
+bytes to bytes.
+
+A question that cannot be read raises BadReview: the API server would have written it, so whoever
+did is somebody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from queuecontroller.gpushares.admission.pod_review import NO_CHANGE, Answer, Question
+from queuecontroller.kueueapi.conversion import ConversionError, convert
+from queuecontroller.kueueapi.manifests.validating import problems_of
+from sluicecommon.reader import Problem, shown
+
+MOST_OBJECTS: Final = 100_000
+LONGEST_MESSAGE: Final = 4 << 10
+"""Characters; people read it in a terminal."""
+
+
+class BadReview(ValueError):
+    """What is wrong with a question, in one line."""
+
+
+def converted(body: bytes) -> bytes:
+    review, request = _read(body, "ConversionReview", "apiextensions.k8s.io/v1")
+    objects, wanted = request.get("objects"), request.get("desiredAPIVersion")
+    if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
+        raise BadReview(f"request.objects is no list of at most {MOST_OBJECTS}")
+    made: list[dict[str, Any]] = []
+    result: dict[str, Any] = {"status": "Success"}
+    for one in objects:
+        try:
+            if not isinstance(one, dict):
+                raise ConversionError(f"{shown(one)} is no object")
+            made.append(convert(one, str(wanted)))
+        except (ConversionError, RecursionError) as error:
+            made = []
+            result = {"status": "Failure", "message": f"{_name(one)}: {error}"[:LONGEST_MESSAGE]}
+            break
+    return _answer(review, request, {"result": result, "convertedObjects": made})
+
+
+def judged(body: bytes) -> bytes:
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    document, old = request.get("object"), request.get("oldObject")
+    if not isinstance(document, dict) or not isinstance(old, dict | None):
+        raise BadReview("request.object is no object")
+    problems = problems_of(document, old)
+    if not problems:
+        return _answer(review, request, {"allowed": True})
+    return _answer(review, request, _no(problems))
+
+
+def _no(problems: Sequence[Problem]) -> dict[str, Any]:
+    status = {"code": 422, "reason": "Invalid", "message": message_of(problems)}
+    return {"allowed": False, "status": status}
+
+
+def patched(
+    body: bytes,
+    patch_of: Callable[[dict[str, Any], str], bytes],
+    problems_of_change: Callable[[dict[str, Any], dict[str, Any] | None, str], Sequence[Problem]],
+) -> bytes:
+    """`patch_of` an object that is being written in a namespace gives a JSON patch; what is wrong
+    with the change, `problems_of_change` says, and it is refused."""
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    document = request.get("object")
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise BadReview("request.object is no object")
+    old = request.get("oldObject")
+    namespace = str(request.get("namespace") or "")
+    if problems := problems_of_change(document, old if isinstance(old, dict) else None, namespace):
+        return _answer(review, request, _no(problems))
+    patch = patch_of(document, namespace)
+    if patch == b"[]":
+        return _answer(review, request, {"allowed": True})
+    made = {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return _answer(review, request, {"allowed": True, **made})
+
+
+def reviewed(body: bytes, judge: Callable[[Question], Answer]) -> bytes:
+    """A question about an object that is being written."""
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    document, old = request.get("object"), request.get("oldObject")
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise BadReview("request.object is no object")
+    user = request.get("userInfo")
+    answer = judge(
+        Question(
+            document,
+            old if isinstance(old, dict) else None,
+            str(request.get("namespace") or ""),
+            str(user.get("username") or "") if isinstance(user, dict) else "",
+            str(request["uid"]),
+            request.get("dryRun") is True,
+        )
+    )
+    made: dict[str, Any] = {"warnings": list(answer.warnings)} if answer.warnings else {}
+    if answer.problems:
+        return _answer(review, request, made | _no(answer.problems))
+    made["allowed"] = True
+    if answer.patch != NO_CHANGE:
+        patch = base64.b64encode(answer.patch).decode()
+        made |= {"patchType": "JSONPatch", "patch": patch}
+    return _answer(review, request, made)
+
+
+def message_of(problems: Sequence[Problem]) -> str:
+    lines = [f"{one} (fix: {one.fix})" if one.fix else str(one) for one in problems]
+    text = "; ".join(lines)
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+
+
+def _read(body: bytes, kind: str, version: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        review = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadReview(f"is no JSON: {str(error)[:200]}") from error
+    request = review.get("request") if isinstance(review, dict) else None
+    if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
+        raise BadReview("has no request with a uid")
+    if (review.get("kind"), review.get("apiVersion")) != (kind, version):
+        raise BadReview(f"is no {kind} of {version}")
+    return review, request
+
+
+def _answer(review: dict[str, Any], request: dict[str, Any], response: dict[str, Any]) -> bytes:
+    answer = {
+        "apiVersion": review["apiVersion"],
+        "kind": review["kind"],
+        "response": {"uid": request["uid"], **response},
+    }
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _name(one: object) -> str:
+    head = one.get("metadata") if isinstance(one, dict) else None
+    name = head.get("name") if isinstance(head, dict) else None
+    return str(name)[:253] if name else "an object without a name"

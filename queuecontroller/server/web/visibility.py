@@ -1,0 +1,168 @@
+"""The server of the visibility API: behind the API server's front proxy, and for nobody else.
+
+TLS asks for the front proxy's certificate; whoever shows another is turned away by the handshake,
+whoever shows none is told that it is unknown. The authority is looked at again once a minute, and
+a new one takes a new listener, since what a context trusts cannot be taken from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from queuecontroller.cluster.setup.front_proxy import FrontProxy, User
+from queuecontroller.cluster.status.visibility import (
+    Question,
+    Wrong,
+    question,
+    resources,
+    table,
+    wants_table,
+)
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+
+AGAIN_S: Final = 60.0
+SOON_S: Final = 2.0
+AT_ONCE: Final = 64
+"""Questions; the others are told to come again."""
+_log: Final = logging.getLogger(__name__)
+
+
+class VisibilityServer:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        files: tuple[Path, Path],
+        read_proxy: Callable[[], Awaitable[FrontProxy | None]],
+        why_not: Callable[[User, dict[str, str]], Awaitable[str | None]],
+        answer: Callable[[Question], dict[str, Any]],
+    ) -> None:
+        """`files`: certificate and key, PEM. `answer` may raise Wrong."""
+        self._address = address
+        self._files = files
+        self._read_proxy = read_proxy
+        self._why_not = why_not
+        self._answer = answer
+        self._proxy: FrontProxy | None = None
+        self._stamps: tuple[int, ...] = ()
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._now = 0
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=1 << 16)
+        app.router.add_get("/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        self._renewing = asyncio.create_task(self._keep_renewed())
+
+    async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewing
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @property
+    def listens(self) -> bool:
+        """It does once the front proxy is known."""
+        return self._site is not None
+
+    async def _keep_renewed(self) -> None:
+        while True:
+            rest_s = AGAIN_S
+            try:
+                await self._renew()
+            except (ApiAway, ApiRefused, OSError) as error:
+                _log.warning("visibility: %s", error)
+                rest_s = SOON_S
+            await asyncio.sleep(rest_s)
+
+    async def _renew(self) -> None:
+        """Raises ApiAway, ApiRefused, OSError (ssl.SSLError is one)."""
+        proxy = await self._read_proxy()
+        stamps = tuple(one.stat().st_mtime_ns for one in self._files)
+        if self._site is not None and (proxy, stamps) == (self._proxy, self._stamps):
+            return
+        if proxy is None:
+            _log.warning(
+                "visibility: the API server has no front proxy (--requestheader-client-ca-file):"
+                " nobody could be passed on"
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(*self._files)
+        if proxy is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.load_verify_locations(cadata=proxy.authority)
+        assert self._runner is not None
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        host, port = self._address
+        site = web.TCPSite(self._runner, host, port, ssl_context=context)
+        await site.start()
+        self._site, self._proxy, self._stamps = site, proxy, stamps
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        if self._now >= AT_ONCE:
+            return _said(Wrong(429, "TooManyRequests", "too much at once: ask again"))
+        self._now += 1
+        try:
+            user = self._user(request)
+            asked = question(request.rel_url.raw_path, request.rel_url.raw_query_string)
+            if isinstance(asked, str):
+                return _json(200, resources(asked))
+            why = await self._why_not(user, asked.attributes)
+            if why is not None:
+                raise _forbidden(user, asked, why)
+            made = self._answer(asked)
+            if wants_table(request.headers.getall("Accept", [])):
+                made = table(made)
+            return _json(200, made)
+        except Wrong as wrong:
+            return _said(wrong)
+        except (ApiAway, ApiRefused) as error:
+            _log.warning("visibility: who may what cannot be asked: %s", error)
+            return _said(Wrong(503, "ServiceUnavailable", "the API server does not answer us"))
+        finally:
+            self._now -= 1
+
+    def _user(self, request: web.Request) -> User:
+        transport, proxy = request.transport, self._proxy
+        shown = transport.get_extra_info("peercert") if transport is not None else None
+        user = None
+        if proxy is not None and proxy.vouches(shown):
+            user = proxy.user(request.headers.items())
+        if user is None:
+            raise Wrong(401, "Unauthorized", "ask the API server, which passes it on")
+        return user
+
+
+def _forbidden(user: User, asked: Question, why: str) -> Wrong:
+    where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
+    text = (
+        f'{asked.plural}.{asked.attributes["group"]} "{asked.name}" is forbidden: User'
+        f' "{user.name}" cannot get resource "{asked.plural}/{asked.attributes["subresource"]}"'
+        f' in API group "{asked.attributes["group"]}"{where}'
+    )
+    return Wrong(403, "Forbidden", f"{text}: {why}" if why else text)
+
+
+def _said(wrong: Wrong) -> web.Response:
+    return _json(wrong.status, wrong.document())
+
+
+def _json(status: int, document: dict[str, Any]) -> web.Response:
+    text = json.dumps(document, separators=(",", ":"))
+    return web.Response(status=status, text=text, content_type="application/json")

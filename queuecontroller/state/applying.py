@@ -1,0 +1,179 @@
+"""What a call to apply brings, read and checked before any of it is put into the book.
+
+Reading is most of the work: 0.2 ms for an object, against 0.1 ms to put it in and write it. So it
+is done an object at a time, by generators that stop after each, and others' calls go in between.
+What is put in goes in at once, since all of a call is applied or none; so that is bounded for all
+who are no admin. Meanwhile the book may have changed: `current` reads again what others touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from queuecontroller.kueueapi.manifests.jobs import MOST_COPIES
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import FINISHED
+from queuecontroller.state.access import Act, Caller, check
+from queuecontroller.state.objects.authority import as_said, checks_said, only_checks
+from queuecontroller.state.objects.catalogue import (
+    OBJECT_KINDS,
+    WORKLOAD_KINDS,
+    Catalogue,
+    Identity,
+    identify,
+)
+from queuecontroller.state.objects.submission import Refused, records_of
+from queuecontroller.state.records import WorkloadRecord
+from queuecontroller.state.workloads.workloads import Workloads
+from sluicecommon.kubernetes.names import wrong_names
+from sluicecommon.reader import ManifestError, Problem
+
+T = TypeVar("T")
+
+MOST_BY_USER: Final = 200
+"""Workloads that one call of somebody who is no admin may stand for: 20 ms of the one loop that
+serves everybody."""
+MOST_PROBLEMS: Final = 100
+"""Mistakes that are told; an answer has room for some 40."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The workloads of a document, as far as they are its caller's to say."""
+
+    who: Identity
+    document: Mapping[str, Any]
+    records: list[WorkloadRecord]
+    seen: Mapping[WorkloadKey, WorkloadRecord | None]
+    """What was there when it was checked."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A whole call, checked; nothing of it is in the book yet."""
+
+    caller: Caller
+    catalogue_version: int
+    objects: list[tuple[Identity, Mapping[str, Any]]] = field(default_factory=list)
+    submitted: list[Said] = field(default_factory=list)
+    passed_over: list[Identity] = field(default_factory=list)
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """For who serves nobody else meanwhile."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
+class Applying:
+    def __init__(self, catalogue: Catalogue, workloads: Workloads, most_per_user: int) -> None:
+        self._catalogue = catalogue
+        self._workloads = workloads
+        self._most_per_user = most_per_user
+
+    def read(
+        self, documents: Iterable[Mapping[str, Any]], caller: Caller
+    ) -> Generator[None, None, Reading]:
+        """Raises ManifestError with every mistake, Refused, Denied."""
+        found = Reading(caller, self._catalogue.version)
+        problems: list[Problem] = []
+        for number, document in enumerate(documents, 1):
+            try:
+                self._read_one(document, found)
+            except ManifestError as error:
+                problems += [
+                    replace(one, field=f"object {number}: {one.field}") for one in error.problems
+                ]
+            if len(problems) >= MOST_PROBLEMS:
+                break
+            yield
+        if problems:
+            raise ManifestError(problems)
+        return found
+
+    def _read_one(self, document: Mapping[str, Any], found: Reading) -> None:
+        who = identify(document)
+        wrong = [Problem(f"{who.kind}.{where}", what) for where, what in wrong_names(document)]
+        if wrong and (who.kind in OBJECT_KINDS or who.kind in WORKLOAD_KINDS):
+            raise ManifestError(wrong)
+        if who.kind in OBJECT_KINDS:
+            check(found.caller, Act.CHANGE_OBJECTS, what=str(who))
+            self._catalogue.read(document)
+            found.objects.append((who, document))
+        elif who.kind in WORKLOAD_KINDS:
+            left = MOST_BY_USER - sum(len(one.records) for one in found.submitted)
+            found.submitted.append(self.said(document, who, found.caller, left))
+        else:
+            found.passed_over.append(who)
+
+    def said(
+        self, document: Mapping[str, Any], who: Identity, caller: Caller, left: int = MOST_BY_USER
+    ) -> Said:
+        """`left`: how many workloads it may still stand for, if its caller is no admin. Raises
+        ManifestError, Refused, Denied."""
+        most = MOST_COPIES if caller.admin else left
+        records = records_of(document, who, self._catalogue, most)
+        if records is None:
+            raise Refused(
+                "denied",
+                f"{who}: the call stands for more than {MOST_BY_USER} workloads, which takes an"
+                " admin: apply it in smaller parts, or with fewer replicas",
+            )
+        every = self._workloads.records
+        found: list[WorkloadRecord] = []
+        seen: dict[WorkloadKey, WorkloadRecord | None] = {}
+        for record in records:
+            before = seen[record.key] = every.get(record.key)
+            replaces = record.workload.replaces
+            if replaces is not None:
+                seen[replaces] = every.get(replaces)
+            if before is not None and only_checks(caller, before, document):
+                checks_said(document, before, caller, str(who))
+            else:
+                record = as_said(record, document, before, caller, self._catalogue, every)
+                self._check_change(record)
+            found.append(record)
+        return Said(who, document, found, seen)
+
+    def current(self, reading: Reading) -> None:
+        """Reads again what others' calls have changed since. Raises as `read` does."""
+        renewed = self._catalogue.version != reading.catalogue_version
+        for who, document in reading.objects if renewed else ():
+            check(reading.caller, Act.CHANGE_OBJECTS, what=str(who))
+            self._catalogue.read(document)
+        every = self._workloads.records
+        for number, one in enumerate(reading.submitted):
+            if renewed or any(every.get(key) is not before for key, before in one.seen.items()):
+                reading.submitted[number] = self.said(one.document, one.who, reading.caller)
+        if not reading.caller.admin:
+            keys = {record.key for one in reading.submitted for record in one.records}
+            self.check_number(reading.caller.user, sum(key not in every for key in keys))
+
+    def check_number(self, user: str, more: int) -> None:
+        """Raises Refused."""
+        have, most = self._workloads.by_user[user], self._most_per_user
+        if more and have + more > most:
+            raise Refused(
+                "exhausted",
+                f"{user or 'nobody'} has {have} workloads, finished ones among them; {most} is the"
+                " most (workloads.max_per_user): delete some",
+            )
+
+    def _check_change(self, after: WorkloadRecord) -> None:
+        """Raises Refused for a change that cannot be."""
+        before = self._workloads.records.get(after.key)
+        if before is None or before.manifest == after.manifest:
+            return
+        old, new = before.workload, after.workload
+        if old.is_true(FINISHED):
+            raise Refused("conflict", f"{after.key} is finished: delete it first")
+        if old.admission is not None and old.pod_sets != new.pod_sets:
+            raise Refused(
+                "conflict", f"{after.key} holds quota: its pod sets cannot change until it is over"
+            )

@@ -1,0 +1,493 @@
+"""The whole state of the queue and every step that changes it: no clock, no I/O, no waiting.
+
+Each method takes the time and changes the state at once; `take` then gives what has to be written
+before anybody may hear of it. The shell calls one method at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.gpushares.extender.queued_room import Asks, SharesOfQueued
+from queuecontroller.scheduler.lifecycle import PodsReadySettings
+from queuecontroller.scheduler.model.objects import StopPolicy, WorkloadKey
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
+from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.placement.topology.ground import Ground
+from queuecontroller.scheduler.placement.topology.room import TopologyRoom
+from queuecontroller.scheduler.scheduler import Scheduler
+from queuecontroller.state.access import Caller
+from queuecontroller.state.access.identity import OPERATOR
+from queuecontroller.state.applying import Applying, Reading, Said, at_once
+from queuecontroller.state.journal import Journal
+from queuecontroller.state.node_service import NodeService
+from queuecontroller.state.nodes.nodes_room import NodesRoom
+from queuecontroller.state.nodes.sessions import SECOND_NS, Nodes
+from queuecontroller.state.objects.authority import checks_said, only_checks
+from queuecontroller.state.objects.catalogue import (
+    WORKLOAD_KINDS,
+    Catalogue,
+    Identity,
+    with_stop_policy,
+)
+from queuecontroller.state.objects.submission import Refused, Submission, record_of
+from queuecontroller.state.records import (
+    Change,
+    Desired,
+    ObjectId,
+    ObjectRecord,
+    Snapshot,
+    WorkloadRecord,
+)
+from queuecontroller.state.workloads.workloads import Workloads
+from sluicecommon.kubernetes.names import LONGEST
+
+TERM_GAP: Final = 1000
+"""How far a term jumps when somebody says that the database is an old copy: as many starts may be
+missing in it."""
+MOST_FINISHED: Final = 10_000
+"""Finished workloads kept to be looked at; the oldest go first."""
+PRUNED_AT_ONCE: Final = 2000
+"""Of those: a step must not take long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    who: Identity
+    action: str
+    """created, configured, unchanged, or passed over: it is none of the queue's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookSettings:
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    pods_ready: PodsReadySettings = field(default_factory=PodsReadySettings)
+    lease_s: float = 15.0
+    lost_after_s: float = 60.0
+    requeue_lost: bool = False
+    grace_s: float = 30.0
+    keep_finished_s: float = 86_400.0
+    most_per_user: int = 10_000
+    """Workloads of one user, finished ones too."""
+    preempted_rests_ns: int = 0
+    """Until a preempted workload is queued again."""
+    balanced_topology: bool = False
+    """Pods that prefer a topology are spread evenly over the domains they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How pods that Kubernetes runs share GPUs."""
+
+    defaults: Defaults
+    asks: Callable[[WorkloadKey], Asks]
+    """By pod set, what the pods of a workload ask for that are placed by shares."""
+
+
+class Book:
+    def __init__(
+        self,
+        settings: BookSettings,
+        places: bool,
+        new_uid: Callable[[], str],
+        ground: Ground | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
+        """Where it does not place, quota alone decides and somebody else (Kubernetes) places;
+        with a `ground` by topologies, where a flavor has one, and with `sharing` by shares of GPUs,
+        where pods ask for some. `new_uid` is given, randomness being I/O."""
+        self.settings = settings
+        self.journal = Journal()
+        self.catalogue = Catalogue()
+        self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
+        self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
+        """What nodes have free, whether or not workloads are placed there."""
+        self.room = self.nodes_room if places else None
+        self.shares = (
+            SharesOfQueued(
+                self.nodes_room.stock,
+                self.nodes_room.pods,
+                sharing.defaults,
+                sharing.asks,
+                settings.engine.reclaimable_pods,
+            )
+            if sharing is not None
+            else None
+        )
+        self.topology = (
+            TopologyRoom(
+                ground,
+                lambda: self.engine.cache.flavors,
+                lambda: self.engine.cache.topologies,
+                settings.balanced_topology,
+                self.shares,
+            )
+            if ground is not None
+            else None
+        )
+        self.engine = Scheduler(settings.engine, self.room or self.topology)
+        self.workloads = Workloads(
+            self.journal,
+            self.catalogue,
+            self.engine,
+            self.nodes,
+            self.room,
+            settings.pods_ready,
+            settings.grace_s,
+            settings.preempted_rests_ns,
+            self.nodes_room.follow if places or sharing is not None else None,
+        )
+        self.desk = NodeService(self.nodes, self.workloads, self.journal, settings.requeue_lost)
+        self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
+        self._new_uid = new_uid
+        self._tokens: dict[str, WorkloadKey] = {}
+
+    def _record(self, key: WorkloadKey) -> WorkloadRecord | None:
+        return self.workloads.records.get(key)
+
+    def restore(self, snapshot: Snapshot, now_ns: int, restored: bool = False) -> None:
+        """Takes over what the database holds. `restored`: somebody who should know says that it is
+        an old copy. Raises ManifestError for an object that this version cannot read."""
+        journal = self.journal
+        journal.cluster_id = snapshot.cluster_id
+        journal.term, journal.revision = snapshot.term, snapshot.revision
+        journal.forgotten = snapshot.forgotten
+        self.nodes.seals.key = snapshot.seal_key
+        if restored:
+            term = journal.term + TERM_GAP
+            self.nodes.note_restored("Server", "as told", term, journal.revision, now_ns)
+        for record in snapshot.objects:
+            self.catalogue.put(record, self.engine)
+        self._share_admission(now_ns)
+        self.engine.settle()
+        self.nodes.restore(snapshot.nodes, snapshot.assignments, now_ns)
+        for one in snapshot.workloads:
+            self.workloads.restore(one, now_ns)
+            if one.token:
+                self._tokens[one.token] = one.key
+        if self.engine.history is not None:
+            self.engine.history.restore(snapshot.usage)
+        self.workloads.resume(now_ns)
+
+    @property
+    def has_news(self) -> bool:
+        """Something has to be written or told."""
+        history = self.engine.history
+        return bool(self.journal) or (history is not None and history.has_changed)
+
+    def take(self, label: str) -> Change:
+        history = self.engine.history
+        for queue, record in history.take_changed().items() if history is not None else ():
+            self.journal.put_usage(queue, record)
+        return self.journal.take(label)
+
+    def pods_heard(self) -> None:
+        """All pods that hold shares of GPUs are known by now."""
+        if self.shares is not None:
+            self.shares.heard()
+
+    # -- objects ----------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        dry_run: bool,
+        now_ns: int,
+        caller: Caller = OPERATOR,
+    ) -> list[Applied]:
+        """All of them or none. Raises ManifestError with every mistake, Refused, Denied."""
+        reading = at_once(self.applying.read(documents, caller))
+        return self.put(reading, dry_run, now_ns)
+
+    def put(self, reading: Reading, dry_run: bool, now_ns: int) -> list[Applied]:
+        """All that was read, in one step. Raises as `apply` does."""
+        applied = [Applied(who, "passed over") for who in reading.passed_over]
+        if dry_run:
+            valid = [who for who, _ in reading.objects] + [one.who for one in reading.submitted]
+            return [*applied, *(Applied(who, "valid") for who in valid)]
+        self.applying.current(reading)
+        put = [Applied(who, self._put_object(who, document)) for who, document in reading.objects]
+        changed = [one.who.id for one in put if one.action != "unchanged"]
+        if changed:
+            self._settle(now_ns, changed)
+        applied += put
+        for one in reading.submitted:
+            if reading.objects:  # priorities, transformations: they may be new
+                one = self.applying.said(one.document, one.who, reading.caller)
+            applied += self._put_workloads(one, reading.caller, now_ns)
+        return applied
+
+    def _put_object(self, who: Identity, document: Mapping[str, Any]) -> str:
+        body = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
+        before = self.catalogue.records.get(who.id)
+        if before is not None and before.body == body:
+            return "unchanged"
+        record = ObjectRecord(*who.id, self.journal.next_revision(), body)
+        self.catalogue.put(record, self.engine)
+        self.journal.put_object(record)
+        return "configured" if before is not None else "created"
+
+    def _settle(self, now_ns: int, changed: Collection[ObjectId] = ()) -> None:
+        """Lets changed objects take effect on those they concern: on who waits through the engine,
+        here on who holds quota and may have to give it back."""
+        self._share_admission(now_ns)
+        self._protect()
+        self.engine.settle(now_ns)
+        queues = {name for kind, _, name in changed if kind == "ClusterQueue"}
+        doors = {f"{where}/{name}" for kind, where, name in changed if kind == "LocalQueue"}
+        if queues or doors:
+            concerned = [
+                key
+                for key, record in self.workloads.records.items()
+                if (given := record.workload.admission) is not None
+                and (given.cluster_queue in queues or record.workload.local_queue in doors)
+            ]
+            self.workloads.look(concerned, now_ns)
+
+    def _protect(self) -> None:
+        """As the Configuration says it, where one says anything."""
+        wanted, said = self.settings.engine.protection, self.catalogue.configuration.protection
+        if said is not None:
+            wanted = replace(
+                wanted, reclaim_ns=said.reclaim_ns, fair_sharing_ns=said.fair_sharing_ns
+            )
+        self.engine.protect(wanted)
+
+    def _share_admission(self, now_ns: int) -> None:
+        history, wanted = self.engine.history, self.catalogue.configuration.admission_fair_sharing
+        if wanted == (history.settings if history is not None else None):
+            return
+        if history is not None and wanted is None:
+            for queue in history.queues():
+                self.journal.put_usage(queue, None)
+        self.engine.share_admission(wanted, now_ns)
+
+    def _put_workloads(self, said: Said, caller: Caller, now_ns: int) -> list[Applied]:
+        if not said.records:
+            return [Applied(said.who, "passed over")]
+        out = []
+        for record in said.records:
+            mine = Identity("Workload", record.workload.namespace, record.workload.name)
+            before = self.workloads.records.get(record.key)
+            if before is None:
+                self._submit(record, now_ns)
+                out.append(Applied(mine, "created"))
+            elif before.manifest == record.manifest:
+                out.append(Applied(mine, "unchanged"))
+            else:
+                self._reconfigure(before, record, said.document, caller, now_ns)
+                out.append(Applied(mine, "configured"))
+        return out
+
+    def _submit(self, record: WorkloadRecord, now_ns: int) -> WorkloadRecord:
+        workload = record.workload
+        workload = replace(
+            workload,
+            uid=workload.uid or self._new_uid(),
+            created_ns=workload.created_ns or now_ns,
+            # What was decided about it is ours to say, not the manifest's.
+            admission=None,
+            conditions=(),
+        )
+        record = self.workloads.submit(record, now_ns, workload)
+        self.journal.note("Created", f"Workload/{record.key}", f"by {record.user or '?'}", now_ns)
+        if record.token:
+            self._tokens[record.token] = record.key
+        return record
+
+    def _reconfigure(
+        self,
+        before: WorkloadRecord,
+        after: WorkloadRecord,
+        document: Mapping[str, Any],
+        caller: Caller,
+        now_ns: int,
+    ) -> None:
+        old, new = before.workload, after.workload
+        if only_checks(caller, before, document):
+            found = checks_said(document, before, caller, str(before.key))
+            self.workloads.change(before.key, replace(old, admission_checks=found), now_ns)
+            return
+        changed = replace(
+            old,
+            pod_sets=new.pod_sets,
+            queue_name=old.queue_name if old.admission is not None else new.queue_name,
+            priority=new.priority,
+            priority_class=new.priority_class,
+            max_execution_s=new.max_execution_s,
+            active=new.active,
+        )
+        if after.kind == "Workload" and document.get("status"):
+            changed = replace(
+                changed,
+                admission_checks=new.admission_checks or old.admission_checks,
+                reclaimable_pods=new.reclaimable_pods or old.reclaimable_pods,
+            )
+        self.workloads.records[before.key] = replace(
+            before, asks=after.asks, manifest=after.manifest, on_preemption=after.on_preemption
+        )
+        self.workloads.change(before.key, changed, now_ns)
+
+    # -- single workloads -------------------------------------------------------------------------
+
+    def submit(self, asked: Submission, now_ns: int) -> WorkloadRecord:
+        """The same token again gives the same workload. Raises Refused."""
+        known = self._tokens.get(asked.token) if asked.token else None
+        if known is not None and known in self.workloads.records:
+            found = self.workloads.records[known]
+            if (found.user, found.node) != (asked.user, asked.node):
+                raise Refused("exists", "that token was used for another's submission")
+            return found
+        self.applying.check_number(asked.user, 1)
+        record = record_of(asked, self._new_uid(), self.catalogue)
+        if record.key in self.workloads.records:
+            raise Refused("exists", f"there is a workload {record.key} already")
+        return self._submit(record, now_ns)
+
+    def find(self, namespace: str, name: str, uid: str = "") -> WorkloadRecord:
+        """Raises Refused when there is none, or another by that name."""
+        record = self.workloads.records.get(WorkloadKey(f"{namespace}/{name}"))
+        if record is None or (uid and record.workload.uid != uid):
+            raise Refused("not_found", f"no Workload {_shown(namespace)}/{_shown(name)}")
+        return record
+
+    def delete(self, identity: ObjectId, uid: str, now_ns: int) -> None:
+        """Raises Refused."""
+        kind, namespace, name = identity
+        if kind in WORKLOAD_KINDS:
+            record = self.find(namespace, name, uid)
+            self._tokens.pop(record.token, None)
+            self.workloads.remove(record.key, "deleted", now_ns)
+        elif kind == "Node":
+            self._delete_node(name)
+        elif identity not in self.catalogue.records:
+            raise Refused("not_found", f"no {Identity(*map(_shown, identity))}")
+        else:
+            self._check_unused(identity)
+            self.forget_object(identity, now_ns)
+
+    def forget_object(self, identity: ObjectId, now_ns: int) -> None:
+        """Without asking who holds it: it is gone already."""
+        self.catalogue.drop(identity, self.engine)
+        self.journal.next_revision()
+        self.journal.drop_object(identity)
+        self._settle(now_ns, [identity])
+
+    def _delete_node(self, name: str) -> None:
+        if name not in self.nodes.nodes:
+            raise Refused("not_found", f"no Node {_shown(name)}")
+        try:
+            self.nodes.drop(name, lambda n: f"Node {name} has work of {n} pods: delete that first")
+        except ValueError as error:
+            raise Refused("conflict", str(error)) from None
+
+    def _check_unused(self, identity: ObjectId) -> None:
+        """Quota that is held must not vanish under its holders."""
+        kind, _, name = identity
+        holders = [
+            record.key
+            for record in self.workloads.records.values()
+            if (given := record.workload.admission) is not None
+            and not record.workload.is_true(FINISHED)
+            and (
+                (kind == "ClusterQueue" and given.cluster_queue == name)
+                or (
+                    kind == "ResourceFlavor"
+                    and any(name in one.flavors.values() for one in given.pod_sets)
+                )
+            )
+        ]
+        if holders:
+            shown = ", ".join(holders[:3]) + (" …" if len(holders) > 3 else "")
+            noun = "workload" if len(holders) == 1 else "workloads"
+            raise Refused(
+                "conflict",
+                f"{kind} {name} is held by {len(holders)} {noun} ({shown}): drain it first"
+                " (hold --drain)",
+            )
+
+    def hold(self, identity: ObjectId, drain: bool, now_ns: int) -> None:
+        policy = StopPolicy.HOLD_AND_DRAIN if drain else StopPolicy.HOLD
+        self._set_stopped(identity, policy, now_ns)
+
+    def resume(self, identity: ObjectId, now_ns: int) -> None:
+        self._set_stopped(identity, StopPolicy.NONE, now_ns)
+
+    def _set_stopped(self, identity: ObjectId, policy: StopPolicy, now_ns: int) -> None:
+        kind, namespace, name = identity
+        if kind in WORKLOAD_KINDS:
+            record = self.find(namespace, name)
+            if record.workload.is_true(FINISHED):
+                raise Refused("conflict", f"{record.key} is finished")
+            active = policy is StopPolicy.NONE
+            if record.workload.active != active:
+                workload = replace(record.workload, active=active)
+                self.workloads.change(record.key, workload, now_ns)
+            return
+        if kind not in ("ClusterQueue", "LocalQueue"):
+            raise Refused("invalid", f"a {kind} cannot be held, only queues and workloads can")
+        record_ = self.catalogue.records.get(identity)
+        if record_ is None:
+            raise Refused("not_found", f"no {Identity(*map(_shown, identity))}")
+        document = json.loads(with_stop_policy(record_.body, policy))
+        self._put_object(Identity(*identity), document)
+        self._settle(now_ns, [identity])
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int) -> None:
+        """Once a second or so."""
+        self._follow(now_ns)
+        self.workloads.tick(now_ns)
+        self.desk.tick(now_ns)
+        self._prune(now_ns)
+
+    def _follow(self, now_ns: int) -> None:
+        """Quotas that follow the nodes' reports. A node that is away for a moment still counts:
+        only one that is given up takes its quota along."""
+        nodes = [
+            node.capacity for _, node in sorted(self.nodes.nodes.items()) if not node.record.lost
+        ]
+        if self.catalogue.follow(nodes, self.engine):
+            self._settle(now_ns)
+
+    def _prune(self, now_ns: int) -> None:
+        finished = self.workloads.finished
+        oldest_ns = now_ns - int(self.settings.keep_finished_s * SECOND_NS)
+        excess = len(finished) - MOST_FINISHED
+        for number, (key, at_ns) in enumerate(list(islice(finished.items(), PRUNED_AT_ONCE))):
+            if at_ns >= oldest_ns and number >= excess:
+                break
+            if not self.nodes.of_workload(key):
+                self._tokens.pop(self.workloads.records[key].token, None)
+                self.workloads.remove(key, "finished long ago", now_ns)
+
+    # -- invariants -------------------------------------------------------------------------------
+
+    def contradictions(self) -> list[str]:
+        """What must never be: quota given without a row, work without quota. Empty when sound.
+        For tests, which ask after every step: it goes through all workloads, and a service that
+        found one could do no better than go on."""
+        wrong = []
+        for key, record in self.workloads.records.items():
+            workload = record.workload
+            holds = self.engine.holding(key) is not None
+            should = workload.admission is not None and not workload.is_true(FINISHED)
+            if holds != should:
+                wrong.append(f"{key}: holds quota {holds}, its row says {should}")
+            for one in self.nodes.of_workload(key).values():
+                if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
+                    wrong.append(f"{key}: told to run on {one.node} without admission")
+                if one.desired is Desired.RUN and workload.is_true(EVICTED):
+                    wrong.append(f"{key}: told to run on {one.node} although evicted")
+        return wrong
+
+
+def _shown(name: str) -> str:
+    """A name that was asked for may be anything."""
+    return name[:LONGEST] + ("…" if len(name) > LONGEST else "")

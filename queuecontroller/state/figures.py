@@ -1,0 +1,164 @@
+"""What is counted while deciding, for /metrics: plain numbers, no client library."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import Workload
+
+SECONDS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400)
+"""Bounds for waiting times, from "at once" to a day."""
+CYCLE_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+
+@dataclass(slots=True)
+class Histogram:
+    bounds: tuple[float, ...] = SECONDS
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        if not self.counts:
+            self.counts = [0] * (len(self.bounds) + 1)
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as the exposition format has them."""
+        counts = self.counts or [0] * (len(self.bounds) + 1)
+        running, out = 0, []
+        for bound, count in zip((*self.bounds, None), counts, strict=True):
+            running += count
+            out.append(("+Inf" if bound is None else f"{bound:g}", float(running)))
+        return out
+
+
+Labels = tuple[str, ...]
+MOST_SERIES: Final = 20_000
+"""Of one metric; beyond, the oldest are forgotten: queues come and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose queues a workload is counted for."""
+
+    cluster_queue: str
+    local_queue: str
+    namespace: str
+    priority_class: str
+
+
+def place_of(workload: Workload, cluster_queue: str) -> Place:
+    return Place(
+        cluster_queue, workload.queue_name, workload.namespace, workload.priority_class or ""
+    )
+
+
+class Counts(Counter[Labels]):
+    def add(self, *labels: str) -> None:
+        self[labels] += 1
+        if len(self) > MOST_SERIES:
+            del self[next(iter(self))]
+
+
+DEFECTS: Final = Counts()
+"""Of this process: exceptions that nobody thought of, by where one was caught. Only the object that
+led to it waits for the mending."""
+
+
+class Waits(dict[Labels, Histogram]):
+    def add(self, seconds: float, *labels: str) -> None:
+        found = self.get(labels)
+        if found is None:
+            found = self[labels] = Histogram()
+            if len(self) > MOST_SERIES:
+                del self[next(iter(self))]
+        found.observe(max(0.0, seconds))
+
+
+@dataclass(slots=True)
+class ByQueue:
+    """Workloads by ClusterQueue, and by LocalQueue and namespace; what is told besides, then the
+    priority class."""
+
+    cluster: Counts = field(default_factory=Counts)
+    local: Counts = field(default_factory=Counts)
+
+    def add(self, place: Place, *more: str) -> None:
+        self.cluster.add(place.cluster_queue, *more, place.priority_class)
+        self.local.add(place.local_queue, place.namespace, *more, place.priority_class)
+
+
+@dataclass(slots=True)
+class WaitsByQueue:
+    """The same of times."""
+
+    cluster: Waits = field(default_factory=Waits)
+    local: Waits = field(default_factory=Waits)
+
+    def add(self, place: Place, seconds: float) -> None:
+        self.cluster.add(seconds, place.cluster_queue, place.priority_class)
+        self.local.add(seconds, place.local_queue, place.namespace, place.priority_class)
+
+
+@dataclass(slots=True)
+class Figures:
+    attempts: Counter[str] = field(default_factory=Counter)
+    """Cycles with work by result: success or inadmissible, Kueue's words."""
+    attempt_s: dict[str, Histogram] = field(default_factory=dict)
+    """Their length, by result."""
+    skips: dict[str, int] = field(default_factory=dict)
+    """By ClusterQueue: who could have preempted in the last cycle, but for another."""
+    reserved: ByQueue = field(default_factory=ByQueue)
+    admitted: ByQueue = field(default_factory=ByQueue)
+    admitted_below: Counts = field(default_factory=Counts)
+    """By cohort and priority class."""
+    finished: ByQueue = field(default_factory=ByQueue)
+    evicted: ByQueue = field(default_factory=ByQueue)
+    """By reason and cause."""
+    evicted_once: ByQueue = field(default_factory=ByQueue)
+    preempted: Counts = field(default_factory=Counts)
+    """By the preemptor's ClusterQueue and reason."""
+    preemption_turns: Counter[str] = field(default_factory=Counter)
+    """By the preemptor's ClusterQueue: two preempted each other again after they had too often."""
+    replaced: Counts = field(default_factory=Counts)
+    """Slices, by ClusterQueue."""
+    reserve_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
+    admit_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
+    checks_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
+    ready_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
+    admitted_ready: WaitsByQueue = field(default_factory=WaitsByQueue)
+    ready_evicted: Waits = field(default_factory=Waits)
+    """By ClusterQueue, reason and cause."""
+    eviction_latency: Waits = field(default_factory=Waits)
+    """By ClusterQueue and reason."""
+    creation_latency: Waits = field(default_factory=Waits)
+    """Of Workloads, by the kind of their job."""
+    gate_removal: Waits = field(default_factory=Waits)
+    """By gate, ClusterQueue, and whether it is a group's."""
+    recent: dict[str, deque[int]] = field(default_factory=dict)
+    """Times of the last admissions by ClusterQueue, for estimates."""
+
+    def attempt(self, result: str, seconds: float) -> None:
+        found = self.attempt_s.get(result)
+        if found is None:
+            found = self.attempt_s[result] = Histogram(CYCLE_SECONDS)
+        found.observe(seconds)
+
+    def admission(self, place: Place, waited_s: float, now_ns: int) -> None:
+        self.admitted.add(place)
+        self.admit_wait.add(place, waited_s)
+        recent = self.recent.setdefault(place.cluster_queue, deque(maxlen=64))
+        recent.append(now_ns)
+
+    def estimate_s(self, queue: str, position: int, now_ns: int) -> float | None:
+        """Until the workload at `position` is admitted, if things go on as they did lately; None
+        without at least two admissions to go by."""
+        times = self.recent.get(queue)
+        if position < 1 or times is None or len(times) < 2:
+            return None
+        # Silence since the last admission counts: a queue that stands still gets no better.
+        return (now_ns - times[0]) / len(times) * position / 1e9

@@ -1,0 +1,112 @@
+"""Collects what the steps of one turn changed, to be written as one transaction, and who has to
+hear of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.quota.usage_history import UsageRecord
+from queuecontroller.state.records import (
+    Assignment,
+    Change,
+    Event,
+    Gap,
+    NodeRecord,
+    ObjectId,
+    ObjectRecord,
+    PodKey,
+    WorkloadRecord,
+)
+
+MOST_GAPS: Final = 16
+"""Restored copies remembered; a node with work from before that many has long connected."""
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.cluster_id = ""
+        self.term = 0
+        self.revision = 0
+        self.forgotten: tuple[Gap, ...] = ()
+        self._change = Change("")
+        self.touched: set[ObjectId] = set()
+        """Objects whose watchers have news once the change is written."""
+        self.told: set[str] = set()
+        """Nodes with new decisions."""
+
+    def next_revision(self) -> int:
+        self.revision += 1
+        return self.revision
+
+    def take(self, label: str) -> Change:
+        """What has to be written now, maybe nothing; empties the journal."""
+        change, self._change = self._change, Change("")
+        change.label, change.revision, change.term = label, self.revision, self.term
+        return change
+
+    def take_news(self) -> tuple[set[ObjectId], set[str]]:
+        """Objects and nodes that somebody may have to be told of; empties them."""
+        found = self.touched, self.told
+        self.touched, self.told = set(), set()
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.touched or self.told or self._change)
+
+    def forget_up_to(self, revision: int, gap: int) -> None:
+        """The database is an old copy: goes past everything anybody may have seen, and remembers
+        what is missing."""
+        upper = max(revision, self.revision) + gap
+        self.forgotten = (*self.forgotten, (self.revision, upper))[-MOST_GAPS:]
+        self.revision = upper
+        self._change.forgotten = self.forgotten
+
+    def has_forgotten(self, revision: int) -> bool:
+        return any(low < revision <= high for low, high in self.forgotten)
+
+    def put_object(self, record: ObjectRecord) -> None:
+        identity = (record.kind, record.namespace, record.name)
+        self._change.objects[identity] = record
+        self.touched.add(identity)
+
+    def drop_object(self, identity: ObjectId) -> None:
+        self._change.objects[identity] = None
+        self.touched.add(identity)
+
+    def put_workload(self, record: WorkloadRecord) -> None:
+        self._change.workloads[record.key] = record
+        self.touch_workload(record.key)
+
+    def drop_workload(self, key: WorkloadKey) -> None:
+        self._change.workloads[key] = None
+        self.touch_workload(key)
+
+    def touch_workload(self, key: WorkloadKey) -> None:
+        namespace, _, name = key.partition("/")
+        self.touched.add(("Workload", namespace, name))
+
+    def put_assignment(self, one: Assignment, tell: bool) -> None:
+        """`tell`: the node has to do something; else only what it said was noted."""
+        self._change.assignments[one.key] = one
+        if tell:
+            self.told.add(one.node)
+
+    def drop_assignment(self, key: PodKey) -> None:
+        self._change.assignments[key] = None
+
+    def put_node(self, record: NodeRecord) -> None:
+        self._change.nodes[record.name] = record
+        self.touched.add(("Node", "", record.name))
+
+    def drop_node(self, name: str) -> None:
+        self._change.nodes[name] = None
+        self.touched.add(("Node", "", name))
+
+    def put_usage(self, queue: str, record: UsageRecord | None) -> None:
+        """None: its history is forgotten."""
+        self._change.usage[queue] = record
+
+    def note(self, kind: str, subject: str, text: str, now_ns: int) -> None:
+        """A line of the audit trail."""
+        self._change.events.append(Event(self.revision, now_ns, kind, subject, text))

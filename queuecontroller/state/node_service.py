@@ -1,0 +1,276 @@
+"""What nodes say, and what follows from it for the workloads.
+
+Everything may come twice, late or out of order: a confirmation counts only for the very attempt it
+names, and what is already known changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import FINISHED
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.state.journal import Journal
+from queuecontroller.state.nodes.sessions import Held, Hello, Node, Nodes
+from queuecontroller.state.records import (
+    Assignment,
+    Desired,
+    GpuShare,
+    PodKey,
+    PodState,
+    WorkloadRecord,
+)
+from queuecontroller.state.workloads.workloads import NODE_LOST, Workloads
+from sluicecommon.plain import read_plain, write_plain
+
+_LIVE: Final = {
+    "running": PodState.RUNNING,
+    "stopping": PodState.RUNNING,
+    "paused": PodState.PAUSED,
+}
+_OVER: Final = frozenset({"stopped", "finished"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message about one pod's work."""
+
+    node: str
+    epoch: int
+    workload: WorkloadKey
+    pod: str
+    uid: str
+    attempt: int
+    reason: str = ""
+    started: bool = True
+    """It ran there at some time; if not, whoever waits for it still does."""
+
+    @property
+    def key(self) -> PodKey:
+        return PodKey(self.workload, self.pod)
+
+
+class NodeService:
+    def __init__(
+        self, nodes: Nodes, workloads: Workloads, journal: Journal, requeue_lost: bool
+    ) -> None:
+        self._nodes = nodes
+        self._workloads = workloads
+        self._journal = journal
+        self.requeue_lost = requeue_lost
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def connect(self, hello: Hello, now_ns: int) -> tuple[Node, list[Assignment]]:
+        """A new session and the complete set of decisions for it. Raises Superseded, Unproven."""
+        before = {one.key for one in self._nodes.of_node(hello.node)}
+        node = self._nodes.connect(hello, now_ns)
+        held = {one.key: one for one in hello.held}
+        for one in hello.held:
+            self._take_held(node, one, now_ns)
+        for key in before - held.keys():
+            self._vanished(key, now_ns)
+        self._withdraw_orphans(hello, now_ns)
+        self._workloads.place_waiting(now_ns)
+        return node, self._nodes.decisions_after(hello.node, -1)
+
+    def _take_held(self, node: Node, held: Held, now_ns: int) -> None:
+        one = self._nodes.assignments.get(held.key)
+        if one is None or one.node != node.name or one.uid != held.uid:
+            if one is None and held.state in (*_LIVE, "offered"):
+                self._adopt(node, held, now_ns)
+            return  # not ours any more: it is not in the answer, so the node stops it
+        said = Said(
+            node.name,
+            node.record.epoch,
+            held.workload,
+            held.pod,
+            held.uid,
+            held.attempt,
+            held.reason,
+            held.started,
+        )
+        if held.state in _LIVE:
+            self._running(one, held.attempt, _LIVE[held.state], held.gpus, now_ns)
+        elif held.state in _OVER:
+            self._over(one, said, held.state == "finished", now_ns)
+        elif held.state == "refused":
+            self._refused(one, said, now_ns)
+
+    def _vanished(self, key: PodKey, now_ns: int) -> None:
+        """The node had confirmed it and does not have it any more: it was reset, or the message
+        that it was over belongs to a part of the database that is lost."""
+        one = self._nodes.assignments.get(key)
+        if one is None or (one.state is PodState.DECIDED and one.desired is Desired.RUN):
+            return  # it never got the decision; it will now
+        record = self._workloads.records.get(key.workload)
+        self._nodes.forget(key)
+        if record is None:
+            return
+        if record.node or record.workload.admission is None:
+            self._workloads.pod_over(key.workload, False, "gone from its node", now_ns)
+        elif self._workloads.records[key.workload].deleting:
+            self._workloads.complete_eviction(key.workload, now_ns)
+        else:
+            message = f"node {one.node} lost its work"
+            self._workloads.evict(key.workload, NODE_LOST, message, None, now_ns)
+
+    def _adopt(self, node: Node, held: Held, now_ns: int) -> None:
+        """Work the database has forgotten, from the row that we sealed and the node kept."""
+        row = self._nodes.adoptable(node.name, held)
+        if row is None:
+            return
+        try:
+            record: WorkloadRecord = read_plain(WorkloadRecord, row.body["workload"])
+            one: Assignment = read_plain(Assignment, row.body["assignment"])
+        except (ValueError, TypeError, KeyError) as error:  # of another version of ours
+            self._journal.note(
+                "NotAdopted", f"Workload/{held.workload}", f"from {node.name}: {error}", now_ns
+            )
+            return
+        if (record.key, one.key, one.uid) != (held.workload, held.key, held.uid):
+            return
+        known = self._workloads.records.get(record.key)
+        if known is not None and known.workload.uid != held.uid:
+            return  # the name is another's by now
+        if known is None or (known.attempt <= record.attempt and known.workload.admission is None):
+            if known is not None:
+                self._workloads.engine.delete(record.key, now_ns)
+                record = replace(record, manifest=known.manifest, token=known.token)
+            self._workloads.restore(record, now_ns)
+            self._journal.put_workload(record)
+        elif known.workload.is_true(FINISHED):
+            return
+        state = _LIVE.get(held.state, PodState.DECIDED)
+        gpus = one.gpus or self._own_shares(one, held.gpus)
+        self._nodes.adopt(replace(one, state=state, gpus=gpus))
+        self._journal.note("Adopted", f"Workload/{record.key}", f"from {node.name}", now_ns)
+
+    def _withdraw_orphans(self, hello: Hello, now_ns: int) -> None:
+        """Workloads of processes that wait on this node no longer."""
+        for key in list(self._workloads.by_node.get(hello.node, ())):
+            if key not in hello.waiting and not self._nodes.of_workload(key):
+                self._workloads.remove(key, f"nobody on {hello.node} waits for it", now_ns)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def report(
+        self, node: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
+    ) -> Node:
+        found, changed = self._nodes.report(node, epoch, sequence, capacity, now_ns)
+        if changed:
+            self._workloads.place_waiting(now_ns)
+        return found
+
+    # -- about one pod ----------------------------------------------------------------------------
+
+    def confirm(self, said: Said, state: PodState, gpus: tuple[GpuShare, ...], now_ns: int) -> bool:
+        """It runs, or is paused. False: that attempt is not ours. Raises StaleEpoch."""
+        one = self._find(said)
+        if one is None:
+            return False
+        self._running(one, said.attempt, state, gpus, now_ns)
+        return True
+
+    def refuse_resume(self, said: Said, now_ns: int) -> bool:
+        """It stays paused: others have its share of the time. It queues again."""
+        one = self._find(said)
+        if one is None:
+            return False
+        if one.desired is Desired.RUN and said.attempt == one.attempt:
+            one = self._nodes.note_state(one, PodState.PAUSED, (), now_ns)
+            self._workloads.refused(one.workload, one.node, said.reason, now_ns, paused=True)
+        return True
+
+    def refuse(self, said: Said, now_ns: int) -> bool:
+        one = self._find(said)
+        if one is None:
+            return False
+        self._refused(one, said, now_ns)
+        return True
+
+    def release(self, said: Said, finished: bool, now_ns: int) -> bool:
+        """The work is over on the node. False: we do not know of it. Raises StaleEpoch."""
+        one = self._find(said)
+        if one is None:
+            return False
+        self._over(one, said, finished, now_ns)
+        return True
+
+    def _find(self, said: Said) -> Assignment | None:
+        self._nodes.session(said.node, said.epoch)
+        one = self._nodes.assignments.get(said.key)
+        if one is None or one.node != said.node or one.uid != said.uid:
+            return None
+        return one
+
+    def _running(
+        self,
+        one: Assignment,
+        attempt: int,
+        state: PodState,
+        gpus: tuple[GpuShare, ...],
+        now_ns: int,
+    ) -> None:
+        if attempt > one.attempt or (attempt < one.attempt and one.desired is Desired.RUN):
+            return  # what it says is about another admission
+        one = self._nodes.note_state(one, state, self._own_shares(one, gpus), now_ns)
+        self._workloads.mark_ready(one.workload, now_ns)
+        if state is PodState.PAUSED:
+            self._workloads.complete_eviction(one.workload, now_ns)
+            self._workloads.place_waiting(now_ns)
+
+    def _own_shares(self, one: Assignment, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
+        """What it says it gave, if that is of its own GPUs, each once; else as decided."""
+        node = self._nodes.nodes[one.node]
+        reported = {gpu.uuid: gpu for gpu in node.capacity.gpus}
+        for share in gpus:
+            gpu = reported.get(share.uuid)
+            if gpu is None or share.memory_bytes > gpu.memory_bytes:
+                return ()
+        return gpus if len({(s.uuid, s.mig_start) for s in gpus}) == len(gpus) else ()
+
+    def _refused(self, one: Assignment, said: Said, now_ns: int) -> None:
+        if said.attempt != one.attempt:
+            return
+        self._nodes.forget(one.key)
+        self._workloads.refused(one.workload, one.node, said.reason, now_ns)
+        self._workloads.place_waiting(now_ns)
+
+    def _over(self, one: Assignment, said: Said, finished: bool, now_ns: int) -> None:
+        if said.attempt != one.attempt and one.state is PodState.DECIDED:
+            return  # an earlier attempt is over; this one has not begun
+        self._nodes.forget(one.key)
+        if said.started:
+            self._workloads.pod_over(one.workload, finished, said.reason, now_ns)
+        else:
+            self._workloads.never_started(one.workload, one.node, said.reason, now_ns)
+        self._workloads.place_waiting(now_ns)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def tick(self, now_ns: int) -> None:
+        for node in self._nodes.expire(now_ns):
+            if not self.requeue_lost:
+                continue
+            for one in list(self._nodes.of_node(node.name)):
+                # The node has paused it by now: its lease ended before ours did.
+                self._nodes.forget(one.key)
+                message = f"node {node.name} is lost"
+                if self._workloads.records[one.workload].node:
+                    self._workloads.pod_over(one.workload, False, message, now_ns)
+                else:
+                    self._workloads.evict(one.workload, NODE_LOST, message, None, now_ns)
+
+    def row_of(self, one: Assignment) -> str:
+        """What the node keeps for a controller that forgets, under our seal. Not what its user
+        wrote: a manifest has environments and with them secrets, a command line may, and the token
+        is its submitter's."""
+        record = self._workloads.records.get(one.workload)
+        if record is None:
+            return ""
+        bare = replace(record, manifest="", command="", token="")
+        row = {"workload": write_plain(bare), "assignment": write_plain(one)}
+        return self._nodes.seal_row(one, row)

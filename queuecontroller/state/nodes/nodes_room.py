@@ -1,0 +1,340 @@
+"""Room on the nodes that report: the placement model, kept up to date with what they report and
+with what they were told, as the engine and the rest of the service see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from queuecontroller.gpushares.extender.ledger import PodLedger, Running
+from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity, PodGpus
+from queuecontroller.scheduler.placement.choose import Chosen
+from queuecontroller.scheduler.placement.fragmentation import Fragmentation, Gauge
+from queuecontroller.scheduler.placement.mig import Span
+from queuecontroller.scheduler.placement.request import AskError
+from queuecontroller.scheduler.placement.stock import Share, Stock
+from queuecontroller.scheduler.placement.stock_room import GivenPods, StockRoom, Wish
+from queuecontroller.state.nodes.sessions import Nodes, is_away, rests
+from queuecontroller.state.objects.asks import pod_of, topology_of
+from queuecontroller.state.objects.catalogue import Catalogue
+from queuecontroller.state.records import (
+    Assignment,
+    Desired,
+    GpuShare,
+    OnPreemption,
+    PodKey,
+    PodState,
+    SharePolicy,
+    WorkloadRecord,
+)
+
+NEVER_NS: Final = 1 << 62
+AVOID_NS: Final = 30_000_000_000
+"""How long a node that refused a workload is not asked again for it, ns: longer than a report
+takes to show why."""
+
+
+class NodesRoom(StockRoom):
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        nodes: Nodes,
+        find: Callable[[WorkloadKey], WorkloadRecord | None],
+    ) -> None:
+        super().__init__(Stock(), self)
+        self._catalogue = catalogue
+        self._nodes = nodes
+        self._find_record = find
+        self._avoid: dict[WorkloadKey, dict[str, int]] = {}
+        """Until when a node is not asked for a workload."""
+        self._capacities: dict[str, NodeCapacity] = {}
+        self._reporting: set[str] = set()
+        """Nodes that have reported, and are not given up since."""
+        self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
+        self._resting: dict[WorkloadKey, int] = {}
+        """Priorities of those that are paused with their memory where it was."""
+        self.pods = PodLedger(self.stock)
+        """Of what Kubernetes' pods hold, and of what the queue keeps for its own there."""
+        self._cordons: dict[str, Cordon] = {}
+        self._stale: set[str] = set()
+        """Nodes to be looked at again although they report the same."""
+        self._looked = -1
+        self._expires_ns = 0
+        """When the first lease ends of the nodes that count, if none of them reports."""
+        self._gauge = Gauge()
+        self.followed: Callable[[], None] = lambda: None
+        """Hears of each time that what has changed was taken in."""
+
+    # -- following the nodes ----------------------------------------------------------------------
+
+    def follow(self, now_ns: int) -> None:
+        """Takes in what has changed on the nodes since."""
+        self.forget_look()
+        if self._nodes.version != self._looked or now_ns >= self._expires_ns:
+            self._looked = self._nodes.version
+            self._follow_reports(now_ns)
+        moved, self._nodes.moved = self._nodes.moved, {}
+        for key in moved:
+            self._follow_pod(key, self._nodes.assignments.get(key))
+        for workload in dict.fromkeys(key.workload for key in moved):
+            self._note_rest(workload)
+        self.followed()
+
+    def _follow_reports(self, now_ns: int) -> None:
+        ready = self._nodes.each_ready(now_ns)
+        self._expires_ns = min((node.lease_until_ns for node in ready), default=NEVER_NS)
+        reported = {node.name: node.capacity for node in ready}
+        for name in self._capacities.keys() - reported.keys():
+            self.stock.forget(name)
+        for name, capacity in reported.items():
+            if self._capacities.get(name) is not capacity or name in self._stale:
+                self.pods.report(name, {one.uid: _running(one) for one in capacity.pods})
+                cordon = self._cordons.get(name, NO_CORDON)
+                self.stock.report(name, cordoned(without_pods(capacity), cordon))
+        for name in self._reporting - reported.keys():
+            node = self._nodes.nodes.get(name)
+            if node is None or node.record.lost:  # one that is away keeps what it runs
+                self.pods.forget_node(name)
+                self._reporting.discard(name)
+        self._stale.clear()
+        self._reporting |= reported.keys()
+        self._capacities = reported
+
+    def cordon(self, name: str, cordon: Cordon) -> bool:
+        """What of a node gets nothing new from now on, as the cluster's administrators say; whether
+        that is news."""
+        if cordon == self._cordons.get(name, NO_CORDON):
+            return False
+        self._cordons[name] = cordon
+        if cordon == NO_CORDON:
+            del self._cordons[name]
+        if name in self._capacities:
+            self._stale.add(name)
+            self._looked = -1
+        return True
+
+    def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
+        there = one is not None and one.gpus and not is_away(one)
+        now = (one.node, shares_of(one)) if one is not None and there else None
+        before = self._held.get(key)
+        if before == now:
+            return
+        if before is None and now is not None and self.take_over(*key, key, now):
+            self._held[key] = now
+            return
+        freed = self.stock.freed
+        was_kept = now is not None and self.kept(key.workload) is not None
+        if was_kept:
+            self.release(key.workload)
+        if before is not None:
+            self.stock.release(key)
+            del self._held[key]
+        if now is not None:
+            self.stock.hold(key, *now, key.workload)
+            self._held[key] = now
+        if was_kept and before is None:
+            self.stock.freed = freed  # it has what was kept for it: nothing became free
+
+    def _note_rest(self, key: WorkloadKey) -> None:
+        pods = self._nodes.of_workload(key).values()
+        if pods and all(one.state is PodState.PAUSED and not is_away(one) for one in pods):
+            self._resting[key] = max(one.priority for one in pods)
+        else:
+            self._resting.pop(key, None)
+
+    def avoid(self, key: WorkloadKey, node: str, now_ns: int) -> None:
+        self._avoid.setdefault(key, {})[node] = now_ns + AVOID_NS
+
+    def forgive(self, now_ns: int) -> bool:
+        """Whether a node may be asked again from now on."""
+        over = [
+            (key, node)
+            for key, nodes in self._avoid.items()
+            for node, until_ns in nodes.items()
+            if until_ns <= now_ns
+        ]
+        for key, node in over:
+            del self._avoid[key][node]
+            if not self._avoid[key]:
+                del self._avoid[key]
+        if over:
+            self.stock.note_freed()
+        return bool(over)
+
+    # -- what the engine asks for -----------------------------------------------------------------
+
+    def shape(self, workload: Workload) -> Hashable:
+        record = self._find_record(workload.key)
+        mine = workload.key if self._nodes.of_workload(workload.key) else None
+        avoided = tuple(sorted(self._avoid.get(workload.key, ())))
+        pods = tuple(
+            (
+                tuple(tuple(sorted(c.items())) for c in one.containers),
+                *sorted(one.annotations.items()),
+            )
+            for one in workload.pod_sets
+        )
+        asks = tuple(sorted(record.asks.items())) if record is not None else ()
+        return (pods, asks, record.node if record is not None else "", avoided, mine)
+
+    def pauses(self, key: WorkloadKey) -> bool:
+        record = self._find_record(key)
+        if record is None:
+            return False
+        if record.on_preemption is not None:
+            return record.on_preemption is OnPreemption.PAUSE
+        admission = record.workload.admission
+        queue = admission.cluster_queue if admission is not None else ""
+        return self._catalogue.on_preemption(queue) is OnPreemption.PAUSE
+
+    def yields(self, key: WorkloadKey, priority: int) -> bool:
+        record = self._find_record(key)
+        return record is not None and record.workload.priority < priority
+
+    def resting(self, priority: int) -> Collection[WorkloadKey]:
+        return [key for key, mine in self._resting.items() if mine < priority]
+
+    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish:
+        record = self._find_record(workload.key)
+        if record is None or not record.asks:
+            return Wish()
+        try:
+            return self._wish(record, list(given))
+        except AskError as error:
+            return Wish(wrong=str(error))
+
+    def _wish(self, record: WorkloadRecord, given: list[GivenPods]) -> Wish:
+        before = self._nodes.of_workload(record.key)
+        avoid = frozenset(self._avoid.get(record.key, ()))
+        pod_sets = {one.name: one for one in record.workload.pod_sets}
+        total = sum(one.count for one in given if one.name in record.asks)
+        pods = []
+        for one in given:
+            ask = record.asks.get(one.name)
+            if ask is None:
+                continue
+            names = dict.fromkeys(one.flavors.values())
+            flavors = [f for f in map(self._catalogue.flavor, names) if f is not None]
+            for index in range(one.count):
+                name = "" if total == 1 else f"{one.name}-{index}"
+                pod = pod_of(name, ask, pod_sets[one.name], flavors, record.node, avoid)
+                if before:
+                    held = before.get(name)
+                    if held is None or held.desired is Desired.STOP:
+                        return Wish(wrong="what ran before has not stopped yet")
+                    pod = pod.where_it_was(held.node, shares_of(held, resting=False))
+                pods.append(pod)
+        return Wish(tuple(pods), topology_of(pod_sets[one.name] for one in given))
+
+    # -- for the rest of the service --------------------------------------------------------------
+
+    def place(self, record: WorkloadRecord, now_ns: int) -> list[Chosen] | str:
+        """Where its pods go that have their quota; the reason when they have to wait."""
+        self.follow(now_ns)
+        admission = record.workload.admission
+        assert admission is not None
+        kept = self.kept(record.key)
+        if kept is not None and all(one.node in self.stock.nodes for one in kept):
+            return kept
+        given = [GivenPods(one.name, one.count, one.flavors) for one in admission.pod_sets]
+        verdict = self.claim(record.workload, given)
+        for key in sorted(verdict.frees):
+            self.oust(key, record.key, now_ns)
+        return verdict.refusal or self.kept(record.key) or []
+
+    def fragmentation(self) -> dict[str, Fragmentation]:
+        """By size of request, see `placement.fragmentation`; as of the last decision."""
+        return self._gauge.measure(self.stock)
+
+    def oust(self, key: WorkloadKey, preemptor: WorkloadKey, now_ns: int) -> None:
+        """Stops paused work whose memory somebody more important needs."""
+        reason = f"its memory is needed by {preemptor}, of a higher priority"
+        for one in list(self._nodes.of_workload(key).values()):
+            if rests(one):
+                self._nodes.tell(one, Desired.STOP, reason, now_ns)
+
+
+class Cordon(NamedTuple):
+    whole: bool = False
+    """The node."""
+    gpus: frozenset[str] = frozenset()
+    """GPUs of it, by UUID."""
+
+
+NO_CORDON: Final = Cordon()
+CORDONED: Final = "cordoned"
+"""In the place of a GPU's health."""
+
+
+def cordoned(capacity: NodeCapacity, cordon: Cordon) -> NodeCapacity:
+    if cordon == NO_CORDON:
+        return capacity
+    out = cordon.gpus
+    gpus = tuple(
+        replace(one, health=CORDONED) if out & {one.uuid, one.parent_uuid} else one
+        for one in capacity.gpus
+    )
+    return replace(capacity, gpus=gpus, unschedulable=capacity.unschedulable or cordon.whole)
+
+
+def _running(pod: PodGpus) -> Running:
+    shares = tuple(Share(s.uuid, s.memory_bytes, s.share_ppm, s.alone) for s in pod.shares)
+    return Running(pod.uid, pod.namespace, pod.name, shares)
+
+
+def without_pods(capacity: NodeCapacity) -> NodeCapacity:
+    """What its pods hold is held in their names, and counts no more as in use outside."""
+    of: dict[str, list[int]] = {}
+    for pod in capacity.pods:
+        for share in pod.shares:
+            totals = of.setdefault(share.uuid, [0, 0, 0])
+            totals[0] += share.memory_bytes
+            totals[1] += share.share_ppm
+            totals[2] += 1
+    if not of:
+        return capacity
+
+    def own(gpu: GpuCapacity) -> GpuCapacity:
+        memory, time, slots = of.get(gpu.uuid, (0, 0, 0))
+        return replace(
+            gpu,
+            outside_memory_bytes=max(0, gpu.outside_memory_bytes - memory),
+            outside_share_ppm=max(0, gpu.outside_share_ppm - time),
+            outside_slots=max(0, gpu.outside_slots - slots),
+        )
+
+    return replace(capacity, gpus=tuple(map(own, capacity.gpus)), pods=())
+
+
+def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]:
+    """A paused pod keeps its memory and its slot, but no share of the time, and has company."""
+    paused = rests(one) if resting is None else resting
+    promised = one.ask.policy is not SharePolicy.ELASTIC and not paused
+    alone = one.ask.policy is SharePolicy.EXCLUSIVE and not paused
+    return tuple(
+        Share(
+            share.uuid,
+            share.memory_bytes,
+            share.share_ppm if promised else 0,
+            alone,
+            share.mig,
+            Span(share.mig_start, share.mig_size) if share.mig else None,
+        )
+        for share in one.gpus
+    )
+
+
+def gpu_shares(one: Chosen, share_ppm: int) -> tuple[GpuShare, ...]:
+    """As nodes are told: an elastic share's weight too."""
+    return tuple(
+        GpuShare(
+            share.uuid,
+            share.memory_bytes,
+            0 if share.mig else share_ppm,
+            share.mig,
+            *(share.span or (0, 0)),
+        )
+        for share in one.shares
+    )

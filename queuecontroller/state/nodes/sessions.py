@@ -1,0 +1,414 @@
+"""Nodes: who is connected, what they have, and what each of them has been told to do.
+
+Safety rests on three numbers, none of them a clock of ours: the term (which controller), the epoch
+(which session of the node), the revision (which decision about a pod). A node that is away keeps
+what it runs, and its shares stay taken; only `lost_policy = requeue` gives its work to others, and
+then the node itself pauses that work when its lease ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.capacity import NOTHING, NodeCapacity
+from queuecontroller.state.journal import Journal
+from queuecontroller.state.nodes.gpu_owners import GpuOwners
+from queuecontroller.state.nodes.seals import Fence, Row, Seals
+from queuecontroller.state.records import (
+    Assignment,
+    Desired,
+    GpuShare,
+    NodeRecord,
+    PodKey,
+    PodState,
+)
+
+REVISION_GAP: Final = 1_000_000
+"""How far past a node's memory a restored database jumps: other nodes may have seen more."""
+EPOCH_GAP: Final = 1_000_000
+"""How far a node's word may move its own epoch: a database that was lost begins at 0."""
+SECOND_NS: Final = 1_000_000_000
+
+
+class StaleEpoch(Exception):
+    """The message belongs to an earlier session of the node: it has to connect again."""
+
+
+class Superseded(Exception):
+    """Another controller has taken over: this one must decide nothing more."""
+
+
+class Unproven(Exception):
+    """A node claims to have obeyed a later controller, or more decisions, and cannot show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One piece of work as a node says it has it."""
+
+    workload: WorkloadKey
+    pod: str
+    uid: str
+    attempt: int
+    state: str
+    """offered, running, paused, stopping, stopped, finished, refused."""
+    reason: str = ""
+    exit_status: int = 0
+    gpus: tuple[GpuShare, ...] = ()
+    record: str = ""
+    """The controller's own row of the workload, as it was sent with the decision."""
+    started: bool = True
+    """It ran there at some time."""
+
+    @property
+    def key(self) -> PodKey:
+        return PodKey(self.workload, self.pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    node: str
+    boot_id: str = ""
+    version: str = ""
+    cluster_id: str = ""
+    seen_term: int = 0
+    seen_revision: int = 0
+    epoch: int = 0
+    held: tuple[Held, ...] = ()
+    waiting: frozenset[WorkloadKey] = frozenset()
+    capacity: NodeCapacity = NOTHING
+    proof: str = ""
+    """The newest sealed fence it was given."""
+
+
+MOST_DETECTIONS: Final = 32
+"""Kept of a node, in memory alone: its own journal has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What a node noticed of use of its GPUs around us, or did about it; its own words."""
+
+    number: int
+    at_s: int
+    kind: str
+    level: str
+    text: str
+    workload: WorkloadKey | None
+    evidence: str
+    """A JSON object."""
+
+
+@dataclass(slots=True)
+class Node:
+    record: NodeRecord
+    capacity: NodeCapacity = NOTHING
+    connected: bool = False
+    """Has connected since this controller started."""
+    version: str = ""
+    sequence: int = 0
+    lease_until_ns: int = 0
+    usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
+    """Measured memory and GPU time ratio, by workload and attempt."""
+    detections: dict[int, Detection] = field(default_factory=dict)
+    """By number, the newest last."""
+
+    def heard(self, told: Iterable[Detection]) -> None:
+        """The same may come twice, and a session tells again what the last one did."""
+        for one in told:
+            self.detections.setdefault(one.number, one)
+        while len(self.detections) > MOST_DETECTIONS:
+            del self.detections[next(iter(self.detections))]
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+def rests(one: Assignment) -> bool:
+    """Paused, and meant to be."""
+    return one.state is PodState.PAUSED and one.desired in (Desired.PAUSE, Desired.CHECKPOINT)
+
+
+def is_away(one: Assignment) -> bool:
+    """Paused, and its memory on its node's host: it has nothing on its GPUs."""
+    return one.state is PodState.PAUSED and one.desired is Desired.CHECKPOINT
+
+
+class Nodes:
+    def __init__(self, journal: Journal, lease_s: float, lost_after_s: float) -> None:
+        self._journal = journal
+        self._lease_ns = int(lease_s * SECOND_NS)
+        self._lost_ns = int(lost_after_s * SECOND_NS)
+        self.nodes: dict[str, Node] = {}
+        self.assignments: dict[PodKey, Assignment] = {}
+        self._by_node: dict[str, dict[PodKey, Assignment]] = {}
+        self._by_workload: dict[WorkloadKey, dict[str, Assignment]] = {}
+        self.moved: dict[PodKey, None] = {}
+        """Pods whose assignments changed, in order; for whoever takes them from here."""
+        self.version = 0
+        """Grows with every change of what the nodes say of themselves."""
+        self.regressions_total = 0
+        """Times a node remembered more than the database did."""
+        self.stale_total = 0
+        """Messages of earlier sessions, refused."""
+        self.unproven_total = 0
+        """Times a node claimed to have seen more than we know, without proof: one of the two is
+        broken, or lies."""
+        self.duplicates_total = 0
+        """GPUs that a node reported although another node has them."""
+        self.seals = Seals()
+        self._owners = GpuOwners()
+
+    def restore(
+        self, nodes: Iterable[NodeRecord], assignments: Iterable[Assignment], now_ns: int
+    ) -> None:
+        """Each node gets a whole lease to come back: we were away, not they."""
+        for record in nodes:
+            self.nodes[record.name] = Node(record, lease_until_ns=now_ns + self._lease_ns)
+        for one in assignments:
+            self._index(one)
+
+    # -- assignments ------------------------------------------------------------------------------
+
+    def of_node(self, node: str) -> Iterable[Assignment]:
+        return self._by_node.get(node, {}).values()
+
+    def of_workload(self, key: WorkloadKey) -> dict[str, Assignment]:
+        """By pod."""
+        return self._by_workload.get(key, {})
+
+    def decisions_after(self, node: str, revision: int) -> list[Assignment]:
+        found = [one for one in self.of_node(node) if one.revision > revision]
+        return sorted(found, key=lambda one: one.revision)
+
+    def decide(self, one: Assignment, now_ns: int) -> Assignment:
+        """A new decision for the pod's node; replaces the one before."""
+        one = replace(one, revision=self._journal.next_revision(), changed_ns=now_ns)
+        self._put(one, tell=True)
+        return one
+
+    def tell(self, one: Assignment, desired: Desired, reason: str, now_ns: int) -> Assignment:
+        if one.desired is desired or one.desired is Desired.STOP:
+            return one  # nothing undoes a stop: the processes are being killed
+        return self.decide(replace(one, desired=desired, reason=reason), now_ns)
+
+    def forget(self, key: PodKey) -> None:
+        one = self.assignments.pop(key, None)
+        if one is None:
+            return
+        self.moved[key] = None
+        del self._by_node[one.node][key]
+        del self._by_workload[key.workload][key.pod]
+        if not self._by_workload[key.workload]:
+            del self._by_workload[key.workload]
+        self._journal.drop_assignment(key)
+        self._journal.touched.add(("Node", "", one.node))
+
+    def note_state(
+        self, one: Assignment, state: PodState, gpus: Sequence[GpuShare], now_ns: int
+    ) -> Assignment:
+        found = tuple(gpus) or one.gpus
+        if one.state is state and one.gpus == found:
+            return one
+        one = replace(one, state=state, gpus=found, changed_ns=now_ns)
+        self._put(one, tell=False)
+        return one
+
+    def adopt(self, one: Assignment) -> None:
+        """Work a node has and the database had forgotten."""
+        self._put(replace(one, revision=self._journal.next_revision()), tell=True)
+
+    def _put(self, one: Assignment, tell: bool) -> None:
+        self._index(one)
+        self._journal.put_assignment(one, tell)
+        self._journal.touched.add(("Node", "", one.node))
+
+    def _index(self, one: Assignment) -> None:
+        before = self.assignments.get(one.key)
+        if before is not None and before.node != one.node:
+            del self._by_node[before.node][one.key]
+        self.assignments[one.key] = one
+        self.moved[one.key] = None
+        self._by_node.setdefault(one.node, {})[one.key] = one
+        self._by_workload.setdefault(one.workload, {})[one.pod] = one
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def connect(self, hello: Hello, now_ns: int) -> Node:
+        """A new session. Raises Superseded, Unproven."""
+        journal = self._journal
+        node = self.nodes.get(hello.node)
+        known = node is not None and node.connected
+        if not self.is_foreign(hello) and self._is_ahead(
+            hello.seen_term, hello.seen_revision, known
+        ):
+            seen = self._proven(hello)
+            if seen is None or not self._is_ahead(seen.term, seen.revision, known):
+                self.unproven_total += 1
+                raise Unproven(
+                    f"node {hello.node} says that it has obeyed term {hello.seen_term} and revision"
+                    f" {hello.seen_revision}, this controller has {journal.term} and"
+                    f" {journal.revision}, and it shows no seal of this controller for it. If the"
+                    " database is an old copy, start once with `sluice-queue serve --restored`"
+                )
+            if known:
+                raise Superseded(
+                    f"node {hello.node} has obeyed term {seen.term}, this controller has"
+                    f" {journal.term}: another one took over"
+                )
+            why = f"the node remembers term {seen.term} and revision {seen.revision}"
+            self.note_restored(f"Node/{hello.node}", why, seen.term, seen.revision, now_ns)
+        record = node.record if node is not None else NodeRecord(hello.node, 0)
+        record = replace(
+            record,
+            epoch=max(record.epoch, min(hello.epoch, record.epoch + EPOCH_GAP)) + 1,
+            boot_id=hello.boot_id,
+            seen_ns=now_ns,
+            lost=False,
+        )
+        usage = node.usage if node is not None else {}
+        capacity = self._own_gpus(hello.node, hello.capacity, now_ns)
+        node = Node(record, capacity, True, hello.version, 0, usage=usage)
+        node.lease_until_ns = now_ns + self._lease_ns
+        self.nodes[hello.node] = node
+        self.version += 1
+        journal.put_node(record)
+        return node
+
+    def is_foreign(self, hello: Hello) -> bool:
+        """It last obeyed a controller with another database."""
+        return bool(hello.cluster_id) and hello.cluster_id != self._journal.cluster_id
+
+    def _is_ahead(self, term: int, revision: int, known: bool) -> bool:
+        """Whether somebody who has seen these has seen more than this database."""
+        journal = self._journal
+        # A term begins with its process: before the first contact nobody can have seen it.
+        return revision > journal.revision or (
+            term > journal.term if known else term >= journal.term
+        )
+
+    def _proven(self, hello: Hello) -> Fence | None:
+        """The most that the node can show under our seal. Nodes of the release before have no
+        proof of their own, but the rows of their work."""
+        sealed = [self.seals.open_fence(hello.proof)]
+        sealed += [row.fence for one in hello.held if (row := self.seals.open_row(one.record))]
+        mine = [
+            one
+            for one in sealed
+            if one is not None
+            and one.node == hello.node
+            and one.cluster_id == self._journal.cluster_id
+        ]
+        if not mine:
+            return None
+        return replace(
+            mine[0],
+            term=max(one.term for one in mine),
+            revision=max(one.revision for one in mine),
+        )
+
+    def note_restored(self, subject: str, why: str, term: int, revision: int, now_ns: int) -> None:
+        """The database is an old copy: goes past what was seen."""
+        journal = self._journal
+        self.regressions_total += 1
+        journal.term = max(journal.term, term) + 1
+        journal.forget_up_to(revision, REVISION_GAP)
+        journal.note(
+            "Restored",
+            subject,
+            f"{why}: the database is an old copy; what nodes bring of what it lacks is taken over",
+            now_ns,
+        )
+
+    def fence(self, node: str, revision: int) -> str:
+        """Sealed: what this node has been told of."""
+        journal = self._journal
+        return self.seals.fence(Fence(journal.cluster_id, node, journal.term, revision))
+
+    def seal_row(self, one: Assignment, body: Mapping[str, Any]) -> str:
+        journal = self._journal
+        return self.seals.row(Fence(journal.cluster_id, one.node, journal.term, one.revision), body)
+
+    def adoptable(self, node: str, held: Held) -> Row | None:
+        """The row, if it is one that we gave this node and have forgotten since."""
+        row = self.seals.open_row(held.record)
+        if row is None or row.fence.node != node:
+            return None
+        if row.fence.cluster_id == self._journal.cluster_id:
+            return row if self._journal.has_forgotten(row.fence.revision) else None
+        return row
+
+    def _own_gpus(self, name: str, capacity: NodeCapacity, now_ns: int) -> NodeCapacity:
+        before = self._owners.refused.get(name, frozenset())
+        capacity = self._owners.take(name, capacity)
+        for uuid in sorted(self._owners.refused.get(name, frozenset()) - before):
+            self.duplicates_total += 1
+            owner = self._owners.owner(uuid)
+            what = f"reports GPU {uuid}, which is {owner}'s: it takes no work here"
+            self._journal.note("DuplicateGpu", f"Node/{name}", what, now_ns)
+        return capacity
+
+    def session(self, name: str, epoch: int) -> Node:
+        """The node, if this is its session. Raises StaleEpoch."""
+        node = self.nodes.get(name)
+        if node is None or not node.connected or node.record.epoch != epoch:
+            self.stale_total += 1
+            have = node.record.epoch if node is not None and node.connected else "none"
+            raise StaleEpoch(f"node {name}: epoch {epoch} is not current ({have}): connect again")
+        return node
+
+    def report(
+        self, name: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
+    ) -> tuple[Node, bool]:
+        """Renews the lease; True when more or less can be placed. Raises StaleEpoch."""
+        node = self.session(name, epoch)
+        if sequence <= node.sequence:  # late or twice: it says nothing about now
+            return node, False
+        self.version += 1
+        was_ready = self.ready(node, now_ns)
+        node.sequence = sequence
+        node.lease_until_ns = now_ns + self._lease_ns
+        capacity = self._own_gpus(name, capacity, now_ns)
+        if node.capacity == capacity:
+            return node, not was_ready
+        node.capacity = capacity
+        self._journal.touched.add(("Node", "", name))
+        return node, True
+
+    def ready(self, node: Node, now_ns: int) -> bool:
+        return node.connected and not node.record.lost and now_ns < node.lease_until_ns
+
+    def expire(self, now_ns: int) -> list[Node]:
+        """Nodes given up on just now: no report for the lease and the grace after it."""
+        lost = []
+        for node in self.nodes.values():
+            if node.record.lost or now_ns < node.lease_until_ns + self._lost_ns:
+                continue
+            if not node.connected and not self._by_node.get(node.name):
+                continue  # nothing to lose; it is shown as away
+            node.record = replace(node.record, lost=True, epoch=node.record.epoch + 1)
+            node.connected = False
+            self._owners.release(node.name)
+            self.version += 1
+            self._journal.put_node(node.record)
+            self._journal.note(
+                "Lost", f"Node/{node.name}", "no report for the lease and its grace", now_ns
+            )
+            lost.append(node)
+        return lost
+
+    def each_ready(self, now_ns: int) -> list[Node]:
+        return [node for node in self.nodes.values() if self.ready(node, now_ns)]
+
+    def drop(self, name: str, blocked: Callable[[int], str]) -> None:
+        """Forgets a node that is gone for good. Raises ValueError while it has work."""
+        if self._by_node.get(name):
+            raise ValueError(blocked(len(self._by_node[name])))
+        del self.nodes[name]
+        self._owners.release(name)
+        self.version += 1
+        self._journal.drop_node(name)

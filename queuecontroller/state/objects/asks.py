@@ -1,0 +1,179 @@
+"""What the pods of a workload ask of GPUs: read from their requests and annotations, told in words,
+and as placement takes it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import PodSet, ResourceFlavor
+from queuecontroller.scheduler.placement.choose import PodToPlace, Topology
+from queuecontroller.scheduler.placement.mig import profile_of, resource_of
+from queuecontroller.scheduler.placement.request import (
+    SHARE_POLICY,
+    WHOLE_PPM,
+    AnnotationError,
+    AskError,
+    GpuRequest,
+    annotated,
+)
+from queuecontroller.state.records import GpuAsk, SharePolicy
+from sluicecommon.plain import read_plain, write_plain
+
+MIB: Final = 1 << 20
+GPU: Final = "nvidia.com/gpu"
+GPU_MEMORY: Final = "nvidia.com/gpumem"
+"""MiB on each GPU, as HAMi counts it."""
+GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
+GPU_CORES: Final = "nvidia.com/gpucores"
+"""Percent of each GPU's time, as HAMi counts it."""
+
+
+ASKED: Final = "sluice.dev/asked"
+"""On a pod template that is played: what it asks of GPUs, as the service knows it. Nobody but
+`simulate` looks at it, so it is no way around quota."""
+
+
+def asked_of(ask: GpuAsk, node: str) -> str:
+    """The value of ASKED; `node`: where alone it may run, empty for anywhere."""
+    return json.dumps({"ask": write_plain(ask), "node": node}, separators=(",", ":"))
+
+
+def read_asked(pod_set: PodSet) -> tuple[GpuAsk | None, str]:
+    """What a pod that is played asks, and its node. Raises AskError."""
+    text = pod_set.annotations.get(ASKED)
+    if text is None:
+        return ask_of(pod_set), ""
+    try:
+        given = json.loads(text)
+        return read_plain(GpuAsk, given["ask"]), str(given["node"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise AskError(f"{ASKED}: {str(error)[:200]}: leave it away") from None
+
+
+def ask_of(pod_set: PodSet) -> GpuAsk | None:
+    """What a pod's containers request, in HAMi's and NVIDIA's resource names; None without a GPU.
+    Raises AskError."""
+    annotated(pod_set.annotations)  # wrong ones are told when the workload comes, not later
+    policy = _policy(pod_set.annotations)
+    gpus = sum(one.get(GPU, 0) for one in pod_set.containers)
+    mig = _instances(pod_set)
+    if mig and gpus:
+        raise AskError(
+            f"{GPU} and {resource_of(mig[0])}: a pod gets shares of GPUs or MIG instances"
+        )
+    if mig:
+        if policy is SharePolicy.EXCLUSIVE:
+            raise AskError(f"{SHARE_POLICY}: exclusive is for whole GPUs, not for MIG instances")
+        return GpuAsk(gpus=len(mig), memory_ppm=WHOLE_PPM, mig=mig)
+    if gpus < 1:
+        return None
+
+    def most(name: str) -> int | None:
+        return max((one[name] for one in pod_set.containers if name in one), default=None)
+
+    memory, percent, cores = most(GPU_MEMORY), most(GPU_MEMORY_PERCENT), most(GPU_CORES)
+    if policy is None and cores is not None:
+        # HAMi's meanings: 0 is no cap, the whole is the GPU for itself.
+        policy = SharePolicy.ELASTIC if cores == 0 else None
+        policy = SharePolicy.EXCLUSIVE if cores >= 100 else policy
+    if policy is SharePolicy.EXCLUSIVE:
+        cores = 100
+    return GpuAsk(
+        gpus=gpus,
+        memory_bytes=memory * MIB if memory else None,
+        memory_ppm=None if memory else min(100, percent or 100) * 10_000,
+        share_ppm=min(100, cores or 100) * 10_000,
+        policy=policy or SharePolicy.HARD,
+    )
+
+
+def _instances(pod_set: PodSet) -> tuple[str, ...]:
+    found: Counter[str] = Counter()
+    for container in pod_set.containers:
+        for resource, amount in container.items():
+            profile = profile_of(resource)
+            if profile is not None:
+                found[profile] += amount
+    return tuple(sorted(found.elements()))
+
+
+def _policy(annotations: Mapping[str, str]) -> SharePolicy | None:
+    text = annotations.get(SHARE_POLICY, "").strip()
+    if not text:
+        return None
+    try:
+        return SharePolicy(text)
+    except ValueError:
+        allowed = ", ".join(SharePolicy)
+        raise AnnotationError(f"{SHARE_POLICY}: {text!r} is none of {allowed}") from None
+
+
+def request_of(ask: GpuAsk, annotations: Mapping[str, str]) -> GpuRequest:
+    """Raises AnnotationError."""
+    request = GpuRequest(
+        gpus=ask.gpus,
+        memory_bytes=ask.memory_bytes,
+        memory_ppm=ask.memory_ppm,
+        share_ppm=ask.share_ppm,
+        hard=ask.policy is not SharePolicy.ELASTIC,
+        exclusive=ask.policy is SharePolicy.EXCLUSIVE,
+        gpu_uuids=ask.gpu_uuids,
+        mig=ask.mig,
+    )
+    if not annotations:
+        return request
+    return replace(request, **annotated(annotations))  # type: ignore[arg-type]
+
+
+def pod_of(
+    name: str,
+    ask: GpuAsk,
+    pod_set: PodSet,
+    flavors: Iterable[ResourceFlavor],
+    node: str = "",
+    avoid: frozenset[str] = frozenset(),
+) -> PodToPlace:
+    """One pod of a pod set that was given these flavors: a node must carry their labels. Raises
+    AnnotationError."""
+    given = list(flavors)
+    labels = {k: v for flavor in given for k, v in flavor.node_labels.items()}
+    return PodToPlace(
+        name,
+        request_of(ask, pod_set.annotations),
+        node,
+        tuple({**pod_set.node_selector, **labels}.items()),
+        pod_set.affinity,
+        (*pod_set.tolerations, *(one for flavor in given for one in flavor.tolerations)),
+        avoid,
+    )
+
+
+def topology_of(pod_sets: Iterable[PodSet]) -> Topology:
+    """Pods of one workload stay together as their pod sets say."""
+    preferred: dict[str, None] = {}
+    for one in pod_sets:
+        if one.required_topology:
+            return Topology(required=one.required_topology)
+        if one.preferred_topology:
+            preferred[one.preferred_topology] = None
+    return Topology(preferred=tuple(preferred))
+
+
+def describe(ask: GpuAsk) -> str:
+    return request_of(ask, {}).describe()
+
+
+def requests_of(ask: GpuAsk) -> Mapping[str, int]:
+    """The same ask in resource names, for the quota; parts are rounded up."""
+    if ask.mig:
+        return {resource_of(name): count for name, count in sorted(Counter(ask.mig).items())}
+    requests = {GPU: len(ask.gpu_uuids) or ask.gpus, GPU_CORES: -(-ask.share_ppm // 10_000)}
+    if ask.memory_bytes is not None:
+        requests[GPU_MEMORY] = -(-ask.memory_bytes // MIB)
+    else:
+        requests[GPU_MEMORY_PERCENT] = -(-(ask.memory_ppm or WHOLE_PPM) // 10_000)
+    return requests

@@ -1,0 +1,344 @@
+"""The applied objects: read, checked, kept as given, and put into the engine.
+
+An object is kept as its JSON, so that a newer version of the controller reads all of it again. What
+cannot be read is refused whole, with every mistake in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from queuecontroller.kueueapi.manifests.configuration import Configuration, read_configuration
+from queuecontroller.kueueapi.manifests.documents import KUEUE_VERSIONS
+from queuecontroller.kueueapi.manifests.jobs import SUBMITTED, Priorities
+from queuecontroller.kueueapi.manifests.kueue import (
+    read_cluster_queue,
+    read_cohort,
+    read_flavor,
+    read_limit_range,
+    read_local_queue,
+    read_topology_levels,
+)
+from queuecontroller.kueueapi.manifests.sources import CLUSTER_WIDE
+from queuecontroller.scheduler.model.limit_range import LimitRange
+from queuecontroller.scheduler.model.objects import (
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    ResourceFlavor,
+    StopPolicy,
+)
+from queuecontroller.scheduler.model.transformations import Transformations
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.scheduler.placement.totals import followed
+from queuecontroller.scheduler.scheduler import Scheduler
+from queuecontroller.state.records import ObjectId, ObjectRecord, OnPreemption
+from sluicecommon.reader import ManifestError, Problem, Reader
+
+ON_PREEMPTION: Final = "sluice.dev/on-preemption"
+"""Annotation of a ClusterQueue, a Job or a Workload: `stop` or `pause`."""
+USERS: Final = "sluice.dev/users"
+"""Annotation of a LocalQueue: who may submit through `sluice run`, names separated by commas."""
+
+T = TypeVar("T")
+MOST_KNOWN: Final = 10_000
+"""Answers kept; what is asked about comes from users."""
+NAMESPACED: Final = ("LocalQueue", "LimitRange")
+OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
+WORKLOAD_KINDS: Final = frozenset({"Workload"}) | SUBMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def id(self) -> ObjectId:
+        return (self.kind, self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return "/".join(part for part in self.id if part)
+
+
+def identify(document: Mapping[str, Any]) -> Identity:
+    """Raises ManifestError for what cannot be named."""
+    kind = document.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise ManifestError([Problem("kind", "is required")])
+    reader = Reader(document, kind)
+    head = reader.child("metadata")
+    name = head.text("name") or head.text("generateName").rstrip("-")
+    if not name and kind == "Configuration":
+        name = "configuration"
+    if not name:
+        head.problem("name", "is required")
+    namespace = "" if kind in CLUSTER_WIDE else head.text("namespace", "default")
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    _check_version(document, Identity(kind, namespace, name))
+    return Identity(kind, namespace, name)
+
+
+def _check_version(document: Mapping[str, Any], who: Identity) -> None:
+    group, _, version = str(document.get("apiVersion", "")).rpartition("/")
+    if group == "kueue.x-k8s.io" and version not in KUEUE_VERSIONS:
+        known = ", ".join(sorted(KUEUE_VERSIONS))
+        message = f"unknown version {version} (known: {known})"
+        raise ManifestError([Problem(f"{who}.apiVersion", message)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    value: int
+    default: bool = False
+
+
+class Catalogue:
+    def __init__(self) -> None:
+        self.records: dict[ObjectId, ObjectRecord] = {}
+        self._parsed: dict[ObjectId, Any] = {}
+        self._known: dict[Any, Any] = {}
+        """Answers to questions, until an object changes: each submission asks several."""
+        self.version = 0
+        """Another whenever an object was put or dropped."""
+
+    # -- reading one ------------------------------------------------------------------------------
+
+    def read(self, document: Mapping[str, Any]) -> tuple[Identity, Any]:
+        """The object as the engine's value. Raises ManifestError."""
+        who = identify(document)
+        return who, _READERS[who.kind](document, str(who))
+
+    # -- changing ---------------------------------------------------------------------------------
+
+    def put(self, record: ObjectRecord, engine: Scheduler) -> bool:
+        """Takes an object in; False when it is the same as before. Call `settle` of the engine
+        after the last one. Raises ManifestError."""
+        identity = (record.kind, record.namespace, record.name)
+        before = self.records.get(identity)
+        if before is not None and before.body == record.body:
+            return False
+        _, parsed = self.read(json.loads(record.body))
+        pauses = self.annotation(identity, ON_PREEMPTION)
+        self.records[identity] = record
+        self._parsed[identity] = parsed
+        self._known.clear()
+        self.version += 1
+        self._feed(record.kind, record.namespace, record.name, parsed, engine)
+        if record.kind == "ClusterQueue" and self.annotation(identity, ON_PREEMPTION) != pauses:
+            engine.cache.touch(record.name)  # whether its memory comes free decides who has room
+        return True
+
+    def drop(self, identity: ObjectId, engine: Scheduler) -> ObjectRecord:
+        kind, namespace, name = identity
+        record = self.records.pop(identity)
+        del self._parsed[identity]
+        self._known.clear()
+        self.version += 1
+        if kind == "ResourceFlavor":
+            engine.cache.drop_flavor(name)
+        elif kind == "ClusterQueue":
+            engine.cache.drop_cluster_queue(name)
+        elif kind == "Cohort":
+            engine.cache.drop_cohort(name)
+        elif kind == "LocalQueue":
+            engine.drop_local_queue(f"{namespace}/{name}")
+        elif kind == "Namespace":
+            engine.put_namespace(name, {})
+        elif kind == "LimitRange":
+            engine.put_limit_ranges(namespace, self._limits(namespace))
+        return record
+
+    def _feed(self, kind: str, namespace: str, name: str, parsed: Any, engine: Scheduler) -> None:
+        if kind == "ResourceFlavor":
+            engine.cache.put_flavor(parsed)
+        elif kind == "Topology":
+            engine.cache.put_topology(name, parsed)
+        elif kind == "Cohort":
+            engine.cache.put_cohort(parsed)
+        elif kind == "ClusterQueue":
+            engine.cache.put_cluster_queue(parsed)
+        elif kind == "LocalQueue":
+            engine.put_local_queue(parsed)
+        elif kind == "LimitRange":
+            engine.put_limit_ranges(namespace, self._limits(namespace))
+        elif kind == "Namespace":
+            engine.put_namespace(name, parsed)
+
+    def _limits(self, namespace: str) -> list[LimitRange]:
+        return [
+            parsed
+            for (kind, where, _), parsed in self._parsed.items()
+            if kind == "LimitRange" and where == namespace
+        ]
+
+    def follow(self, nodes: Sequence[NodeCapacity], engine: Scheduler) -> bool:
+        """Sets every `nominalQuota: auto` to what these nodes report; True when one changed. Call
+        `settle` of the engine then."""
+        changed = False
+        labels = {
+            name: one.node_labels
+            for (kind, _, name), one in self._parsed.items()
+            if kind == "ResourceFlavor"
+        }
+        for identity, parsed in self._parsed.items():
+            kind, namespace, name = identity
+            if kind not in ("ClusterQueue", "Cohort"):
+                continue
+            groups = tuple(followed(group, nodes, labels) for group in parsed.resource_groups)
+            if groups == parsed.resource_groups:
+                continue
+            self._parsed[identity] = replace(parsed, resource_groups=groups)
+            self._known.clear()
+            self._feed(kind, namespace, name, self._parsed[identity], engine)
+            changed = True
+        return changed
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def of_kind(self, kind: str) -> Iterable[ObjectRecord]:
+        return (record for (found, _, _), record in self.records.items() if found == kind)
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gave for this key, as long as no object changes."""
+        known: T | None = self._known.get(key)
+        if known is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = make()
+        return known
+
+    def covered(self, cluster_queue: str) -> frozenset[str] | None:
+        """Resources the queue counts; None when it does not exist yet."""
+        key = ("covered", cluster_queue)
+        known: frozenset[str] | None = self._known.get(key)
+        queue = self.cluster_queue(cluster_queue) if known is None else None
+        if queue is not None:
+            names = (name for one in queue.resource_groups for name in one.covered_resources)
+            known = self._known[key] = frozenset(names)
+        return known
+
+    def cluster_queue(self, name: str) -> ClusterQueue | None:
+        return self._parsed.get(("ClusterQueue", "", name))
+
+    def local_queue(self, namespace: str, name: str) -> LocalQueue | None:
+        return self._parsed.get(("LocalQueue", namespace, name))
+
+    def flavor(self, name: str) -> ResourceFlavor | None:
+        return self._parsed.get(("ResourceFlavor", "", name))
+
+    def cohort(self, name: str) -> Cohort | None:
+        return self._parsed.get(("Cohort", "", name))
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one there is; the last applied, should there be several."""
+        known: Configuration | None = self._known.get("configuration")
+        if known is None:
+            found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
+            known = self._known["configuration"] = found[-1] if found else Configuration()
+        return known
+
+    @property
+    def transformations(self) -> Transformations:
+        return self.configuration.transformations
+
+    def priorities(self) -> Priorities:
+        known: Priorities | None = self._known.get("priorities")
+        if known is None:
+            known = self._known["priorities"] = self._priorities()
+        return known
+
+    def _priorities(self) -> Priorities:
+        classes: dict[str, dict[str, int]] = {"WorkloadPriorityClass": {}, "PriorityClass": {}}
+        default = 0
+        for (kind, _, name), parsed in self._parsed.items():
+            if kind in classes:
+                classes[kind][name] = parsed.value
+                if parsed.default:
+                    default = parsed.value
+        return Priorities(classes["WorkloadPriorityClass"], classes["PriorityClass"], default)
+
+    def annotation(self, identity: ObjectId, name: str) -> str | None:
+        known = self._known.get(identity)
+        if known is None:
+            record = self.records.get(identity)
+            if record is None:
+                return None
+            known = (json.loads(record.body).get("metadata") or {}).get("annotations") or {}
+            self._known[identity] = known
+        value = known.get(name)
+        return None if value is None else str(value)
+
+    def on_preemption(self, cluster_queue: str) -> OnPreemption:
+        found = self.annotation(("ClusterQueue", "", cluster_queue), ON_PREEMPTION)
+        return OnPreemption(found) if found else OnPreemption.STOP
+
+
+def read_on_preemption(document: Mapping[str, Any], path: str) -> OnPreemption | None:
+    """Raises ManifestError for a value that is neither."""
+    reader = Reader(document, path).child("metadata").child("annotations")
+    choice = reader.choice(ON_PREEMPTION, OnPreemption, OnPreemption.STOP, {})
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return choice if reader.has(ON_PREEMPTION) else None
+
+
+def with_stop_policy(body: str, policy: StopPolicy) -> str:
+    """An object's JSON with another `spec.stopPolicy`."""
+    document = json.loads(body)
+    document.setdefault("spec", {})["stopPolicy"] = policy.value
+    return json.dumps(document)
+
+
+def _read_queue(document: Mapping[str, Any], path: str) -> ClusterQueue:
+    read_on_preemption(document, path)
+    return read_cluster_queue(document, path)
+
+
+def _read_namespace(document: Mapping[str, Any], path: str) -> dict[str, str]:
+    reader = Reader(document, path)
+    labels = reader.child("metadata").labels("labels")
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return labels
+
+
+def _read_class(document: Mapping[str, Any], path: str) -> _Class:
+    reader = Reader(document, path)
+    found = _Class(reader.whole("value"), reader.flag("globalDefault"))
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return found
+
+
+def _read_levels(document: Mapping[str, Any], path: str) -> tuple[str, ...]:
+    return read_topology_levels(document, path)[1]
+
+
+def _read_limits(document: Mapping[str, Any], path: str) -> LimitRange:
+    return read_limit_range(document, path)[1]
+
+
+def _as_given(document: Mapping[str, Any], path: str) -> None:
+    return None
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Any]]] = {
+    "Namespace": _read_namespace,
+    "ResourceFlavor": read_flavor,
+    "Topology": _read_levels,
+    "Cohort": read_cohort,
+    "ClusterQueue": _read_queue,
+    "LocalQueue": read_local_queue,
+    "LimitRange": _read_limits,
+    "WorkloadPriorityClass": _read_class,
+    "PriorityClass": _read_class,
+    "Configuration": read_configuration,
+    "AdmissionCheck": _as_given,
+}

@@ -1,0 +1,80 @@
+"""What a node is told of all the workloads that processes there wait for: one stream for all.
+
+Of a workload that changed it hears at once. Places in line move with everybody who starts, for all
+behind: each look renews some of them in turn, so that a thousand who wait cost no more than a few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.status import Status, Views
+from queuecontroller.state.workloads.workloads import Workloads
+
+PLACES: Final = 100
+"""Places renewed with each look; there is one a second, and one with every change."""
+MOST: Final = 1000
+"""Statuses told at once; the rest comes with the next look."""
+
+
+class WaitingRoom:
+    def __init__(self, views: Views, workloads: Workloads, node: str) -> None:
+        self._views = views
+        self._workloads = workloads
+        self._node = node
+        self.event = asyncio.Event()
+        """There is news."""
+        self._changed: dict[WorkloadKey, None] = {}
+        self._told: dict[WorkloadKey, Status] = {}
+        """As of the last time, of all that are not over."""
+        self._turn: deque[WorkloadKey] = deque()
+        """Whose place is renewed next."""
+
+    def tell(self, key: WorkloadKey) -> None:
+        self._changed[key] = None
+        self.event.set()
+
+    def tell_gone(self, key: WorkloadKey) -> None:
+        if key in self._told:
+            self.tell(key)
+
+    def news(self, now_ns: int) -> list[Status]:
+        self.event.clear()
+        keys = dict.fromkeys(islice(self._changed, MOST))
+        for key in keys:
+            del self._changed[key]
+        if self._changed:
+            self.event.set()
+        for _ in range(min(PLACES, len(self._turn))):
+            key = self._turn.popleft()
+            told = self._told.get(key)
+            if told is None:
+                continue
+            self._turn.append(key)
+            # Only a place: what else there is to tell, and how long it may take, comes with it.
+            if (
+                told.position
+                and self._views.place(key, told.cluster_queue, now_ns) != told.position
+            ):
+                keys[key] = None
+        return [one for key in keys if (one := self._new(key, now_ns)) is not None]
+
+    def _new(self, key: WorkloadKey, now_ns: int) -> Status | None:
+        record = self._workloads.records.get(key)
+        mine = record is not None and record.node == self._node
+        # Of others' it hears no more than of what is gone.
+        status = self._views.status(key, now_ns) if mine else Status(key)
+        before = self._told.get(key)
+        if status == before:
+            return None
+        if status.is_over:
+            self._told.pop(key, None)
+        else:
+            if before is None:
+                self._turn.append(key)
+            self._told[key] = status
+        return status

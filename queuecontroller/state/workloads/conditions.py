@@ -1,0 +1,106 @@
+"""Conditions of a workload in Kueue's names, and what follows from them: its phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from queuecontroller.scheduler.model.objects import Condition, Workload
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    PREEMPTED,
+    QUOTA_RESERVED,
+    REQUEUED,
+)
+
+
+def with_condition(
+    workload: Workload,
+    kind: str,
+    status: bool,
+    reason: str,
+    message: str,
+    now_ns: int,
+    **changes: Any,
+) -> Workload:
+    """The time changes with the status only, as Kubernetes has it. `changes` of the workload come
+    along: each copy of one takes time."""
+    before = workload.condition(kind)
+    changed_ns = before.changed_ns if before and before.status == status else now_ns
+    made = Condition(kind, status, reason, message, changed_ns)
+    rest = tuple(one for one in workload.conditions if one.type != kind)
+    return replace(workload, conditions=(*rest, made), **changes)
+
+
+def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Workload:
+    """`changes`: see `with_condition`."""
+    text = f"Quota reserved in ClusterQueue {queue}"
+    workload = with_condition(
+        workload, QUOTA_RESERVED, True, QUOTA_RESERVED, text, now_ns, **changes
+    )
+    for kind in (EVICTED, PREEMPTED, REQUEUED):
+        if workload.is_true(kind):
+            workload = with_condition(workload, kind, False, QUOTA_RESERVED, text, now_ns)
+    return workload
+
+
+def admitted(workload: Workload, now_ns: int) -> Workload:
+    return with_condition(workload, ADMITTED, True, ADMITTED, "The workload is admitted", now_ns)
+
+
+def evicting(
+    workload: Workload,
+    reason: str,
+    message: str,
+    preempted_for: str | None,
+    now_ns: int,
+    cause: str = "",
+) -> Workload:
+    workload = with_condition(workload, EVICTED, True, reason, message, now_ns)
+    if cause:
+        rest = (one for one in workload.conditions if one.type != EVICTED)
+        told = Condition(EVICTED, True, reason, message, now_ns, cause)
+        workload = replace(workload, conditions=(*rest, told))
+    if preempted_for is not None:
+        workload = with_condition(workload, PREEMPTED, True, preempted_for, message, now_ns)
+    return workload
+
+
+def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
+    """Evicted and stopped: it holds nothing any more. What it ran for counts where it may not run
+    longer than some time; one that is deactivated begins anew."""
+    admitted, ran_s = workload.condition(ADMITTED), 0
+    if workload.active and workload.max_execution_s is not None:
+        ran_s = workload.past_execution_s
+        if admitted is not None and admitted.status:
+            ran_s += max(0, now_ns - admitted.changed_ns) // 1_000_000_000
+    workload = replace(workload, admission=None, past_execution_s=ran_s)
+    for kind in (QUOTA_RESERVED, ADMITTED, PODS_READY):
+        if workload.condition(kind) is not None:
+            workload = with_condition(workload, kind, False, reason, message, now_ns)
+    again = workload.active
+    return with_condition(workload, REQUEUED, again, reason, message, now_ns)
+
+
+def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
+    return with_condition(workload, FINISHED, True, reason, message, now_ns)
+
+
+def phase(workload: Workload, paused: bool = False) -> str:
+    """One word for people."""
+    if workload.is_true(FINISHED):
+        return "Finished"
+    if workload.admission is not None:
+        if workload.is_true(EVICTED):
+            return "Evicting"
+        if workload.is_true(PODS_READY):
+            return "Running"
+        return "Admitted" if workload.is_true(ADMITTED) else "QuotaReserved"
+    if not workload.active:
+        return "Held"
+    if paused:
+        return "Paused"
+    return "Pending"

@@ -1,0 +1,94 @@
+"""What becomes of workloads, counted as Kueue counts it: at the same moments, from the same
+times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from queuecontroller.scheduler.lifecycle import SECOND_NS, reason_and_cause
+from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    REQUEUED,
+    STARTED,
+)
+from queuecontroller.state.figures import Figures, place_of
+
+
+class Counting:
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+        self._queued_ns: dict[WorkloadKey, int] = {}
+        """Of those that hold quota: since when they had waited for it."""
+        self._evicted: dict[WorkloadKey, set[tuple[str, str]]] = {}
+        self.evicted_before: Callable[[WorkloadKey], Collection[tuple[str, str]]] = lambda _: ()
+        """Reasons and causes that are written down elsewhere."""
+
+    def forget(self, key: WorkloadKey) -> None:
+        self._queued_ns.pop(key, None)
+        self._evicted.pop(key, None)
+
+    def reserved(self, before: Workload, queue: str, now_ns: int) -> None:
+        """`before`: as it waited."""
+        again = before.condition(REQUEUED)
+        since_ns = again.changed_ns if again is not None else before.created_ns or now_ns
+        self._queued_ns[before.key] = since_ns
+        place = place_of(before, queue)
+        self._figures.reserved.add(place)
+        self._figures.reserve_wait.add(place, (now_ns - since_ns) / SECOND_NS)
+
+    def admitted(self, workload: Workload, queue: str, above: Iterable[str], now_ns: int) -> None:
+        """`above`: the cohorts that its ClusterQueue is in."""
+        figures, place = self._figures, place_of(workload, queue)
+        figures.admission(place, self._waited_s(workload, now_ns), now_ns)
+        for cohort in above:
+            figures.admitted_below.add(cohort, place.priority_class)
+        reserved = workload.condition(QUOTA_RESERVED)
+        if workload.admission_checks and reserved is not None:
+            figures.checks_wait.add(place, (now_ns - reserved.changed_ns) / SECOND_NS)
+
+    def changed(self, before: Workload, after: Workload, now_ns: int) -> None:
+        """Its pods may be ready for the first time."""
+        ready, admitted = after.condition(PODS_READY), after.condition(ADMITTED)
+        if ready is None or not ready.status or before.is_true(PODS_READY):
+            return
+        if ready.reason != STARTED or after.admission is None or admitted is None:
+            return
+        place = place_of(after, after.admission.cluster_queue)
+        self._figures.ready_wait.add(place, self._waited_s(after, now_ns))
+        since_ns = now_ns - admitted.changed_ns
+        self._figures.admitted_ready.add(place, since_ns / SECOND_NS)
+
+    def _waited_s(self, workload: Workload, now_ns: int) -> float:
+        since_ns = self._queued_ns.get(workload.key, workload.created_ns or now_ns)
+        return (now_ns - since_ns) / SECOND_NS
+
+    def evicted(self, workload: Workload, queue: str, reason: str, cause: str, now_ns: int) -> None:
+        """`workload`: as it was before."""
+        figures, place = self._figures, place_of(workload, queue)
+        told = reason_and_cause(Condition(EVICTED, True, reason, cause=cause))
+        figures.evicted.add(place, *told)
+        known = self._evicted.setdefault(workload.key, set())
+        if told not in known and told not in self.evicted_before(workload.key):
+            figures.evicted_once.add(place, *told)
+        known.add(told)
+        ready = workload.condition(PODS_READY)
+        if ready is not None and ready.status:
+            figures.ready_evicted.add((now_ns - ready.changed_ns) / SECOND_NS, queue, *told)
+
+    def stopped(self, workload: Workload, now_ns: int) -> None:
+        """It was evicted, and its quota is free."""
+        evicted = workload.condition(EVICTED)
+        if evicted is not None and workload.admission is not None:
+            queue = workload.admission.cluster_queue
+            latency_s = (now_ns - evicted.changed_ns) / SECOND_NS
+            self._figures.eviction_latency.add(latency_s, queue, evicted.reason)
+        self._queued_ns.pop(workload.key, None)
+
+    def finished(self, workload: Workload) -> None:
+        queue = workload.admission.cluster_queue if workload.admission else ""
+        self._figures.finished.add(place_of(workload, queue))
+        self.forget(workload.key)

@@ -1,0 +1,619 @@
+"""Workloads on their way: submitted, reserved, admitted with a placement, running, evicted, over.
+
+Quota first, then the admission checks, then a placement; only then is a node told. Whoever is
+evicted keeps the quota until each of its nodes has said that the work stopped, so nothing is ever
+given twice. Every change goes through `_save`, which writes it to the journal.
+
+Longer than a file should be: it is one state machine, and coming, starting and leaving change the
+same records; apart, each part would have to trust the others with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Final
+
+from queuecontroller.scheduler.lifecycle import (
+    Eviction,
+    PodsReadySettings,
+    backoff_ns,
+    due_at_ns,
+    due_eviction,
+)
+from queuecontroller.scheduler.model.decisions import (
+    CycleResult,
+    Preempted,
+    QuotaReserved,
+    StillPending,
+)
+from queuecontroller.scheduler.model.objects import (
+    Admission,
+    AdmissionCheckStatus,
+    CheckState,
+    RequeueState,
+    Workload,
+    WorkloadKey,
+)
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    NODE_REFUSED,
+    PODS_READY,
+    STARTED,
+    STOPPED,
+    EvictionReason,
+    PendingReason,
+)
+from queuecontroller.scheduler.placement.choose import Chosen
+from queuecontroller.scheduler.scheduler import Scheduler
+from queuecontroller.state.figures import Figures
+from queuecontroller.state.journal import Journal
+from queuecontroller.state.nodes.nodes_room import NodesRoom, gpu_shares
+from queuecontroller.state.nodes.sessions import Nodes, rests
+from queuecontroller.state.objects.catalogue import Catalogue
+from queuecontroller.state.records import (
+    Assignment,
+    Desired,
+    OnPreemption,
+    PodState,
+    WorkloadRecord,
+)
+from queuecontroller.state.workloads import conditions
+from queuecontroller.state.workloads.counting import Counting
+
+NODE_LOST: Final = "NodeLost"
+_PENDING: Final = CheckState.PENDING
+_MAKING_WAY: Final = {
+    OnPreemption.STOP: Desired.STOP,
+    OnPreemption.PAUSE: Desired.PAUSE,
+    OnPreemption.CHECKPOINT: Desired.CHECKPOINT,
+}
+MOST_TURNS: Final = 3
+"""Two workloads preempt each other so often before somebody is told. The engine lets the one that
+made way three times take nothing back, so more than six would be a defect."""
+BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
+"""After a refusal by a node: a GPU that was just taken is often free soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a workload has not started, as of the last look."""
+
+    reason: str
+    message: str
+    preempting: tuple[WorkloadKey, ...] = ()
+
+
+class Workloads:
+    def __init__(
+        self,
+        journal: Journal,
+        catalogue: Catalogue,
+        engine: Scheduler,
+        nodes: Nodes,
+        room: NodesRoom | None,
+        pods_ready: PodsReadySettings,
+        grace_s: float,
+        preempted_rests_ns: int = 0,
+        follow: Callable[[int], None] | None = None,
+    ) -> None:
+        """Without a room quota alone decides, and somebody else (Kubernetes) places. `follow`:
+        takes in what is known of the nodes by now; to be called before it counts."""
+        self._journal = journal
+        self._catalogue = catalogue
+        self.engine = engine
+        self._nodes = nodes
+        self._room = room
+        self._follow = follow
+        self._pods_ready = pods_ready
+        self.grace_s = grace_s
+        self._preempted_rests_ns = preempted_rests_ns
+        self.records: dict[WorkloadKey, WorkloadRecord] = {}
+        self.by_user: Counter[str] = Counter()
+        """How many of them are whose."""
+        self.by_node: dict[str, dict[WorkloadKey, None]] = {}
+        """Those that a process on the node waits for, or is; not the finished ones."""
+        self.finished: dict[WorkloadKey, int] = {}
+        """Since when, ns; the oldest first."""
+        self.waiting: dict[WorkloadKey, Waiting] = {}
+        self.figures = Figures()
+        self.counting = Counting(self.figures)
+        self.runs_elsewhere: Callable[[WorkloadKey], bool] = lambda _: False
+        """Whether somebody who is no node of ours has not stopped it yet: its quota is kept."""
+        self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
+        """By who was preempted last, until it is gone or is given quota again."""
+        self.asks_checks_again = False
+        """Whether a check's word is for one admission only, as Kueue has it."""
+        self._unplaced: dict[WorkloadKey, None] = {}
+        """Quota reserved, no placement yet; oldest first."""
+        self._timed: set[WorkloadKey] = set()
+        """Who may have to stop when time passes."""
+
+    @property
+    def unplaced(self) -> int:
+        """Workloads whose quota is reserved and that no node can take now."""
+        return len(self._unplaced)
+
+    # -- coming and going -------------------------------------------------------------------------
+
+    def restore(self, record: WorkloadRecord, now_ns: int) -> None:
+        self.by_user[record.user] += record.key not in self.records
+        self.records[record.key] = record
+        self._track(record)
+        self.engine.submit(record.workload, now_ns)
+        workload = record.workload
+        over = (ADMITTED, EVICTED, FINISHED)
+        if workload.admission is not None and not any(workload.is_true(kind) for kind in over):
+            self._unplaced[record.key] = None
+
+    def forget(self, key: WorkloadKey, now_ns: int) -> None:
+        """Lets go of it without a word: it is to be restored as somebody else has it."""
+        record = self.records.pop(key)
+        self.finished.pop(key, None)
+        self.preemptor_of.pop(key, None)
+        self.counting.forget(key)
+        self.by_user[record.user] -= 1
+        self._leave_node(record)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        self._timed.discard(key)
+        self.engine.delete(key, now_ns)
+
+    def resume(self, now_ns: int) -> None:
+        """To be called when all are restored: goes on where the process ended."""
+        self.finished = dict(sorted(self.finished.items(), key=itemgetter(1)))
+        for key, record in list(self.records.items()):
+            workload = record.workload
+            holds = workload.admission is not None and not workload.is_true(FINISHED)
+            if holds and workload.is_true(EVICTED) and not self._nodes.of_workload(key):
+                self.complete_eviction(key, now_ns)
+
+    def submit(self, record: WorkloadRecord, now_ns: int, workload: Workload) -> WorkloadRecord:
+        """The record with this workload in it."""
+        self.by_user[record.user] += 1
+        record = self._save(record, now_ns, workload=workload)
+        self.engine.submit(record.workload, now_ns)
+        return record
+
+    def remove(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
+        """Deletes it; what runs is stopped first."""
+        record = self.records[key]
+        if self._nodes.of_workload(key):
+            if not record.deleting:
+                record = self._save(record, now_ns, deleting=True)
+            if record.workload.admission is not None:
+                self.evict(key, "Deleted", reason, None, now_ns, Desired.STOP)
+            else:  # paused, and in line again
+                self._tell(key, Desired.STOP, reason, now_ns)
+                self.engine.delete(key, now_ns)
+            return
+        self._journal.note("Deleted", _subject(key), reason, now_ns)
+        self._drop(key, now_ns)
+
+    def _drop(self, key: WorkloadKey, now_ns: int) -> None:
+        self.forget(key, now_ns)
+        self._journal.drop_workload(key)
+
+    def finish(self, key: WorkloadKey, reason: str, message: str, now_ns: int) -> None:
+        record = self.records[key]
+        workload = record.workload
+        if workload.is_true(FINISHED):
+            return
+        self.counting.finished(workload)
+        workload = conditions.finished(workload, reason, message, now_ns)
+        self._save(record, now_ns, workload=workload)
+        self.engine.delete(key, now_ns)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        self._journal.note("Finished", _subject(key), message or reason, now_ns)
+        if record.deleting:
+            self._drop(key, now_ns)
+
+    def _save(self, record: WorkloadRecord, now_ns: int, **changes: Any) -> WorkloadRecord:
+        """`changes` of the record come with its new revision: each copy of one takes time."""
+        record = replace(record, revision=self._journal.next_revision(), **changes)
+        self.records[record.key] = record
+        self._journal.put_workload(record)
+        holding = self.engine.holding(record.key)
+        if holding is not None:
+            holding.workload = record.workload
+        self._track(record)
+        return record
+
+    def _leave_node(self, record: WorkloadRecord) -> None:
+        mine = self.by_node.get(record.node)
+        if mine is not None:
+            mine.pop(record.key, None)
+            if not mine:
+                del self.by_node[record.node]
+
+    def _track(self, record: WorkloadRecord) -> None:
+        workload = record.workload
+        over = workload.condition(FINISHED)
+        if over is not None and over.status:
+            self.finished.setdefault(record.key, over.changed_ns)
+            self._leave_node(record)
+            self._timed.discard(record.key)
+            return
+        if record.node:
+            self.by_node.setdefault(record.node, {})[record.key] = None
+        if workload.admission is not None and due_at_ns(workload, self._pods_ready) is not None:
+            self._timed.add(record.key)
+        else:
+            self._timed.discard(record.key)
+
+    # -- the cycle --------------------------------------------------------------------------------
+
+    def cycle(self, now_ns: int) -> CycleResult:
+        if self._follow is not None:
+            self._follow(now_ns)
+        result = self.engine.cycle(now_ns)
+        for replaced in result.replaced:
+            self.figures.replaced.add(replaced.cluster_queue)
+            self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)
+        for preempted in result.preempted:
+            self._preempt(preempted, now_ns)
+        for decision in result.reserved:
+            self._reserve(decision, now_ns)
+        for pending in result.pending:
+            self._wait(pending, now_ns)
+        for key in result.heard:
+            if key not in self.waiting:
+                self._journal.touch_workload(key)
+        if result.heads:
+            self.figures.attempts[attempt_of(result)] += 1
+            self.figures.skips = result.skipped_preemptions
+        return result
+
+    def _wait(self, pending: StillPending, now_ns: int) -> None:
+        key = pending.info.key
+        if self._room is not None:
+            for paused in pending.frees:
+                self._room.oust(paused, key, now_ns)
+        waiting = Waiting(str(pending.reason), pending.message, pending.preempting)
+        if self.waiting.get(key) != waiting:
+            self.waiting[key] = waiting
+            self._journal.touch_workload(key)
+
+    def why_not(self, key: WorkloadKey) -> Waiting | None:
+        """Why it waits: what was found when it was looked at, or another of its shape; None: nobody
+        has looked yet."""
+        found = self.waiting.get(key)
+        if found is None and (why := self.engine.why_like_others(key)) is not None:
+            return Waiting(*why)
+        return found
+
+    def _reserve(self, decision: QuotaReserved, now_ns: int) -> None:
+        key = decision.info.key
+        record = self.records[key]
+        queue = decision.info.cluster_queue
+        admission, before = decision.admission(), record.workload
+        workload = conditions.reserved(
+            before,
+            queue,
+            now_ns,
+            admission=admission,
+            admission_checks=self._checks(before, admission),
+        )
+        self.waiting.pop(key, None)
+        self._save(record, now_ns, workload=workload, attempt=record.attempt + 1)
+        self._journal.note("QuotaReserved", _subject(key), f"in ClusterQueue {queue}", now_ns)
+        self.preemptor_of.pop(key, None)
+        self.counting.reserved(before, queue, now_ns)
+        self.advance(key, now_ns)
+
+    def _checks(self, workload: Workload, admission: Admission) -> tuple[AdmissionCheckStatus, ...]:
+        """The checks its queue asks for with these flavors, pending unless known."""
+        queue = self._catalogue.cluster_queue(admission.cluster_queue)
+        if queue is None:
+            return workload.admission_checks
+        given = {f for one in admission.pod_sets for f in one.flavors.values()}
+        known = {one.name: one for one in workload.admission_checks}
+        return tuple(
+            known.get(rule.name, AdmissionCheckStatus(rule.name, CheckState.PENDING))
+            for rule in queue.admission_checks
+            if not rule.on_flavors or given.intersection(rule.on_flavors)
+        )
+
+    # -- from reserved to admitted ----------------------------------------------------------------
+
+    def advance(self, key: WorkloadKey, now_ns: int) -> bool:
+        """Admits a workload whose quota is reserved, once its checks are ready and it has a
+        placement; True when it did."""
+        record = self.records[key]
+        workload = record.workload
+        if workload.admission is None or workload.is_true(EVICTED) or workload.is_true(ADMITTED):
+            self._unplaced.pop(key, None)
+            return False
+        late = [one.name for one in workload.admission_checks if one.state is not CheckState.READY]
+        if late:
+            self._hold_up(key, "AdmissionCheck", f"waits for {', '.join(late)}")
+            return False
+        placed = self._room.place(record, now_ns) if self._room is not None else []
+        if isinstance(placed, str):
+            self._unplaced[key] = None
+            self._hold_up(key, str(PendingReason.WAITING_FOR_PLACEMENT), placed)
+            return False
+        self._unplaced.pop(key, None)
+        self.waiting.pop(key, None)
+        queue = workload.admission.cluster_queue
+        self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
+        self.engine.admitted(key, now_ns)
+        where = ", ".join(sorted({one.node for one in placed})) or "no GPU asked for"
+        self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
+        for one in placed:
+            self._decide_run(self.records[key], one, now_ns)
+        state = self.engine.cache.queues.get(queue)
+        above = [one.name for one in state.node.path[1:]] if state is not None else []
+        self.counting.admitted(workload, queue, above, now_ns)
+        return True
+
+    def _hold_up(self, key: WorkloadKey, reason: str, message: str) -> None:
+        waiting = Waiting(reason, message)
+        if self.waiting.get(key) != waiting:
+            self.waiting[key] = waiting
+            self._journal.touch_workload(key)
+
+    def _decide_run(self, record: WorkloadRecord, placed: Chosen, now_ns: int) -> None:
+        assert record.workload.admission is not None
+        pod_set = placed.pod.rpartition("-")[0] or next(iter(record.asks))
+        before = self._nodes.of_workload(record.key).get(placed.pod)
+        self._nodes.decide(
+            Assignment(
+                workload=record.key,
+                pod=placed.pod,
+                uid=record.workload.uid,
+                attempt=record.attempt,
+                node=placed.node,
+                epoch=self._nodes.nodes[placed.node].record.epoch,
+                revision=0,
+                desired=Desired.RUN,
+                ask=record.asks[pod_set],
+                gpus=gpu_shares(placed, record.asks[pod_set].share_ppm),
+                state=before.state if before is not None else PodState.DECIDED,
+                reason="admitted",
+                cluster_queue=record.workload.admission.cluster_queue,
+                priority=record.workload.priority,
+            ),
+            now_ns,
+        )
+
+    def place_waiting(self, now_ns: int) -> None:
+        """Tries all that wait for a placement again: something was freed, or reported."""
+        for key in list(self._unplaced):
+            self.advance(key, now_ns)
+
+    # -- leaving ----------------------------------------------------------------------------------
+
+    def _preempt(self, decision: Preempted, now_ns: int) -> None:
+        preemptor = decision.preemptor
+        message = (
+            f"Preempted to accommodate a workload (UID: {preemptor.uid or 'unknown'})"
+            f" due to {decision.reason}: {preemptor.key}"
+        )
+        self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
+        key = decision.target.key
+        self.preemptor_of[key] = preemptor.key
+        record = self.records[key]
+        turns = self.engine.preemption_turns(key, preemptor.key)
+        if turns > MOST_TURNS:
+            self.figures.preemption_turns[preemptor.cluster_queue] += 1
+            text = (
+                f"preempted for {preemptor.key}: the two have preempted each other {turns} times;"
+                " their ClusterQueues' preemption policies let each take from the other"
+            )
+            self._journal.note("PreemptedInTurns", _subject(key), text, now_ns)
+        desired = self._makes_way(record, decision.target.cluster_queue)
+        reason = str(EvictionReason.PREEMPTED)
+        rest = None
+        if self._preempted_rests_ns:
+            again_ns = now_ns + self._preempted_rests_ns
+            rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
+        self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
+
+    def _makes_way(self, record: WorkloadRecord, cluster_queue: str) -> Desired:
+        """What becomes of its processes when it has to."""
+        return _MAKING_WAY[record.on_preemption or self._catalogue.on_preemption(cluster_queue)]
+
+    def evict(
+        self,
+        key: WorkloadKey,
+        reason: str,
+        message: str,
+        preempted_for: str | None,
+        now_ns: int,
+        desired: Desired = Desired.STOP,
+        requeue: RequeueState | None = None,
+        deactivates: bool = False,
+        cause: str = "",
+    ) -> None:
+        """Makes it stop; its quota is given back once no pod of it runs any more.
+
+        `reason` and `message` are those of its condition Evicted; `preempted_for`, the reason of
+        Preempted, None where nobody preempts it. `desired`: whether its processes are stopped or
+        only paused. `requeue`: its back-off from now on; None leaves it as it is. `deactivates`:
+        it is not queued again until somebody activates it. `cause`: more about `reason`. Without
+        effect on one that holds no quota; one that is evicted already is told once more."""
+        record = self.records[key]
+        workload = record.workload
+        if workload.admission is None:
+            return
+        if not workload.is_true(EVICTED):
+            queue = workload.admission.cluster_queue
+            self.counting.evicted(workload, queue, reason, cause, now_ns)
+            workload = conditions.evicting(workload, reason, message, preempted_for, now_ns, cause)
+            if requeue is not None:
+                workload = replace(workload, requeue_state=requeue)
+            if deactivates:
+                workload = replace(workload, active=False)
+            self._save(record, now_ns, workload=workload)
+            self._journal.note("Evicted", _subject(key), f"{reason}: {message}", now_ns)
+            holding = self.engine.holding(key)
+            if holding is not None and not holding.evicted:
+                self.engine.cache.mark_evicted(holding)
+        self._unplaced.pop(key, None)
+        self._tell(key, desired, message, now_ns)
+        self.complete_eviction(key, now_ns)
+
+    def _tell(self, key: WorkloadKey, desired: Desired, reason: str, now_ns: int) -> None:
+        for one in list(self._nodes.of_workload(key).values()):
+            self._nodes.tell(one, desired, reason, now_ns)
+
+    def complete_eviction(self, key: WorkloadKey, now_ns: int) -> None:
+        """Gives the quota back once no pod of it runs any more."""
+        record = self.records.get(key)
+        if record is None or not record.workload.is_true(EVICTED):
+            return
+        if record.workload.admission is None:
+            if record.deleting and not self._nodes.of_workload(key):
+                self.remove(key, "deleted", now_ns)
+            return
+        if any(not rests(one) for one in self._nodes.of_workload(key).values()):
+            return
+        if self.runs_elsewhere(key):
+            return
+        self.engine.release(key, now_ns)
+        self.counting.stopped(record.workload, now_ns)
+        evicted = record.workload.condition(EVICTED)
+        assert evicted is not None
+        workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
+        if self.asks_checks_again:
+            asked = (AdmissionCheckStatus(one.name, _PENDING) for one in workload.admission_checks)
+            workload = replace(workload, admission_checks=tuple(asked))
+        if record.deleting:
+            self.remove(key, "deleted", now_ns)
+            return
+        record = self._save(record, now_ns, workload=workload)
+        self.engine.submit(record.workload, now_ns)
+
+    def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
+        """A pod's work has ended on its node and its assignment is gone."""
+        record = self.records.get(key)
+        if record is None:
+            return
+        left = self._nodes.of_workload(key)
+        workload = record.workload
+        if workload.is_true(EVICTED) or record.deleting:
+            if finished and not left and not record.deleting:
+                self.finish(key, "JobFinished", message, now_ns)  # it was done before it heard
+            elif record.node and not left and workload.admission is None:
+                # Paused and in line again, and now its process is gone: nobody is left to start.
+                self.finish(key, STOPPED, message, now_ns)
+            elif record.node and not left and not record.deleting:
+                self.complete_eviction(key, now_ns)
+                self.finish(key, STOPPED, message, now_ns)  # its one process was killed
+            else:
+                self.complete_eviction(key, now_ns)
+        elif not left:
+            self.finish(key, "JobFinished" if finished else STOPPED, message, now_ns)
+
+    def never_started(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
+        """The node gave a pod up before anything ran: whoever waits for it goes on waiting."""
+        record = self.records.get(key)
+        if record is None:
+            return
+        if record.workload.is_true(EVICTED) or record.deleting:
+            self.complete_eviction(key, now_ns)
+        else:
+            self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns)
+
+    def refused(
+        self,
+        key: WorkloadKey,
+        node: str,
+        message: str,
+        now_ns: int,
+        paused: bool = False,
+    ) -> None:
+        """The node could not start a pod, or let a paused one go on; the workload stops everywhere,
+        or stays paused, and waits its turn."""
+        record, desired = self.records[key], Desired.STOP
+        if paused:
+            admission = record.workload.admission
+            desired = self._makes_way(record, admission.cluster_queue if admission else "")
+            desired = Desired.PAUSE if desired is Desired.STOP else desired
+        if not record.node and self._room is not None:
+            self._room.avoid(key, node, now_ns)
+        attempt = record.workload.requeue_state.count + 1
+        again = RequeueState(attempt, now_ns + backoff_ns(attempt, key, BACKOFF))
+        self.evict(key, NODE_REFUSED, f"{node}: {message}", None, now_ns, desired, again)
+
+    # -- time and changes -------------------------------------------------------------------------
+
+    def look(self, keys: Iterable[WorkloadKey], now_ns: int) -> None:
+        """Evicts who has to stop by now, on its own account or its queues'."""
+        for key in list(keys):
+            record = self.records.get(key)
+            if record is None or record.workload.admission is None:
+                continue
+            workload = record.workload
+            if workload.is_true(EVICTED) or workload.is_true(FINISHED):
+                continue
+            assert workload.admission is not None
+            due = due_eviction(
+                workload,
+                now_ns,
+                self._pods_ready,
+                self._catalogue.cluster_queue(workload.admission.cluster_queue),
+                self._catalogue.local_queue(workload.namespace, workload.queue_name),
+            )
+            if due is not None:
+                self._evict_due(key, due, now_ns)
+
+    def _evict_due(self, key: WorkloadKey, due: Eviction, now_ns: int) -> None:
+        self.evict(
+            key,
+            str(due.reason),
+            due.message,
+            None,
+            now_ns,
+            requeue=due.requeue,
+            deactivates=due.deactivates,
+            cause=due.cause,
+        )
+
+    def tick(self, now_ns: int) -> None:
+        self.look(self._timed, now_ns)
+        if self._room is not None and self._room.forgive(now_ns):
+            self.place_waiting(now_ns)
+
+    def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
+        """Takes a new version of the engine's part and looks at what follows."""
+        before = self.records[key].workload
+        self.counting.changed(before, workload, now_ns)
+        record = self._save(self.records[key], now_ns, workload=workload)
+        if workload.admission is None:
+            self.engine.submit(workload, now_ns)
+        else:
+            holds = workload.reclaimable_pods, workload.admission
+            if holds != (before.reclaimable_pods, before.admission):
+                self.engine.submit(workload, now_ns)  # it holds another amount from now on
+            self.look([key], now_ns)
+            self.advance(key, now_ns)
+        return record
+
+    def mark_ready(self, key: WorkloadKey, now_ns: int) -> None:
+        """PodsReady once every pod runs."""
+        record = self.records[key]
+        pods = self._nodes.of_workload(key).values()
+        workload = record.workload
+        if workload.is_true(PODS_READY) or workload.admission is None:
+            return
+        if all(one.state is PodState.RUNNING for one in pods):
+            text, before = "All pods are running", workload
+            workload = conditions.with_condition(workload, PODS_READY, True, STARTED, text, now_ns)
+            self.counting.changed(before, workload, now_ns)
+            self._save(record, now_ns, workload=workload)
+
+
+def attempt_of(result: CycleResult) -> str:
+    """Kueue's word for what came of it."""
+    return "success" if result.reserved or result.preempted else "inadmissible"
+
+
+def _subject(key: WorkloadKey) -> str:
+    return f"Workload/{key}"

@@ -1,0 +1,280 @@
+"""Bindings: GPUs are taken before the write and given back when it is refused; an answer that was lost is found out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from queuecontroller.cluster.podplacement import binding, extender_service
+from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
+from queuecontroller.gpushares.extender.pods import PLACEMENT
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.reflector import Changed, Removed
+from tests.queue.cluster.podplacement.service import ObjectCache, answered, run, settled
+from tests.queue.gpushares.extender.rooms import dumped, pod
+
+
+def test_a_pods_end_that_is_on_its_way_to_us_counts_before_another_is_refused() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        world.watch("whole")
+        late = {"Pod": pod("late", cores=100), "NodeNames": ["a"]}
+        asking = asyncio.create_task(world.add("filter", **late))
+        await asyncio.sleep(0)
+        world.pods.changed(Removed("t/whole"))
+        assert (await asking)["NodeNames"] == ["a"]
+
+    run(test)
+
+
+def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("first", gpumem=1000)
+        assert await world.bind("first", "b") == ""
+        world.watch("first")
+        asked = {"Pod": pod("p", gpumem=1000), "NodeNames": ["a", "b"]}
+        assert (await world.add("filter", **asked))["NodeNames"] == ["b"]
+        names = {"items": [{"metadata": {"name": name}} for name in "ab"]}
+        tried = await world.add("filter", Pod=asked["Pod"], Nodes=names)
+        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
+
+    run(test, best_only=True)
+
+
+@pytest.mark.parametrize("best_only", [True, False])
+def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_only: bool) -> None:
+    """kube-scheduler asks about the next pod before it has bound the one before."""
+
+    async def chosen(world: ObjectCache, name: str) -> str:
+        asked = {"Pod": pod(name, gpumem=50_000), "NodeNames": ["a", "b"]}
+        names = (await world.add("filter", **asked))["NodeNames"]
+        if len(names) == 1:
+            return str(names[0])
+        points = await world.add("prioritize", Pod=asked["Pod"], NodeNames=names)
+        return str(max(points, key=lambda one: one["Score"])["Host"])
+
+    async def test(world: ObjectCache) -> None:
+        world.create("there", gpumem=1000)
+        assert await world.bind("there", "a") == ""
+        for name in ("first", "second", "third"):
+            world.create(name, gpumem=50_000)
+        assert await chosen(world, "first") == "a", "the fullest"
+        assert await chosen(world, "second") == "b"
+        assert await chosen(world, "first") == "a", "asked about again it stands in nobody's way"
+        assert await world.bind("first", "a") == ""
+        assert await world.bind("second", "b") == ""
+        failed = (await world.add("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[
+            "FailedNodes"
+        ]
+        assert set(failed) == {"a", "b"}
+
+    run(test, best_only=best_only)
+
+
+def test_who_is_not_bound_after_all_keeps_room_for_a_moment_and_never_the_only_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: ObjectCache) -> None:
+        first, second = (pod(name, gpumem=50_000) for name in ("first", "second"))
+        both = ["a", "b"]
+        assert (await world.add("filter", Pod=first, NodeNames=["a"]))["NodeNames"] == ["a"]
+        assert (await world.add("filter", Pod=second, NodeNames=both))["NodeNames"] == ["b"]
+        assert (await world.add("filter", Pod=second, NodeNames=["a"]))["NodeNames"] == ["a"]
+        monkeypatch.setattr(extender_service, "monotonic", lambda: now_s + 2)
+        assert (await world.add("filter", Pod=second, NodeNames=both))["NodeNames"] == both
+
+    now_s = monotonic()
+    run(test)
+
+
+def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("whole", cores=100)
+        assert await world.bind("whole", "a") == ""
+        late = dumped({"Pod": pod("late", cores=100), "NodeNames": ["a"]})
+        made = world.desk.answer("filter", late)
+        assert not isinstance(made, bytes), "it looks again"
+        assert "needs 1 GPU" in json.loads(await made)["FailedNodes"]["a"]
+        assert isinstance(world.desk.answer("filter", late), bytes), "and then not so soon"
+
+    run(test)
+
+
+def test_a_binding_carries_the_placement_and_is_conditional_on_the_pod() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("p", gpumem=50_000)
+        assert await world.bind("p", "a") == ""
+        (made,) = world.api.bindings
+        assert made["metadata"]["uid"] == "u-p"
+        place = json.loads(made["metadata"]["annotations"][PLACEMENT])
+        assert place["containers"]["main"][0]["uuid"] == "GPU-a-0"
+        world.create("q", gpumem=50_000)
+        assert "lack memory" in await world.bind("q", "a"), "before the watch has told of p"
+        world.watch("p")
+        assert "lack memory" in await world.bind("q", "a"), "and after"
+        assert await world.bind("q", "b") == ""
+
+    run(test)
+
+
+def test_what_is_cordoned_gets_nothing_new_and_keeps_what_it_has() -> None:
+    async def test(world: ObjectCache) -> None:
+        room = world.shell.book.nodes_room
+        world.create("before", gpumem=1_000)
+        assert await world.bind("before", "a") == ""
+        world.watch("before")
+        assert room.cordon("a", Cordon(gpus=frozenset({"GPU-a-0", "GPU-elsewhere"})))
+        world.create("p", gpumem=1_000)
+        assert "1 are cordoned" in await world.bind("p", "a")
+        assert await world.bind("p", "b") == ""
+        assert not room.cordon("a", Cordon(gpus=frozenset({"GPU-a-0", "GPU-elsewhere"})))
+        assert room.cordon("a", NO_CORDON)
+        world.create("q", gpumem=80_000)
+        assert await world.bind("q", "a") == ""
+        world.create("r", gpumem=1_000)
+        assert "lack memory" in await world.bind("r", "a"), "what came before the cordon counts"
+
+    run(test)
+
+
+def test_two_bindings_at_once_never_share_what_there_is_once() -> None:
+    async def test(world: ObjectCache) -> None:
+        for n in range(6):
+            world.create(f"p{n}", gpumem=30_000)
+        answers = await asyncio.gather(*(world.bind(f"p{n}", "a") for n in range(6)))
+        assert sorted(bool(one) for one in answers) == [False, False, True, True, True, True]
+
+    run(test)
+
+
+def test_a_refused_binding_gives_its_gpus_back() -> None:
+    async def test(world: ObjectCache) -> None:
+        def refuse() -> None:
+            raise ApiRefused(409, "Conflict", "somebody was faster")
+
+        world.create("p", gpumem=50_000)
+        world.api.fate = refuse
+        assert "somebody was faster" in await world.bind("p", "a")
+        assert len(world.desk.ledger) == 0
+        world.api.fate = lambda: None
+        assert await world.bind("p", "a") == ""
+
+    run(test)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
+    monkeypatch: pytest.MonkeyPatch, carried_out: bool
+) -> None:
+    monkeypatch.setattr(binding, "AGAIN_S", 0.0)
+    monkeypatch.setattr(binding, "CARRIED_OUT_S", 0.0)
+
+    async def test(world: ObjectCache) -> None:
+        def lose() -> None:
+            if carried_out:
+                world.api.bind("p", world.api.bindings[-1])
+            raise ApiAway("the connection broke")
+
+        world.create("p", gpumem=50_000)
+        world.api.fate = lose
+        assert "is not known" in await world.bind("p", "a")
+        assert "is not known" in await world.bind("p", "b"), "not twice"
+        assert len(world.desk.ledger) == 1
+        await settled()
+        assert len(world.desk.ledger) == (1 if carried_out else 0)
+        world.api.fate = lambda: None
+        assert bool(await world.bind("p", "b")) == carried_out
+
+    run(test)
+
+
+def test_whoever_does_not_lead_any_more_binds_nothing() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("p", gpumem=1)
+        world.may_write = False
+        assert "does not lead" in await world.bind("p", "a")
+        assert (world.api.bindings, len(world.desk.ledger)) == ([], 0)
+
+    run(test)
+
+
+def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None:
+    async def test(world: ObjectCache) -> None:
+        world.create("p", gpumem=50_000)
+        await world.bind("p", "a")
+        again = ObjectCache()
+        again.api = world.api
+        again.desk._client = world.api  # type: ignore[assignment]
+        answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        assert "does not know all pods yet" in answer["Error"]
+        running = asyncio.create_task(again.desk.run())
+        while not again.desk._knows:
+            await asyncio.sleep(0)
+        answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
+        assert answer["NodeNames"] == ["b"]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(test)
+
+
+def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
+    async def test(world: ObjectCache) -> None:
+        assert json.loads(await answered(world.desk, "filter", b"{")) == {
+            "Error": "is no JSON: Expecting property name enclosed in double quotes: line 1 column"
+            " 2 (char 1)"
+        }
+        assert json.loads(await answered(world.desk, "prioritize", b"{")) == []
+        assert json.loads(await answered(world.desk, "preempt", b"{")) == {
+            "NodeNameToMetaVictims": {}
+        }
+        spoilt = {"metadata": {"annotations": 1}, "spec": {"containers": 1}}
+        assert "cannot be read" in (await world.add("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
+        assert "cannot be read" in await world.bind("nobody", "a")
+
+    run(test)
+
+
+def test_pods_are_kept_as_far_as_they_have_to_do_with_gpus() -> None:
+    pods, told = GpuPods(), []
+    pods.told = lambda uid, document: told.append((uid, document is not None))
+
+    def item(document: dict[str, Any], version: int) -> Any:
+        document["metadata"]["resourceVersion"] = str(version)
+        key = f"t/{document['metadata']['name']}"
+        return type("Item", (), {"key": key, "value": seen(document)})
+
+    pods.changed(Changed(item(pod("plain", count=0), 1)))
+    assert len(pods) == 0
+    pods.changed(Changed(item(pod("p", gpumem=1), 2)))
+    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, told late
+    other = pod("p", gpumem=1)
+    other["metadata"]["uid"] = "u-other"
+    pods.changed(Changed(item(other, 3)))
+    pods.changed(Removed("t/p"))
+    assert told == [("u-p", True), ("u-p", False), ("u-other", True), ("u-other", False)]
+    assert len(pods) == 0
+
+
+def test_a_budget_is_read_whole() -> None:
+    found = read_budget(
+        {
+            "metadata": {"name": "b", "namespace": "t"},
+            "spec": {
+                "selector": {
+                    "matchLabels": {"app": "x"},
+                    "matchExpressions": [{"key": "tier", "operator": "Exists"}],
+                }
+            },
+            "status": {"disruptionsAllowed": 2, "disruptedPods": {"gone": "now"}},
+        }
+    )
+    assert (found.namespace, found.allowed, found.disrupted) == ("t", 2, frozenset({"gone"}))
+    assert found.selector.matches({"app": "x", "tier": "1"})
+    assert not found.selector.matches({"app": "x"})

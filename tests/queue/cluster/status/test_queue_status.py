@@ -1,0 +1,77 @@
+"""Which queues have something new to say once a workload has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES
+from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.cluster.status.queue_status import QueueStatus
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.records import Snapshot
+
+API = "kueue.x-k8s.io/v1beta2"
+KEY = WorkloadKey("team/one")
+AT = "2026-11-22T10:00:00Z"
+FLAVOR = {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": "plain"}, "spec": {}}
+QUEUE = {
+    "apiVersion": API,
+    "kind": "ClusterQueue",
+    "metadata": {"name": "big"},
+    "spec": {
+        "namespaceSelector": {},
+        "resourceGroups": [
+            {
+                "coveredResources": ["cpu"],
+                "flavors": [{"name": "plain", "resources": [{"name": "cpu", "nominalQuota": "4"}]}],
+            }
+        ],
+    },
+}
+DOOR = {
+    "apiVersion": API,
+    "kind": "LocalQueue",
+    "metadata": {"name": "q", "namespace": "team"},
+    "spec": {"clusterQueue": "big"},
+}
+
+
+def admitted() -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+    sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]
+    given = {"name": "main", "count": 1, "flavors": {"cpu": "plain"}, "resourceUsage": {"cpu": "1"}}
+    said = {"status": "True", "reason": "r", "message": "m", "lastTransitionTime": AT}
+    head = {"name": "one", "namespace": "team", "uid": "u", "creationTimestamp": AT}
+    return {
+        "apiVersion": API,
+        "kind": "Workload",
+        "metadata": head,
+        "spec": {"queueName": "q", "podSets": sets},
+        "status": {
+            "admission": {"clusterQueue": "big", "podSetAssignments": [given]},
+            "conditions": [{"type": name, **said} for name in ("QuotaReserved", "Admitted")],
+        },
+    }
+
+
+def test_who_held_quota_is_missed_by_its_cluster_queue_after_its_local_queue_went() -> None:
+    """A ClusterQueue that is being deleted is let go with its last workload: whoever does not tell
+    it of that keeps it for ever."""
+    book = Book(BookSettings(), False, lambda: "0")
+    book.restore(Snapshot("", 1, 0), 0)
+    made = Mirror(book, ObjectCache())
+    status = QueueStatus(made)
+    book.apply([FLAVOR, QUEUE, DOOR], False, 1)
+    made.workload(KEY, admitted(), 2)
+    assert ("ClusterQueue", "", "big") in set(status.touched(KEY))
+    assert book.engine.cache.queues["big"].workloads
+    made.object(LOCAL_QUEUES, "team/q", None, 3)
+    made.workload(KEY, None, 4)
+    assert not book.engine.cache.queues["big"].workloads
+    assert set(status.touched(KEY)) == {
+        ("LocalQueue", "team", "q"),
+        ("ClusterQueue", "", "big"),
+    }
+    assert not set(status.touched(KEY)), "told once"

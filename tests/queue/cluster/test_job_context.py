@@ -1,0 +1,46 @@
+"""The StatefulSet behind pods, and behind the Workload that they had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
+from queuecontroller.cluster.cache.objects import ObjectCache
+from sluicecommon.kubernetes.resources import STATEFUL_SETS
+
+OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}
+
+
+def world(replicas: int = 1, uid: str = "u-db", **head: str) -> ObjectCache:
+    made = ObjectCache()
+    metadata = {"name": "db", "namespace": "n", "uid": uid, "resourceVersion": "1", **head}
+    made.take(STATEFUL_SETS, {"metadata": metadata, "spec": {"replicas": replicas}})
+    return made
+
+
+def owned(**more: Any) -> dict[str, Any]:
+    head = {"name": "x", "namespace": "n", "ownerReferences": [{**OWNER, **more}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": head}
+
+
+def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
+    found = setting(world(3), owned(controller=True), "n")
+    assert (found.group_total, found.group_owner) == (3, OWNER)
+    assert set_of_pod(world(uid="another"), owned(controller=True), "n") is None
+    assert setting(world(), {"metadata": {"name": "x", "namespace": "n"}}, "n").group_owner is None
+
+
+@pytest.mark.parametrize(
+    ("around", "kept"),
+    [
+        pytest.param(world(), True, id="it makes its pods anew"),
+        pytest.param(world(0), False, id="it wants none"),
+        pytest.param(world(uid="another"), False, id="it is another by that name"),
+        pytest.param(world(deletionTimestamp="2026-01-01T00:00:00Z"), False, id="it goes"),
+        pytest.param(ObjectCache(), False, id="it is gone"),
+    ],
+)
+def test_a_workload_without_pods_is_kept_for_its_set(around: ObjectCache, kept: bool) -> None:
+    assert (set_of_group(around, owned()) is not None) is kept

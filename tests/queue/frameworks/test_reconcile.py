@@ -1,0 +1,359 @@
+"""What is done about a job and its Workload comes to an end, from wherever it begins, and never
+lets anything run that holds no quota."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuecontroller.frameworks import (
+    CreateWorkload,
+    DeleteWorkload,
+    Finished,
+    FinishWorkload,
+    Refuse,
+    ReleaseQuota,
+    ResetStartTime,
+    Restore,
+    SetPodsReady,
+    Setting,
+    Start,
+    Suspend,
+    UpdateReclaimable,
+    UpdateWorkload,
+    framework_of,
+    reconcile,
+)
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import at
+from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
+from tests.queue.frameworks.world import World, admitted, evicted, with_condition
+
+
+def kinds(actions: list[Any]) -> list[type]:
+    return [type(one) for one in actions]
+
+
+def waiting(name: str) -> World:
+    world = World(sample(name))
+    world.settle()
+    assert world.workload is not None
+    return world
+
+
+def running(name: str) -> World:
+    world = waiting(name)
+    assert world.workload is not None
+    world.workload = admitted(world.workload)
+    world.settle()
+    assert world.running
+    return world
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_job_is_held_let_run_and_finished(name: str) -> None:
+    world = World(sample(name))
+    assert kinds(world.settle()) == [CreateWorkload]
+    assert world.workload is not None
+    world.workload = admitted(world.workload)
+    assert set(kinds(world.settle())) <= {Start, SetPodsReady}
+    assert world.running
+    assert world.pools == len(SAMPLES[name][1])
+    if name.startswith("ray.io/ray") and name != "ray.io/rayjob":
+        return  # these never end
+    assert world.document is not None
+    finish(world.document)
+    (last,) = world.settle()
+    assert isinstance(last, FinishWorkload)
+    assert last.finished.success
+
+
+def finish(document: dict[str, Any]) -> None:
+    status = document.setdefault("status", {})
+    kind = document["kind"]
+    if kind == "RayJob":
+        status |= {"jobDeploymentStatus": "Complete"}
+    elif kind == "AppWrapper":
+        status["phase"] = "Succeeded"
+    elif kind == "SparkApplication":
+        status["applicationState"] = {"state": "COMPLETED"}
+    else:
+        types = {"Job": "Complete", "TrainJob": "Complete", "JobSet": "Completed"}
+        status["conditions"] = [{"type": types.get(kind, "Succeeded"), "status": "True"}]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_evicted_job_is_stopped_put_back_and_waits(name: str) -> None:
+    world = running(name)
+    assert world.workload is not None
+    world.workload = evicted(world.workload)
+    done = kinds(world.settle())
+    assert done[0] is Suspend
+    assert ReleaseQuota in done
+    assert set(done) <= {Suspend, ResetStartTime, Restore, ReleaseQuota}
+    assert world.document is not None
+    for key in ("metadata", "spec"):
+        assert world.document[key] == sample(name)[key]
+    world.workload = admitted(world.workload)
+    assert Start in kinds(world.settle())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_job_whose_workload_was_deleted_is_stopped_and_queued_anew(name: str) -> None:
+    world = running(name)
+    world.workload = None
+    done = kinds(world.settle())
+    assert done[0] is Suspend
+    assert done[-1] is CreateWorkload
+    assert world.document is not None
+    assert world.document["spec"] == sample(name)["spec"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_workload_that_is_being_deleted_is_let_go_when_nothing_runs(name: str) -> None:
+    world = running(name)
+    assert world.workload is not None
+    world.workload["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    done = kinds(world.settle())
+    assert done.index(Suspend) < done.index(DeleteWorkload) < done.index(CreateWorkload)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_workload_of_a_deleted_job_goes(name: str) -> None:
+    world = running(name)
+    world.document = None
+    assert kinds(world.settle()) == [DeleteWorkload]
+
+
+def test_a_job_made_without_a_webhook_is_suspended_first() -> None:
+    document = sample("batch/job")
+    document["spec"]["suspend"] = False
+    assert kinds(World(document).settle()) == [Suspend, CreateWorkload]
+
+
+def test_a_job_without_a_queue_is_left_alone() -> None:
+    document = sample("batch/job")
+    del document["metadata"]["labels"][QUEUE]
+    document["spec"]["suspend"] = False
+    assert World(document).settle() == []
+    assert World(document, around=Setting(parent_managed=True)).settle() == []
+
+
+@pytest.mark.parametrize(
+    ("around", "queue"),
+    [(Setting(default_queue=True), "default"), (Setting(without_queue=True), "")],
+    ids=["its namespace has a default queue", "jobs without a queue are held too"],
+)
+def test_a_job_without_a_queue_is_held_where_that_is_wanted(around: Setting, queue: str) -> None:
+    document = sample("batch/job")
+    del document["metadata"]["labels"][QUEUE]
+    world = World(document, around=around)
+    assert kinds(world.settle()) == [CreateWorkload]
+    assert at(world.workload, ("spec", "queueName")) == queue
+
+
+def test_what_another_cluster_runs_is_left_alone() -> None:
+    document = sample("batch/job")
+    document["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    assert World(document).settle() == []
+
+
+def test_a_rayjob_on_a_cluster_that_is_there_makes_no_workload() -> None:
+    document = sample("ray.io/rayjob")
+    document["spec"]["clusterSelector"] = {"ray.io/cluster": "there"}
+    assert World(document).settle() == []
+
+
+def test_the_workload_follows_queue_priority_and_time_limit_while_it_waits() -> None:
+    world = waiting("batch/job")
+    world.around = Setting(priority_of=lambda named: 7 if named else None)
+    assert world.document is not None
+    world.document["metadata"]["labels"] |= {
+        QUEUE: "other",
+        "kueue.x-k8s.io/priority-class": "high",
+        "kueue.x-k8s.io/max-exec-time-seconds": "60",
+    }
+    (action,) = world.settle()
+    assert action == UpdateWorkload(
+        {
+            "spec": {
+                "queueName": "other",
+                "maximumExecutionTimeSeconds": 60,
+                "priority": 7,
+                "priorityClassRef": {
+                    "group": "kueue.x-k8s.io",
+                    "kind": "WorkloadPriorityClass",
+                    "name": "high",
+                },
+            }
+        },
+        "its job has changed",
+    )
+
+
+def test_changed_pods_change_a_workload_that_waits() -> None:
+    world = waiting("batch/job")
+    assert world.document is not None
+    world.document["spec"]["parallelism"] = 2
+    (action,) = world.settle()
+    assert isinstance(action, UpdateWorkload)
+    assert action.patch["spec"]["podSets"][0]["count"] == 2
+
+
+def test_changed_pods_stop_a_job_that_runs_and_queue_it_anew() -> None:
+    world = running("jobset.x-k8s.io/jobset")
+    assert world.document is not None
+    world.document["spec"]["replicatedJobs"][1]["replicas"] = 3
+    done = kinds(world.settle())
+    assert done[0] is Suspend
+    assert DeleteWorkload in done
+    assert done[-1] is CreateWorkload
+    assert at(world.workload, ("spec", "podSets", 1, "count")) == 9
+    assert world.pools == 0
+
+
+@pytest.mark.parametrize(("pods", "kept"), [(2, True), (3, False)])
+def test_a_job_that_another_controller_started_with_fewer_pods_goes_on(
+    pods: int, kept: bool
+) -> None:
+    document = sample("batch/job")
+    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    world = World(document)
+    world.settle()
+    assert world.workload is not None
+    world.workload = admitted(world.workload)
+    world.workload["status"]["admission"]["podSetAssignments"] = [{"name": "main", "count": 2}]
+    document["spec"] |= {"suspend": False, "parallelism": pods}
+    document["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
+    world.document = document
+    assert (Suspend not in kinds(world.settle())) == kept
+
+
+def test_done_pods_give_back_their_quota_and_readiness_is_told() -> None:
+    world = running("batch/job")
+    assert world.document is not None
+    world.document["status"] |= {"succeeded": 6, "ready": 2}
+    assert world.settle() == [UpdateReclaimable({"main": 2}), SetPodsReady(True)]
+    world.document["status"] |= {"ready": 0, "succeeded": 1}
+    assert world.settle() == [UpdateReclaimable({}), SetPodsReady(False)]
+
+
+def test_a_prebuilt_workload_is_taken_over() -> None:
+    built = waiting("batch/job").workload
+    assert built is not None
+    built["metadata"] = {"name": "built", "namespace": "team"}
+    document = sample("batch/job")
+    document["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = "built"
+    world = World(document)
+    world.settle()
+    assert world.workload is None
+    (refused,) = world.step()
+    assert isinstance(refused, Refuse)
+    assert "built is not there" in str(refused.problems[0])
+    world.workload = built
+    (action,) = world.settle()
+    assert isinstance(action, UpdateWorkload)
+    world.workload = admitted(world.workload)
+    assert Start in kinds(world.settle())
+
+
+def test_a_prebuilt_workload_of_other_pods_is_finished() -> None:
+    built = waiting("batch/job").workload
+    assert built is not None
+    built["spec"]["podSets"][0]["count"] = 9
+    document = sample("batch/job")
+    document["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = "built"
+    world = World(document, built)
+    assert world.settle() == [
+        FinishWorkload(Finished(False, "OutOfSync", "its pods are not those of the job"))
+    ]
+
+
+def test_a_prebuilt_workload_of_another_job_is_not_taken() -> None:
+    built = waiting("batch/job").workload
+    assert built is not None
+    built["metadata"]["ownerReferences"][0]["uid"] = "other"
+    document = sample("batch/job")
+    document["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = "built"
+    (refused,) = World(document, built).step()
+    assert isinstance(refused, Refuse)
+
+
+def test_what_cannot_be_read_is_an_action_too() -> None:
+    document = sample("batch/job")
+    document["spec"]["parallelism"] = "many"
+    (refused,) = World(document).step()
+    assert isinstance(refused, Refuse)
+    assert [str(one) for one in refused.problems] == [
+        "spec.parallelism: expected a whole number, found 'many'"
+    ]
+
+
+WORKLOADS = st.sampled_from(
+    ["none", "waiting", "reserved", "admitted", "evicted", "going", "deleting", "finished", "other"]
+)
+
+
+@settings(max_examples=400)
+@given(
+    name=st.sampled_from(sorted(SAMPLES)),
+    state=WORKLOADS,
+    was_started=st.booleans(),
+    suspended=st.booleans(),
+    queued=st.booleans(),
+    ended=st.booleans(),
+    job_going=st.booleans(),
+)
+def test_it_comes_to_an_end_from_everywhere(
+    name: str,
+    state: str,
+    was_started: bool,
+    suspended: bool,
+    queued: bool,
+    ended: bool,
+    job_going: bool,
+) -> None:
+    world = running(name) if was_started else waiting(name)
+    document, workload = world.document, world.workload
+    assert document is not None
+    assert workload is not None
+    fw = framework_of(document)
+    assert fw is not None
+    ended = ended and fw.succeeded is not None
+    holder = document
+    for step in fw.suspend[:-1]:
+        holder = holder[step]
+    holder[fw.suspend[-1]] = suspended
+    if not queued:
+        del document["metadata"]["labels"][QUEUE]
+    if ended:
+        finish(document)
+    if job_going:
+        document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    base = deepcopy(workload)
+    base.pop("status", None)
+    world.workload = {
+        "none": None,
+        "waiting": base,
+        "reserved": with_condition(base, "QuotaReserved", True),
+        "admitted": admitted(base),
+        "evicted": evicted(base),
+        "going": evicted(admitted(base)),
+        "deleting": {**base, "metadata": {**base["metadata"], "deletionTimestamp": "2026-01-01"}},
+        "finished": with_condition(base, "Finished", True),
+        "other": {**base, "spec": {**base["spec"], "podSets": []}},
+    }[state]
+    world.history.clear()
+    done = world.settle()
+    assert not {Start, Suspend} <= set(kinds(done)), "stopped and started without a reason"
+    if world.running and not (ended or job_going) and queued:
+        assert world.workload is not None
+        assert holds(world.workload, "Admitted")
+        assert not holds(world.workload, "Evicted")
+    if ended and world.workload is not None and state != "deleting":
+        assert holds(world.workload, "Finished")
+    assert reconcile(fw, world.document, world.workload, world.around) == []

@@ -1,0 +1,234 @@
+"""An elastic job grows by a second Workload that takes the place of the first, and shrinks in place."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuecontroller.frameworks import (
+    Action,
+    CreateWorkload,
+    DeleteWorkload,
+    Finished,
+    FinishWorkload,
+    Start,
+    Suspend,
+    UpdateWorkload,
+    elastic_pod_patch,
+    framework_of,
+    is_suspended,
+    on_create,
+    reconcile_slices,
+    stop_patch,
+)
+from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.patches import at, merged
+from tests.queue.frameworks.samples import pod, sample
+from tests.queue.frameworks.world import World, admitted, evicted, with_condition
+
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
+
+
+class Slices:
+    """A world for each Workload, over one document."""
+
+    def __init__(self) -> None:
+        document = sample("batch/job")
+        document["metadata"] |= {"annotations": {ELASTIC: "true"}, "generation": 1}
+        self.document = document
+        self.workloads: list[dict[str, Any]] = []
+        self.made = 0
+
+    def settle(self) -> list[Action]:
+        fw = framework_of(self.document)
+        assert fw is not None
+        done: list[Action] = []
+        for _ in range(20):
+            before = deepcopy(self.document)
+            actions = reconcile_slices(fw, self.document, self.workloads)
+            for workload, action in actions:
+                self.carry_out(workload, action)
+            world = World(self.document)
+            world.controller()
+            self.document = world.document or {}
+            done += [action for _, action in actions]
+            if not actions and self.document == before:
+                return done
+        raise AssertionError(f"no end of it: {done}")
+
+    def carry_out(self, workload: Any, action: Action) -> None:
+        where = [i for i, one in enumerate(self.workloads) if one is workload]
+        world = World(self.document, self.workloads[where[0]] if where else None)
+        if isinstance(action, CreateWorkload):
+            names = [one["metadata"]["name"] for one in self.workloads]
+            assert action.document["metadata"]["name"] not in names
+            world.workload = None
+        spec = self.document["spec"]
+        world.carry_out(action)
+        self.document = world.document or {}
+        self.document["metadata"]["generation"] += int(self.document["spec"] != spec)
+        if isinstance(action, CreateWorkload):
+            assert world.workload is not None
+            self.made += 1
+            world.workload["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:{self.made:02}Z"
+            self.workloads.append(world.workload)
+        elif where and world.workload is None:
+            del self.workloads[where[0]]
+        elif where:
+            assert world.workload is not None
+            self.workloads[where[0]] = world.workload
+
+    def scale(self, pods: int) -> None:
+        self.document["spec"]["parallelism"] = pods
+        self.document["metadata"]["generation"] += 1
+
+    @property
+    def counts(self) -> list[int]:
+        return [
+            at(one, ("spec", "podSets", 0, "count"))
+            for one in self.workloads
+            if not holds(one, "Finished")
+        ]
+
+    @property
+    def suspended(self) -> bool:
+        fw = framework_of(self.document)
+        assert fw is not None
+        return is_suspended(fw, self.document)
+
+    def admit_newest(self) -> None:
+        """As the engine does: the slice that is replaced is finished with it."""
+        alive = [i for i, one in enumerate(self.workloads) if not holds(one, "Finished")]
+        for i in alive[:-1]:
+            self.workloads[i] = with_condition(self.workloads[i], "Finished", True)
+        if alive:
+            self.workloads[alive[-1]] = admitted(self.workloads[alive[-1]])
+
+
+def running() -> Slices:
+    slices = Slices()
+    slices.settle()
+    slices.admit_newest()
+    assert Start in [type(one) for one in slices.settle()]
+    return slices
+
+
+def test_more_pods_wait_in_a_slice_of_their_own_while_the_others_run() -> None:
+    slices = running()
+    slices.scale(6)
+    (created,) = slices.settle()
+    assert isinstance(created, CreateWorkload)
+    first = slices.workloads[0]["metadata"]["name"]
+    assert created.document["metadata"]["annotations"][REPLACES] == f"team/{first}"
+    assert not slices.suspended
+    assert slices.counts == [4, 6]
+    slices.admit_newest()
+    assert slices.settle() == []
+    assert slices.counts == [6]
+    assert not slices.suspended
+
+
+def test_fewer_pods_give_back_their_quota_at_once() -> None:
+    slices = running()
+    slices.scale(2)
+    (updated,) = slices.settle()
+    assert isinstance(updated, UpdateWorkload)
+    assert slices.counts == [2]
+    assert not slices.suspended
+
+
+def test_a_slice_that_waits_follows_the_job_and_goes_when_it_is_not_wanted() -> None:
+    slices = running()
+    slices.scale(6)
+    slices.settle()
+    slices.scale(7)
+    assert [type(one) for one in slices.settle()] == [UpdateWorkload]
+    assert slices.counts == [4, 7]
+    slices.scale(4)
+    assert [type(one) for one in slices.settle()] == [DeleteWorkload]
+    assert slices.counts == [4]
+
+
+def test_an_evicted_job_goes_on_with_the_slice_that_waits() -> None:
+    slices = running()
+    slices.scale(6)
+    slices.settle()
+    slices.workloads[0] = evicted(slices.workloads[0])
+    done = slices.settle()
+    assert done[0] == FinishWorkload(
+        Finished(False, "OutOfSync", "the Workload slice is out of step with its job")
+    )
+    assert Suspend in [type(one) for one in done]
+    assert slices.counts == [6]
+    assert slices.suspended
+
+
+def test_a_finished_job_finishes_both() -> None:
+    slices = running()
+    slices.scale(6)
+    slices.settle()
+    slices.document["status"]["conditions"] = [{"type": "Complete", "status": "True"}]
+    assert [type(one) for one in slices.settle()] == [FinishWorkload, FinishWorkload]
+
+
+def test_pods_of_an_elastic_job_are_gated_until_they_are_counted() -> None:
+    slices = Slices()
+    slices.document["spec"]["suspend"] = False
+    fw = framework_of(slices.document)
+    assert fw is not None
+    held = merged(slices.document, on_create(fw, slices.document))
+    gates = held["spec"]["template"]["spec"]["schedulingGates"]
+    assert gates == [{"name": ELASTIC}]
+    one = {"spec": pod(schedulingGates=[*gates, {"name": "other"}])["spec"]}
+    free = merged(one, elastic_pod_patch(one))
+    assert free["spec"]["schedulingGates"] == [{"name": "other"}]
+    assert elastic_pod_patch(free) == {}
+    assert stop_patch(fw, held) == {}
+
+
+def test_a_second_workload_of_a_job_that_is_not_elastic_is_deleted() -> None:
+    document = sample("batch/job")
+    fw = framework_of(document)
+    assert fw is not None
+    world = World(document)
+    world.settle()
+    assert world.workload is not None
+    second = {**world.workload, "metadata": {**world.workload["metadata"], "name": "z"}}
+    ((about, action),) = reconcile_slices(fw, document, [second, world.workload])
+    assert about is second
+    assert isinstance(action, DeleteWorkload)
+    every = reconcile_slices(fw, None, [second, world.workload])
+    assert [type(action) for _, action in every] == [DeleteWorkload, DeleteWorkload]
+
+
+EVENTS = st.lists(st.sampled_from([1, 2, 5, 7, "admit", "evict", "drop"]), max_size=10)
+
+
+@pytest.mark.parametrize("start", [Slices, running], ids=["from the start", "while it runs"])
+@settings(max_examples=150)
+@given(events=EVENTS)
+def test_it_comes_to_an_end_whatever_happens(start: Any, events: list[Any]) -> None:
+    slices = start()
+    slices.settle()
+    for event in events:
+        if isinstance(event, int):
+            slices.scale(event)
+        elif event == "admit":
+            slices.admit_newest()
+        elif event == "evict":
+            for i, one in enumerate(slices.workloads):
+                if holds(one, "Admitted") and not holds(one, "Finished"):
+                    slices.workloads[i] = evicted(one)
+        elif slices.workloads:
+            slices.workloads.pop()
+        slices.settle()
+        alive = [one for one in slices.workloads if not holds(one, "Finished")]
+        assert len(alive) in (1, 2)
+        quota = [one for one in alive if holds(one, "Admitted") and not holds(one, "Evicted")]
+        assert slices.suspended or quota
+        assert slices.counts[-1] == slices.document["spec"]["parallelism"]

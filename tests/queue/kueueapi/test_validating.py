@@ -1,0 +1,198 @@
+"""What the API server is answered about an object, and in which words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuecontroller.kueueapi import GROUP, KINDS
+from queuecontroller.kueueapi.fields import Version
+from queuecontroller.kueueapi.manifests.validating import problems_of
+from queuecontroller.server.web.reviews import (
+    LONGEST_MESSAGE,
+    BadReview,
+    converted,
+    judged,
+)
+from tests.queue.kueueapi.documents import documents
+from tests.queue.kueueapi.reviews import admission, conversion, made
+
+QUOTA = {"name": "cpu", "nominalQuota": 1}
+FLAVOR = {"name": "f", "resources": [QUOTA]}
+GROUP_OF_CPU = {"coveredResources": ["cpu"], "flavors": [FLAVOR]}
+
+
+def pods(**more: object) -> dict[str, object]:
+    template = {"spec": {"containers": [{"resources": {"requests": {"cpu": 1}}}]}}
+    return {"podSets": [{"name": "main", "count": 2, "template": template, **more}]}
+
+
+REFUSED = [
+    pytest.param(made("ClusterQueue", {"cohortNam": "c"}), "spec.cohortNam: unknown field; did you mean cohortName?", id="a misspelt field"),
+    pytest.param(made("ClusterQueue", {"cohortName": "A_b"}), "spec.cohortName: 'A_b' is not a name", id="a name of the wrong form"),
+    pytest.param(made("ClusterQueue", {"preemption": {"withinClusterQueue": "Any"}}), "is not one of LowerOrNewerEqualPriority, LowerPriority, Never", id="a value of another field"),
+    pytest.param(made("ClusterQueue", {"resourceGroups": [{**GROUP_OF_CPU, "flavors": [FLAVOR, FLAVOR]}]}), "flavors[1]: 'f' is given twice", id="a flavor twice in a group"),
+    pytest.param(made("ClusterQueue", {"resourceGroups": [GROUP_OF_CPU, GROUP_OF_CPU]}), "spec.resourceGroups[1].coveredResources: resource 'cpu' is in two groups", id="a resource in two groups"),
+    pytest.param(made("ClusterQueue", {"resourceGroups": [{**GROUP_OF_CPU, "coveredResources": ["memory"]}]}), "resources[0].name: 'cpu' is not among the group's coveredResources", id="quota of what is not covered"),
+    pytest.param(made("Cohort", {"resourceGroups": [GROUP_OF_CPU] * 17}), "spec.resourceGroups: has 17 entries, more than 16", id="too many groups"),
+    pytest.param(made("ClusterQueue", {"cohort": "c"}), "spec.cohort: unknown field; did you mean cohortName?", id="an old field in the new version"),
+    pytest.param(made("LocalQueue", {}), "spec.clusterQueue: is required (fix: add it)", id="a required field"),
+    pytest.param(made("ResourceFlavor", {"nodeTaints": [{"key": "a", "effect": "Never"}]}), "spec.nodeTaints[0].effect: 'Never' is not one of", id="an effect that there is not"),
+    pytest.param(made("Topology", {"levels": [{"nodeLabel": "a"}, {"nodeLabel": "a"}]}), "spec.levels[1]: 'a' is given twice", id="a level twice"),
+    pytest.param(made("Topology", {"levels": []}), "spec.levels: is required", id="no level"),
+    pytest.param(made("AdmissionCheck", {}), "spec.controllerName: is required", id="a check by nobody"),
+    pytest.param(made("MultiKueueConfig", {"clusters": ["a", "a"]}), "spec.clusters[1]: 'a' is given twice", id="a cluster twice"),
+    pytest.param(made("ProvisioningRequestConfig", {"provisioningClassName": "c", "retryStrategy": {"backoffLimit": 1}}), "did you mean backoffLimitCount?", id="a misspelt field of a kind that the engine does not have"),
+    pytest.param(made("Workload", pods(minCount=3)), "spec.podSets[0].minCount: 3 is more than count (2)", id="more at least than at all"),
+    pytest.param(made("Workload", pods(topologyRequest={"required": "r", "preferred": "p"})), "required and preferred are given together", id="two wishes"),
+    pytest.param(made("Workload", pods(template={"spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}})), "spec.podSets[0].template.spec.containers[0].resources.requests.cpu: 'x' is not a quantity", id="a pod's request"),
+    pytest.param({"apiVersion": f"{GROUP}/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "x"}}, "value: is required", id="a class without a value"),
+    pytest.param({"kind": "Job"}, "kind: 'Job' is none of kueue.x-k8s.io", id="another kind"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "said"), REFUSED)
+def test_what_is_wrong_is_told_with_its_field(document: dict[str, Any], said: str) -> None:
+    answer = json.loads(judged(admission(document)))["response"]
+    assert answer["allowed"] is False
+    assert said in answer["status"]["message"]
+    assert answer["status"]["message"].count(said) == 1, "told once"
+    assert answer["uid"] == "7"
+
+
+RESERVED = {"conditions": [{"type": "QuotaReserved", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "refused"),
+    [
+        (pods(count=3), RESERVED, "spec.podSets"),
+        ({**pods(), "queueName": "other"}, RESERVED, "spec.queueName"),
+        ({**pods(), "active": False}, RESERVED, ""),
+        ({**pods(), "priority": 7}, RESERVED, ""),
+        (pods(count=3), {}, ""),
+    ],
+)
+def test_what_holds_quota_keeps_its_pods(
+    spec: dict[str, Any], status: dict[str, Any], refused: str
+) -> None:
+    old = made("Workload", pods(), status=status)
+    told = [one.field for one in problems_of(made("Workload", spec, status=status), old)]
+    assert told == ([refused] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "count", "refused"),
+    [("true", 1, []), ("true", 4, ["spec.podSets"]), ("false", 1, ["spec.podSets"])],
+    ids=["an elastic job's may shrink", "but not grow", "another's may not"],
+)
+def test_the_workload_of_an_elastic_job_may_lose_pods(
+    annotation: str, count: int, refused: list[str]
+) -> None:
+    old, new = (made("Workload", pods(count=one), status=RESERVED) for one in (3, count))
+    new["metadata"] = {
+        **new["metadata"],
+        "annotations": {"kueue.x-k8s.io/elastic-job": annotation},
+    }
+    assert [one.field for one in problems_of(new, old)] == refused
+
+
+def test_what_is_stored_already_can_lose_its_finalizers() -> None:
+    old = made("LocalQueue", {"clusterQueue": "Of_Old"})
+    assert problems_of(old) != []
+    new = {**old, "metadata": {**old["metadata"], "finalizers": []}}
+    assert problems_of(new, old) == []
+    assert problems_of({**new, "spec": {"clusterQueue": "Another_One"}}, old) != []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        made("ClusterQueue", {"resourceGroups": [GROUP_OF_CPU]}),
+        made("ClusterQueue", {"cohort": "c", "flavorFungibility": {"whenCanBorrow": "Borrow"}}, "v1beta1"),
+        made("ClusterQueue", {"resourceGroups": [{**GROUP_OF_CPU, "flavors": [{"name": "f", "resources": [{"name": "cpu", "nominalQuota": "auto"}]}]}]}),
+        made("Workload", pods(minCount=1)),
+        made("ResourceFlavor", None),
+        made("MultiKueueCluster", {"kubeConfig": {"location": "s"}}, "v1beta1"),
+        made("MultiKueueCluster", {"clusterSource": {"kubeConfig": {"location": "s"}}}),
+    ],
+)  # fmt: skip
+def test_what_is_right_is_let_in(document: dict[str, Any]) -> None:
+    assert problems_of(document) == []
+    assert json.loads(judged(admission(document)))["response"] == {"uid": "7", "allowed": True}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_whatever_the_schema_takes_is_answered(kind: str, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from((Version.V1BETA1, Version.V1BETA2)))
+    for one in problems_of(data.draw(documents(kind, version))):
+        assert one.field
+        assert one.message
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(("spec", "metadata", "status", "podSets", "resourceGroups", "levels", "name")), inner, max_size=4
+        ),
+        max_leaves=12,
+    ),
+    st.sampled_from(sorted(KINDS)),
+)  # fmt: skip
+def test_nonsense_is_refused_and_never_a_fault_of_ours(body: object, kind: str) -> None:
+    document = {
+        "apiVersion": f"{GROUP}/v1beta2",
+        "kind": kind,
+        **(body if isinstance(body, dict) else {"spec": body}),
+    }
+    assert json.loads(judged(admission(document)))["response"]["uid"] == "7"
+    review = conversion([document], f"{GROUP}/v1beta1")
+    assert json.loads(converted(review))["response"]["result"]["status"] in ("Success", "Failure")
+
+
+def test_objects_come_back_converted_in_their_order() -> None:
+    given_ = [made("ClusterQueue", {"cohort": str(i)}, "v1beta1") for i in range(3)]
+    response = json.loads(converted(conversion(given_, f"{GROUP}/v1beta2")))["response"]
+    assert response["result"] == {"status": "Success"}
+    assert [one["spec"]["cohortName"] for one in response["convertedObjects"]] == ["0", "1", "2"]
+
+
+def test_an_object_that_cannot_be_converted_is_named() -> None:
+    given_ = [made("Cohort", {}), {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}]
+    response = json.loads(converted(conversion(given_, f"{GROUP}/v1beta1")))["response"]
+    assert response["result"]["status"] == "Failure"
+    assert response["result"]["message"].startswith("p: kind 'Pod' is none of")
+    assert response["convertedObjects"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"\xff", "is no JSON"),
+        (b"[]", "no request with a uid"),
+        (b'{"request": {"uid": 7}}', "no request with a uid"),
+        (b'{"request": {"uid": "7"}}', "is no"),
+        (conversion(7, "x"), "is no"),
+    ],
+)
+def test_a_question_that_is_none_is_refused(body: bytes, said: str) -> None:
+    for answer in (judged, converted):
+        with pytest.raises(BadReview, match=said):
+            answer(body)
+
+
+def test_a_long_list_of_mistakes_is_cut() -> None:
+    document = made("Cohort", {f"field{i}": 1 for i in range(5000)})
+    assert (
+        len(json.loads(judged(admission(document)))["response"]["status"]["message"])
+        == LONGEST_MESSAGE + 1
+    )

@@ -1,0 +1,80 @@
+"""The doors on a Python that reads a transport once although it was paused as it began (before 3.11.3, Debian 12's)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from queuecontroller.server.callers import listeners
+from queuecontroller.server.callers.listeners import Connection, Listeners
+from queuecontroller.state.access import Caller
+
+
+def _admin(uid: int) -> Caller:
+    return Caller(user=f"uid-{uid}", admin=True)
+
+
+@pytest.fixture
+def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is paused while the way inside is looked for, and that takes a while."""
+    stop, relay = Connection.stop, Listeners.relay
+
+    def not_at_once(self: Connection, why: str) -> None:
+        if why != "connecting":
+            stop(self, why)
+
+    async def slowly(self: Listeners, connection: Connection, outer: listeners._Outer) -> None:
+        await asyncio.sleep(0.1)
+        await relay(self, connection, outer)
+
+    monkeypatch.setattr(Connection, "stop", not_at_once)
+    monkeypatch.setattr(Listeners, "relay", slowly)
+
+
+async def _through(directory: Path, sent: bytes) -> bytes:
+    """What an echo behind the doors answers to bytes that are sent in two pieces as soon as one is connected."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    private = directory / "private"
+    private.mkdir()
+    here = Listeners(64, private, _admin)
+    inside = await asyncio.start_unix_server(echo, here.plain_target.removeprefix("unix:"))
+    await here.listen_unix(directory / "queue.sock")
+    reader, writer = await asyncio.open_unix_connection(str(directory / "queue.sock"))
+    answer = b""
+    try:
+        half = len(sent) // 2
+        writer.write(sent[:half])
+        await asyncio.sleep(0.02)
+        writer.write(sent[half:])
+        while len(answer) < len(sent):
+            data = await asyncio.wait_for(reader.read(65536), 10)
+            if not data:
+                break
+            answer += data
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+        await here.close()
+        inside.close()
+    return answer
+
+
+def test_what_comes_before_there_is_a_way_inside_is_kept(tmp_path: Path, old_python: None) -> None:
+    sent = bytes(range(256)) * 40
+    assert asyncio.run(_through(tmp_path, sent)) == sent
+
+
+def test_who_sends_a_heap_before_it_is_let_in_is_cut_off(
+    tmp_path: Path, old_python: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "MOST_EARLY_BYTES", 4096)
+    assert asyncio.run(_through(tmp_path, b"x" * 10_000)) == b""

@@ -1,0 +1,109 @@
+"""What a node says that its pods hold is held in their names, over the wire and in the stock, and counts once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nodeagent import native
+from nodeagent.adapters.api.wire import Wire as NodeWire
+from nodeagent.adapters.queue.wire import write_capacity
+from nodeagent.ports.ledger import ContainerRef, DeviceShare, GrantRecord
+from nodeagent.ports.processes import Process
+from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu
+from nodeagent.shell.queue.capacity import pods_of
+from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.server.api.messages import read_capacity
+from queuecontroller.server.api.wire import Wire, find_descriptors
+from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.nodes.sessions import Hello
+from queuecontroller.state.objects.submission import Refused
+
+GIB = 1 << 30
+
+
+def grant(pod: str, policy: SharePolicy, *gpus: str, container: str = "main") -> GrantRecord:
+    devices = tuple(
+        DeviceShare(GpuUuid(one), Bytes(10 * GIB), Bytes(10 * GIB), Ppm(300_000)) for one in gpus
+    )
+    ref = ContainerRef(f"u-{pod}", container, (), "t", pod)
+    owner = Process(1, 0, 0, 0)
+    return GrantRecord(
+        GrantId(f"{pod}-{container}"), pod, policy, devices, owner, 0.0, "boot", container=ref
+    )
+
+
+def reported(*records: GrantRecord) -> NodeCapacity:
+    """Over the wire, as the agent says it."""
+    memory = sum(int(one.memory_bytes) for record in records for one in record.devices)
+    gpu = ReportedGpu(
+        GpuUuid("GPU-0"),
+        0,
+        "H100",
+        Bytes(80 * GIB),
+        10,
+        "healthy",
+        outside_memory_bytes=memory + GIB,
+        outside_slots=len(records),
+    )
+    made = write_capacity(
+        NodeWire(native.locate().wire_descriptors), Capacity((gpu,), pods=pods_of(records))
+    )
+    theirs = Wire(find_descriptors()).NodeCapacity.FromString(made.SerializeToString())
+    return read_capacity(theirs)
+
+
+def test_containers_of_a_pod_are_told_together_and_promises_apart_from_weights() -> None:
+    found = pods_of(
+        [
+            grant("b", SharePolicy.ELASTIC, "GPU-0"),
+            grant("a", SharePolicy.HARD, "GPU-0", "GPU-1"),
+            grant("a", SharePolicy.EXCLUSIVE, "GPU-2", container="side"),
+            replace(grant("c", SharePolicy.HARD, "GPU-0"), container=None),
+        ]
+    )
+    assert found == (
+        PodGpus(
+            "u-a",
+            "t",
+            "a",
+            (
+                (GpuUuid("GPU-0"), 10 * GIB, 300_000, False),
+                (GpuUuid("GPU-1"), 10 * GIB, 300_000, False),
+                (GpuUuid("GPU-2"), 10 * GIB, 0, True),
+            ),
+        ),
+        PodGpus("u-b", "t", "b", ((GpuUuid("GPU-0"), 10 * GIB, 0, False),)),
+    )
+
+
+def test_a_pods_gpus_count_once_and_go_with_it() -> None:
+    book = Book(BookSettings(), True, lambda: "uid")
+    book.journal.term = 1
+    one, two = grant("a", SharePolicy.HARD, "GPU-0"), grant("b", SharePolicy.HARD, "GPU-0")
+    node, _ = book.desk.connect(Hello("n", capacity=reported(one, two)), 1)
+    room = book.nodes_room
+
+    def left() -> tuple[int, int]:
+        room.follow(2)
+        gpu = room.stock.nodes["n"].gpus["GPU-0"]
+        return gpu.memory_bytes // GIB, gpu.slots
+
+    assert left() == (59, 8), "two of 10 GiB, and one that is nobody's pod's"
+    assert room.pods.holding("u-a") is not None
+    book.desk.report("n", node.record.epoch, 1, reported(two), 3)
+    assert left() == (69, 9)
+    assert room.pods.holding("u-a") is None
+
+
+def test_a_pod_out_of_bounds_is_refused() -> None:
+    message = Wire(find_descriptors()).NodeCapacity()
+    message.pods.add(uid="u").shares.add(uuid="GPU-0", share_ppm=2_000_000)
+    with pytest.raises(Refused, match=r"pods\.shares\.share_ppm"):
+        read_capacity(message)
+    nameless = Wire(find_descriptors()).NodeCapacity()
+    nameless.pods.add()
+    with pytest.raises(Refused, match=r"pods\.uid"):
+        read_capacity(nameless)
